@@ -102,6 +102,17 @@ def test_results_of_map_arrive_at_the_redirected_output(url, redirection, tmp_pa
     assert lines_of(output.stdout) == [{"index": x, "value": 2 * x} for x in range(5)]
 
 
+def test_the_progress_bar_of_map_counts_the_results_of_the_resume_file(url, tmp_path):
+    inputs = tmp_path / "inputs.jsonl"
+    inputs.write_text("".join(f'{{"x": {x}}}\n' for x in range(5)))
+    arguments = ("map", url, "double", str(inputs), "--resume", str(tmp_path / "run.jsonl"))
+    first = run_in_terminal("> file", tmp_path, *arguments)
+    second = run_in_terminal("> file", tmp_path, *arguments)
+    assert second.stdout == first.stdout
+    assert "5/5 0 failed, 5 from the resume file" in second.terminal
+    assert "resume file" not in first.terminal
+
+
 @pytest.mark.parametrize("redirection", REDIRECTIONS)
 @pytest.mark.parametrize(
     ("arguments", "expected"),

@@ -310,9 +310,83 @@ def test_map_with_an_idempotency_key_runs_each_input_once(url, tmp_path):
         assert client.run("most_runs_of_an_input") == [30, 1]
 
 
-def test_map_names_the_line_of_an_invalid_input(url, tmp_path):
+INVALID_LINES = [
+    ("{x: 2}", "not JSON: Expecting property name enclosed in double quotes at character 1"),
+    ('{"x": "\udc80"}', "not UTF-8: byte 7 cannot be decoded"),
+    ('{"x": NaN}', "NaN is not JSON"),
+]
+
+
+@pytest.mark.parametrize("source", ["file", "stdin"])
+@pytest.mark.parametrize(("line", "reason"), INVALID_LINES)
+def test_map_prints_the_results_before_an_invalid_line_then_its_number_and_a_summary(
+    url, tmp_path, line, reason, source
+):
+    file = tmp_path / "inputs.jsonl"
+    file.write_bytes(
+        f'{{"x": 1}}\n{{"x": 2, "fail": true}}\n{line}\n{{"x": 4}}\n'.encode(errors="surrogateescape")
+    )
+    inputs = str(file) if source == "file" else "-"
+    result = run("map", url, "point", inputs, "--batch-size", "1", stdin=file.read_bytes())
+    value, error = map(json.loads, result.stdout.splitlines())
+    assert value == {"index": 0, "value": {"x": 1.0, "label": "at 1"}}
+    assert error["error"]["message"] == "no such point"
+    name = inputs if source == "file" else "standard input"
+    first, second = result.stderr.splitlines()
+    assert first == f"tidewire: {name}, line 3: {reason}. This line and the lines after it were not run."
+    assert second.startswith("tidewire: 1 of 2 inputs failed; see the member `error`")
+    assert result.exit_code == 2
+
+
+def test_map_with_a_resume_file_prints_all_results_and_runs_each_input_once(url, tmp_path):
+    numbers = [json.dumps({"x": 20_000 + at}) for at in range(30)]
+    resume = ("--resume", str(tmp_path / "run.jsonl"))
+    first = run("map", url, "double", write_lines(tmp_path, *numbers[:20]), *resume, "--batch-size", "7")
+    assert (first.exit_code, first.stderr, len(first.stdout.splitlines())) == (0, "", 20)
+    second = run("map", url, "double", "-", *resume, stdin="\n".join(numbers))
+    assert (second.exit_code, second.stderr) == (0, "")
+    assert [json.loads(line) for line in second.stdout.splitlines()] == [
+        {"index": at, "value": 2 * (20_000 + at)} for at in range(30)
+    ]
+    assert second.stdout.startswith(first.stdout)
+    offline = run("map", "http://127.0.0.1:1", "double", "-", *resume, stdin="\n".join(numbers))
+    assert offline.stdout == second.stdout
+
+
+def test_map_repeats_the_failures_of_a_resume_file_only_on_request(url, tmp_path):
+    inputs = write_lines(tmp_path, '{"x": 1}', '{"x": 2, "fail": true}', '{"x": "far"}')
+    arguments = ("map", url, "point", inputs, "--resume", str(tmp_path / "run.jsonl"))
+    first, second = run(*arguments), run(*arguments)
+    assert (second.exit_code, second.stdout, second.stderr) == (1, first.stdout, first.stderr)
+    assert "To run them again, repeat the command with --retry-failed." in second.stderr
+    text = (tmp_path / "run.jsonl").read_text()
+    third = run(*arguments, "--retry-failed")
+    assert (third.exit_code, third.stdout) == (1, first.stdout)
+    assert len((tmp_path / "run.jsonl").read_text()) > len(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--resume", "FILE", "--idempotency-key", "k"], "--resume and --idempotency-key were both passed"),
+        (["--retry-failed"], "--retry-failed needs --resume"),
+        (["--resume", "FOLDER"], "cannot open the resume file FOLDER: Is a directory"),
+        (["--resume", "INPUTS"], "INPUTS exists, but it is not a resume file of a map"),
+    ],
+)
+def test_map_refuses_a_resume_file_that_it_cannot_use(url, tmp_path, options, message):
+    inputs = write_lines(tmp_path, '{"x": 1}')
+    names = {"FILE": str(tmp_path / "run.jsonl"), "FOLDER": str(tmp_path), "INPUTS": inputs}
+    result = run("map", url, "point", inputs, *(names.get(option, option) for option in options))
+    for name, path in names.items():
+        message = message.replace(name, path)
+    assert (result.exit_code, result.stdout, message in result.stderr) == (2, "", True)
+
+
+def test_map_names_the_line_of_an_invalid_input_and_a_missing_file(url, tmp_path):
     result = run("map", url, "point", write_lines(tmp_path, '{"x": 1}', "{x: 2}"))
     assert (result.exit_code, "inputs.jsonl, line 2" in result.stderr) == (2, True)
+    assert result.stderr.splitlines()[1] == "tidewire: 0 of 1 inputs failed."
     missing = run("map", url, "point", str(tmp_path / "none.jsonl"))
     assert (missing.exit_code, "No such file" in missing.stderr) == (2, True)
 

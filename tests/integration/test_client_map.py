@@ -6,10 +6,32 @@ import anyio
 import pytest
 
 from support.client_timing import with_timing
+from support.scripted_server import (
+    CLOSE,
+    STREAM,
+    ScriptedServer,
+    answer,
+    discovery,
+    done,
+    endpoint,
+    event,
+    hello,
+    job,
+    problem,
+    snapshot,
+    state,
+)
 from tidewire import AsyncClient, Client
-from tidewire.errors import ConcurrentReadError, InvalidInputError, RequestError
+from tidewire.errors import (
+    ConcurrentReadError,
+    InvalidInputError,
+    JobExpiredError,
+    JobNotFoundError,
+    ProtocolError,
+    RequestError,
+)
 from tidewire.http.api_session import Timing
-from tidewire.jobs.map_work import CONCURRENCY
+from tidewire.jobs.map_work import CONCURRENCY, MAX_EXPIRED_KEYS
 from tidewire.protocol.resources import Limits
 from tidewire.testing import FakeServer
 
@@ -236,6 +258,65 @@ async def test_map_reads_ended_jobs_before_the_server_can_forget_them(server):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(end_the_second_one)
             assert [value async for value in values] == ["ab", "c"]
+
+
+# ---- jobs that the server no longer has, and faulty servers ---------------------------------------------------------
+
+
+def scripted(submitted, stream):
+    """Return a script whose responses to submits and to requests for the stream of a job are passed."""
+
+    def script(request):
+        match request.method, request.path.split("/")[2:]:
+            case ["GET", []]:
+                yield answer(200, discovery("count"))
+            case ["GET", ["endpoints", _]]:
+                yield answer(200, endpoint() | {"capabilities": {"batch": {"max_items": 8}}})
+            case ["POST", _]:
+                yield submitted
+            case ["GET", ["jobs", _, "events"]]:
+                yield from stream
+
+    return script
+
+
+@pytest.mark.parametrize("fault", [problem(410, "job_expired"), problem(404, "job_not_found")])
+def test_a_map_skips_a_bounded_number_of_expired_keys(fault):
+    with ScriptedServer(scripted(fault, [])) as server, Client(server.url) as client:
+        with pytest.raises((JobExpiredError, JobNotFoundError)):
+            list(client.map("count", [{}], idempotency_key="tonight"))
+        keys = [request.headers["idempotency-key"] for request in server.requests if request.method == "POST"]
+    assert len(keys) == len(set(keys)) == MAX_EXPIRED_KEYS + 1
+
+
+@pytest.mark.parametrize("fault", [problem(404, "not_found"), problem(403, "forbidden")])
+def test_a_refusal_that_does_not_mean_a_lost_job_ends_the_map(fault):
+    """A proxy that does not know the path of the stream must not make the map run its inputs again and again."""
+    with ScriptedServer(scripted(answer(201, job()), [fault])) as server, Client(server.url) as client:
+        with pytest.raises(RequestError):
+            list(client.map("count", [{}]))
+        assert len(server.paths("POST")) == 2
+        assert server.paths("POST")[1].endswith("/cancel")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "items", "message"),
+    [(1, 2, "the job has more items than its 1 inputs"), (2, 1, "without an outcome of input 1")],
+)
+def test_a_job_with_another_number_of_items_is_a_fault_of_the_server(inputs, items, message):
+    ends = [["s", f"/items/{index}/status", "succeeded"] for index in range(items)]
+    ended = [{"status": "succeeded", "value": 1}] * items
+    stream = [
+        STREAM
+        + hello(head="1-3")
+        + snapshot("1-1", state(*[1] * items))
+        + event(ends, id="1-2")
+        + done("1-3", ended),
+        CLOSE,
+    ]
+    with ScriptedServer(scripted(answer(201, job()), stream)) as server, Client(server.url) as client:
+        with pytest.raises(ProtocolError, match=message):
+            list(client.map("count", [{}] * inputs))
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------

@@ -203,6 +203,13 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
         await asyncio.sleep(pause)
         return "paid"
 
+    @server.endpoint(concurrency_limit=None)
+    async def journaled(number: int, pause: float = 0.0) -> int:
+        with once.open("a") as journal:
+            journal.write(f"{number}\n")
+        await asyncio.sleep(pause)
+        return 2 * number
+
     @server.endpoint
     def deaf(text: str, stream: Stream[str]) -> None:
         """Ignore a cancel. Write a line to `once` at each start, and continue when the file `once` + `.go` exists."""

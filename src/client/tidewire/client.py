@@ -463,6 +463,8 @@ class AsyncClient:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> AsyncMap[T]: ...
@@ -480,6 +482,8 @@ class AsyncClient:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> AsyncMap[Any]: ...
@@ -497,6 +501,8 @@ class AsyncClient:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> AsyncMap[T | ItemFailedError]: ...
@@ -514,6 +520,8 @@ class AsyncClient:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> AsyncMap[Any | ItemFailedError]: ...
@@ -530,6 +538,8 @@ class AsyncClient:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> AsyncMap[Any]:
@@ -551,13 +561,21 @@ class AsyncClient:
             progress: Function or coroutine function that the client calls with a `MapProgress` whenever the progress
                 has changed. The client logs its exceptions and otherwise ignores them.
             idempotency_key: Idempotency key of the whole call. Another `map` with the same key and inputs reuses the
-                jobs of this call, even in another process. If a key is passed, the jobs keep running when the loop is
-                left early.
+                jobs of this call, even in another process, as long as the server keeps them. Jobs that have expired run
+                again. If a key is passed, the jobs keep running when the loop is left early.
+            resume_file: Path of a file that records the jobs and outcomes of this call. Another `map` with the same file
+                and inputs, also in another process, first yields the outcomes in the file, then reads the jobs that are
+                still running, and runs only the other inputs. More inputs may follow after those of the earlier call.
+                The jobs keep running when the loop is left early.
+            retry_failed: Run all failed inputs in the `resume_file` again. By default, only failures that are
+                `retryable` are run again, and the others are reported again.
             shared: Members that are added to every input that does not already have them.
             members: More members to add to every input, as keyword arguments. Members that have the name of another
                 argument can only be passed in `shared`.
 
         Raises:
+            ResumeFileError: During iteration: the resume file cannot be used, or an input is not the one that it contains
+                at this index.
             ItemFailedError: During iteration: an item failed or was cancelled.
             InvalidInputError: During iteration: an input does not match the endpoint's schema. The error message and
                 `pointer` name the input.
@@ -575,6 +593,8 @@ class AsyncClient:
             return_exceptions=return_exceptions,
             progress=progress,
             key=idempotency_key,
+            resume_file=resume_file,
+            retry_failed=retry_failed,
             total=total_of(inputs),
         )
         return AsyncMap(work, inputs if isinstance(inputs, AsyncIterable) else many_inputs(inputs))

@@ -18,6 +18,7 @@
     ├── NoTextError                     `iter_text` was called for a job whose value contains no text
     ├── SeveralItemsError               a job with several items was read as a job with one item
     ├── CheckpointError                 a checkpoint is malformed, or belongs to another job or server
+    ├── ResumeFileError                 the resume file of a `map` cannot be used, or belongs to other inputs
     ├── ConcurrentReadError             two loops read one job object at the same time
     ├── ClientClosedError               the client was closed
     ├── EventLoopError                  an async client was used on another event loop than before (a RuntimeError)
@@ -277,6 +278,16 @@ class SeveralItemsError(TidewireError):
 
 class CheckpointError(TidewireError, ValueError):
     """A checkpoint is malformed, or belongs to another job or server."""
+
+
+class ResumeFileError(TidewireError):
+    """The resume file of a `map` cannot be opened, read or written, is in use, or belongs to other inputs.
+
+    Attributes:
+        index: Index of the input that differs from the one in the file. None for all other reasons.
+    """
+
+    index: int | None = None
 
 
 class ConcurrentReadError(TidewireError, RuntimeError):

@@ -428,6 +428,8 @@ class Client:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> Iterator[T]: ...
@@ -445,6 +447,8 @@ class Client:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> Iterator[Any]: ...
@@ -462,6 +466,8 @@ class Client:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> Iterator[T | ItemFailedError]: ...
@@ -479,6 +485,8 @@ class Client:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> Iterator[Any | ItemFailedError]: ...
@@ -495,6 +503,8 @@ class Client:
         batch_size: int = BATCH_SIZE,
         progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
+        resume_file: str | os.PathLike[str] | None = None,
+        retry_failed: bool = False,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
     ) -> Iterator[Any]:
@@ -516,13 +526,21 @@ class Client:
             progress: Function or coroutine function that the client calls with a `MapProgress` whenever the progress
                 has changed. The client logs its exceptions and otherwise ignores them.
             idempotency_key: Idempotency key of the whole call. Another `map` with the same key and inputs reuses the
-                jobs of this call, even in another process. If a key is passed, the jobs keep running when the loop is
-                left early.
+                jobs of this call, even in another process, as long as the server keeps them. Jobs that have expired run
+                again. If a key is passed, the jobs keep running when the loop is left early.
+            resume_file: Path of a file that records the jobs and outcomes of this call. Another `map` with the same file
+                and inputs, also in another process, first yields the outcomes in the file, then reads the jobs that are
+                still running, and runs only the other inputs. More inputs may follow after those of the earlier call.
+                The jobs keep running when the loop is left early.
+            retry_failed: Run all failed inputs in the `resume_file` again. By default, only failures that are
+                `retryable` are run again, and the others are reported again.
             shared: Members that are added to every input that does not already have them.
             members: More members to add to every input, as keyword arguments. Members that have the name of another
                 argument can only be passed in `shared`.
 
         Raises:
+            ResumeFileError: During iteration: the resume file cannot be used, or an input is not the one that it contains
+                at this index.
             ItemFailedError: During iteration: an item failed or was cancelled.
             InvalidInputError: During iteration: an input does not match the endpoint's schema. The error message and
                 `pointer` name the input.
@@ -541,6 +559,8 @@ class Client:
             return_exceptions=return_exceptions,
             progress=progress,
             key=idempotency_key,
+            resume_file=resume_file,
+            retry_failed=retry_failed,
             total=total_of(inputs),
         )
         return _values(thread, work, iter(many_inputs(inputs)))
@@ -647,24 +667,28 @@ class Client:
 
 def _values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) -> Iterator[Any]:
     """Iterate over the values of a map. Inputs are consumed on the caller's thread, requests run on the client's thread."""
+
+    def report_progress() -> None:
+        if work.listener is not None and (progress := work.new_progress()) is not None:
+            waiting = call_hook(work.listener, progress)
+            if waiting is not None:
+                thread.call(finish_hook, waiting, progress)
+
     try:
-        while True:
-            while work.ready():
+        while not work.finished or work.ready():
+            if work.ready():
+                report_progress()
                 yield work.take()
-            if work.finished:
-                return
-            while work.accepts_input:
+            elif work.accepts_input:
                 try:
                     value = next(inputs)
                 except StopIteration:
                     work.end()
                 else:
                     work.feed(value)
-            thread.call(work.fill)
-            if work.listener is not None and (progress := work.new_progress()) is not None:
-                waiting = call_hook(work.listener, progress)
-                if waiting is not None:
-                    thread.call(finish_hook, waiting, progress)
+            else:
+                thread.call(work.fill)
+                report_progress()
     finally:
-        if work.under_way:
+        if work.needs_closing:
             thread.finish(work.aclose)

@@ -31,6 +31,7 @@ from tidewire.errors import (
     JobFailedError,
     ProtocolError,
     RequestError,
+    ResumeFileError,
     TidewireError,
 )
 from tidewire.hooks import Hooks, log
@@ -176,6 +177,8 @@ def _uds_option(uds: Path | None) -> list[str]:
 
 def _exit_code(error: TidewireError) -> int:
     match error:
+        case ResumeFileError():
+            return USAGE
         case JobFailedError() | JobCancelledError() | ItemFailedError() | InvalidValueError():
             return JOB_FAILED
         case ProtocolError():
@@ -284,8 +287,8 @@ def call(
     epilog=_examples(
         f"map {_URL} generate prompts.jsonl max_tokens=20 > results.jsonl",
         f"map {_URL} generate - max_tokens=20 < prompts.jsonl > results.jsonl   (reads standard input)",
-        f"map {_URL} generate prompts.jsonl --idempotency-key tonight > results.jsonl   (can be repeated after a "
-        "crash, without running finished inputs again)",
+        f"map {_URL} generate prompts.jsonl --resume run.jsonl > results.jsonl   (can be repeated after a crash; prints all "
+        "results, and runs only inputs without a result)",
     ),
 )
 def map_(
@@ -306,10 +309,26 @@ def map_(
     idempotency_key: Annotated[
         str | None,
         typer.Option(
-            help="Key that identifies this run. If the command is repeated with the same key and the same inputs, inputs "
-            "that have finished are not run again."
+            help="Key that identifies this run. If the command is repeated with the same key and the same inputs, the server "
+            "does not run inputs again whose jobs it still has."
         ),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File that records the jobs and results of this run. If the command is repeated with the same file and the "
+            "same inputs, it prints the recorded results, and runs only the other inputs.",
+        ),
+    ] = None,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            help="Run all failed inputs in the file of --resume again. Without this option, only failures that are marked "
+            "as retryable run again.",
+        ),
+    ] = False,
     header: Headers = None,
     token_file: TokenFile = None,
     uds: Uds = None,
@@ -328,6 +347,10 @@ def map_(
         read_lines(inputs) as (lines, total),
         screen.bar(total) as move,
     ):
+        if resume is not None and idempotency_key is not None:
+            raise ValueError("--resume and --idempotency-key were both passed; use one of the two")
+        if retry_failed and resume is None:
+            raise ValueError("--retry-failed needs --resume FILE")
         shared = typed(client, endpoint, read_words(words or []))
         results = client.map(
             endpoint,
@@ -337,6 +360,8 @@ def map_(
             batch_size=batch_size,
             progress=move,
             idempotency_key=idempotency_key,
+            resume_file=None if resume is None else expanded(resume),
+            retry_failed=retry_failed,
             shared=shared,
         )
         done = failed = 0
@@ -351,16 +376,21 @@ def map_(
                 screen.json(line)
                 done += 1
         except KeyboardInterrupt:
+            again = "with the same key to get their results" if idempotency_key else "to continue"
             advice = (
-                "the jobs keep running on the server; repeat the command with the same key to get their results"
-                if idempotency_key
+                f"the jobs keep running on the server; repeat the command {again}"
+                if idempotency_key or resume
                 else "the running jobs were cancelled"
             )
             screen.note(f"interrupted after {done} inputs; {advice}")
             raise typer.Exit(INTERRUPTED) from None
-    if failed:
-        screen.error(f"{failed} of {done} inputs failed; see the member `error` of their output lines.")
-        raise typer.Exit(JOB_FAILED)
+    if lines.fault is not None:
+        screen.error(f"{lines.fault}. This line and the lines after it were not run.")
+    if failed or lines.fault is not None:
+        details = "; see the member `error` of their output lines" if failed else ""
+        again = " To run them again, repeat the command with --retry-failed." if failed and resume else ""
+        screen.error(f"{failed} of {done} inputs failed{details}.{again}")
+        raise typer.Exit(JOB_FAILED if lines.fault is None else USAGE)
 
 
 def _reason(error: ItemFailedError) -> str:

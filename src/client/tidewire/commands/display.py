@@ -187,7 +187,7 @@ class Screen:
         with Bar(
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[failed]} failed"),
+            TextColumn("{task.fields[counts]}"),
             TimeRemainingColumn(),
             console=self.err,
             disable=not self.err.is_terminal,
@@ -196,10 +196,13 @@ class Screen:
             # If standard output is a file or a pipe, it would receive nothing.
             redirect_stdout=self._stdout_is_terminal,
         ) as bar:
-            task = bar.add_task("", total=total, failed=0)
+            task = bar.add_task("", total=total, counts="0 failed")
 
             def move(progress: MapProgress) -> None:
-                bar.update(task, completed=progress.ended, failed=progress.failed)
+                counts = f"{progress.failed} failed"
+                if progress.resumed:
+                    counts += f", {progress.resumed} from the resume file"
+                bar.update(task, completed=progress.ended, counts=counts)
 
             yield move
 

@@ -30,7 +30,8 @@ def advise(error: TidewireError, url: str, endpoint: str | None = None, key: str
     """
     # Advice for redirects that the client does not follow.
     advice = error.advice.replace("Create the client with the URL", "Use the URL")
-    error.advice = advice = advice.replace("Create a client with the new URL", "Use the new URL")
+    advice = advice.replace("Create a client with the new URL", "Use the new URL")
+    error.advice = advice = advice.replace("call map() again with the same file", "repeat the command")
     match error:
         case AuthenticationError() if advice != COLON_ADVICE:
             advice = (

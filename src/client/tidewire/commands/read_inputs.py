@@ -102,34 +102,49 @@ def expanded(path: Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises an error for an unknown user
 
 
+class InputLines:
+    """Iterator over the inputs in a file with one JSON input per line. It ends at the first invalid line, so that the
+    inputs before this line still run.
+
+    Attributes:
+        fault: Name of the file, number of the invalid line and reason. None if there was no invalid line.
+    """
+
+    def __init__(self, lines: Iterable[bytes], source: str) -> None:
+        self.fault: str | None = None
+        self._lines = lines
+        self._source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, line in enumerate(self._lines, 1):
+            if not line.strip():
+                continue
+            try:
+                value = loads(line)
+            except StrictJsonError as error:
+                self.fault = f"{self._source}, line {number}: {error}"
+                return
+            yield value
+
+
 @contextmanager
-def read_lines(source: str) -> Iterator[tuple[Iterator[Any], int | None]]:
+def read_lines(source: str) -> Iterator[tuple[InputLines, int | None]]:
     """Open a file with one JSON input per line, or standard input if the source is `-`.
 
-    Yields an iterator over the inputs, and the number of inputs. For standard input, the number is not known, and is None.
+    Yields the inputs, and their number. For standard input, the number is not known, and is None.
     """
     if source == "-":
-        yield _parse(sys.stdin, "standard input"), None
+        yield InputLines(sys.stdin.buffer, "standard input"), None
         return
     try:
         with expanded(Path(source)).open("rb") as file:
             total = sum(1 for line in file if line.strip())
-        with expanded(Path(source)).open(encoding="utf-8") as lines:
-            yield _parse(lines, source), total
+            file.seek(0)
+            yield InputLines(file, source), total
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
         raise ValueError(f"{source}: {error.strerror}") from None
-
-
-def _parse(lines: Iterable[str], source: str) -> Iterator[Any]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield loads(line)
-        except StrictJsonError as error:
-            raise ValueError(f"{source}, line {number}: {error}") from None
 
 
 def read_input(given: str) -> Any:

@@ -247,6 +247,10 @@ class JobStarter:
         undelivered = () if checkpoint is None else checkpoint.undelivered
         return self._batch(stream, delivered, shape, undelivered=undelivered)
 
+    def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
+        """Return an existing job with many inputs. This method sends no request."""
+        return AsyncBatchJob(self.attach_batch(job_id, None, shape))
+
     def _attached(
         self, job_id: str | None, checkpoint: Checkpoint | None
     ) -> tuple[JobStream, Position | None]:

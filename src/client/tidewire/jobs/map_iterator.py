@@ -4,6 +4,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+import anyio.lowlevel
+
 from tidewire.errors import ConcurrentReadError
 from tidewire.hooks import tell
 from tidewire.jobs.map_work import MapWork
@@ -58,6 +60,11 @@ class _MapReader(Generic[X]):
         self._busy = False
         self._inputs_failed = False
 
+    def __del__(self) -> None:
+        # An `async for` loop that is left early only drops its reference to the map. The next map can then use the
+        # resume file at once.
+        self._work.close_file()
+
     async def next(self) -> X:
         if self._busy:
             raise ConcurrentReadError("another loop is reading this map", advice="Call map() again.")
@@ -67,14 +74,18 @@ class _MapReader(Generic[X]):
         work = self._work
         self._busy = True
         try:
+            if work.has_file:
+                # Let other tasks run, because values in the file need no waiting, and there may be millions of them.
+                await anyio.lowlevel.checkpoint()
             while not work.ready():
                 if work.finished:
                     raise StopAsyncIteration
-                while work.accepts_input:
+                if work.accepts_input:
                     await self._feed()
-                await work.fill()
-                if (progress := work.new_progress()) is not None:
-                    await tell(work.listener, progress)
+                else:
+                    await work.fill()
+                    await self._report_progress()
+            await self._report_progress()
             value: X = work.take()
         except Exception:
             await self.aclose()
@@ -82,6 +93,10 @@ class _MapReader(Generic[X]):
         finally:
             self._busy = False
         return value
+
+    async def _report_progress(self) -> None:
+        if (progress := self._work.new_progress()) is not None:
+            await tell(self._work.listener, progress)
 
     async def _feed(self) -> None:
         try:

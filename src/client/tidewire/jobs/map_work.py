@@ -1,24 +1,33 @@
 """Implementation of `map`, which submits inputs in batch jobs and collects the values in the order of the inputs.
 
 Jobs run on the server even if no client reads them, so the client needs no background tasks while the caller processes
-a value. Up to `concurrency` jobs run at the same time, and the client reads the first of them. This table shows the
-client's action in each situation:
+a value. Up to `concurrency` jobs run at the same time, and the client reads the job of the next value. This table shows
+the client's action in each situation:
 
   situation                                   | action
   --------------------------------------------+----------------------------------------------------------------------
   fewer than `concurrency` jobs are running   | consume inputs until a job is full, and submit the job (the limit is
                                               |   `batch_size`, or the server's `max_inputs` or `max_body_bytes`)
-  `concurrency` jobs are running              | read the first job and yield its values in order
+  `concurrency` jobs are running              | read the job of the next value, and yield its values in order
   `_poll_interval` seconds have passed        | check the other jobs, and read those that have ended before the server
                                               |   deletes them
   the server refuses an input (422)           | record it as failed and submit the other inputs of its job
+  the server no longer has a job (404, 410)   | submit its inputs without an outcome again, with another key, at most
+                                              |   `MAX_LOSSES` times in a row
+  a submit has the key of an expired job      | submit the inputs with another key, at most `MAX_EXPIRED_KEYS` times
+  (410)                                       |
   the loop is left early                      | `aclose` of the map or of the client cancels the running jobs, unless
-                                              |   the user passed an `idempotency_key`; another `map` with this key can
-                                              |   reuse the jobs
+                                              |   the user passed an `idempotency_key` or a `resume_file`; another
+                                              |   `map` with this key or file can reuse the jobs
   a connection breaks                         | send the request again with its idempotency key, so that no input runs
                                               |   twice; this key is derived from the body
+
+With a resume file, earlier runs may have submitted an input or received its outcome. The table in `map_resume_file` has
+the actions for these inputs. The client sends no request until it needs something that the file does not contain. A job
+of an earlier run counts as running while the client reads it.
 """
 
+import os
 import re
 import secrets
 from collections import deque
@@ -30,12 +39,25 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
 
-from tidewire.errors import ConcurrentReadError, InvalidInputError, ItemFailedError, TidewireError
-from tidewire.hooks import Hook
+from tidewire.errors import (
+    NOWHERE,
+    ConcurrentReadError,
+    InvalidInputError,
+    ItemFailedError,
+    JobExpiredError,
+    JobNotFoundError,
+    ProtocolError,
+    ResumeFileError,
+    TidewireError,
+    Where,
+)
+from tidewire.hooks import Hook, log
 from tidewire.jobs.batch_job import AsyncBatchJob
+from tidewire.jobs.map_resume_file import Known, ReceivedValue, ResumeFile, Submission, input_digest
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.options import Options, check_key
 from tidewire.protocol.resources import EndpointDescription, Limits
+from tidewire.protocol.strict_json import JsonValue, loads
 from tidewire.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.types import ResultType
 
@@ -53,6 +75,14 @@ MIN_POLL_INTERVAL: Final = 0.25
 
 CANCEL_TIMEOUT: Final = 2.0
 """Time limit for cancelling all jobs of a `map`, in seconds."""
+
+MAX_LOSSES: Final = 3
+"""Maximum number of times in a row, without an outcome in between, that inputs are submitted again because the server no
+longer has their job."""
+MAX_EXPIRED_KEYS: Final = 100
+"""Maximum number of idempotency keys of expired jobs that one submit skips. A `map` with an `idempotency_key` uses up one of
+them each time that it is repeated after its jobs have expired, as long as the server keeps the keys (24 hours by
+default)."""
 
 _BODY_OVERHEAD: Final = 1024
 """Number of bytes in a request body that are reserved for everything except the inputs."""
@@ -73,6 +103,7 @@ class MapProgress(NamedTuple):
         failed: Number of inputs that have failed.
         jobs: Number of running jobs.
         total: Number of inputs, or None if the iterable has no length.
+        resumed: Number of inputs whose values or failures the resume file contained.
 
     Example:
         def show(progress):
@@ -86,37 +117,60 @@ class MapProgress(NamedTuple):
     failed: int
     jobs: int
     total: int | None
+    resumed: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Part:
-    """The inputs of one job and their outcomes. The number of an input is its index among all inputs of the `map`."""
+    """The inputs of one job. The number of an input is its index among all inputs of the `map`."""
 
-    first: int
-    """Number of the first input."""
+    recorded: Submission | None = None
+    """Submission of the resume file that this part continues. None for a new job."""
+    pending: dict[int, str] = field(default_factory=dict)
+    """Numbers of the inputs without an outcome, with their digests, which are empty without a resume file."""
     inputs: dict[int, bytes] = field(default_factory=dict)
-    """The inputs as JSON, by number. Inputs that the server refused are removed."""
+    """JSON of the inputs in `pending`, by number. The inputs of a job of an earlier run are added when they are
+    consumed."""
+    first: int = 0
+    """Number of the first input."""
     size: int = 0
     """Total size of the inputs in bytes."""
-    outcomes: dict[int, Any] = field(default_factory=dict)
-    count: int = 0
-    """Number of inputs, including refused ones."""
-    delivered: int = 0
-    job: AsyncBatchJob[Any] | None = None
-    reading: UpdateIterator[tuple[int, Any]] | None = None
+    submit: int | None = None
+    """Number of the submit in the resume file, if the file contains it."""
+    used_keys: int = 0
+    """Number of earlier idempotency keys of these inputs, whose jobs the server no longer has."""
+    losses: int = 0
+    """Number of jobs in a row that the server no longer had, without an outcome in between."""
 
-    def add(self, number: int, content: bytes) -> None:
+    def add(self, number: int, content: bytes, digest: str) -> None:
+        if not self.inputs:
+            self.first = number
         self.inputs[number] = content
+        self.pending[number] = digest
         self.size += len(content) + 1
-        self.count += 1
 
-    def fail(self, number: int, error: Exception) -> None:
-        self.outcomes[number] = error
-        self.count += 1
+    def remove(self, number: int) -> str:
+        """Remove an input that has an outcome, or that need not run, and return its digest."""
+        self.inputs.pop(number, None)
+        return self.pending.pop(number)
 
     @property
-    def over(self) -> bool:
-        return self.delivered == self.count
+    def is_complete(self) -> bool:
+        """Whether the part has all inputs of a submission of the resume file, so that it can be repeated unchanged."""
+        return self.recorded is not None and self.inputs.keys() == self.recorded.pending.keys()
+
+
+@dataclass(slots=True, eq=False)
+class _RunningPart:
+    """A part with its job. `items` contains the numbers of the inputs in the order of the job's items."""
+
+    part: _Part
+    job: AsyncBatchJob[Any]
+    items: Sequence[int]
+    reading: UpdateIterator[tuple[int, Any]]
+
+    def where(self) -> Where:
+        return Where(job_id=self.job.id)
 
 
 class BatchStarter(Protocol):
@@ -132,12 +186,31 @@ class BatchStarter(Protocol):
     async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
         """Submit a batch job with an idempotency key. The request body is already serialized."""
 
+    def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
+        """Return an existing batch job. This method sends no request."""
+
+
+class _NotValidated(ResultType[ReceivedValue]):
+    """Result type of all jobs of a `map`. It keeps the value as JSON, which the resume file needs. The map validates a
+    value when it yields the value.
+    """
+
+    def validate(self, value: JsonValue, *, where: Where = NOWHERE, running: bool = False) -> ReceivedValue:
+        return ReceivedValue(value, where)
+
+
+_WITH_OUTCOME: Final = frozenset({Known.SUCCEEDED, Known.FAILED})
+_WITHOUT_OUTCOME: Final = frozenset({Known.SUBMITTED, Known.IN_JOB})
+_IN_FILE: Final = object()
+"""Placeholder for an outcome that is read from the resume file when it is yielded, so that memory does not grow."""
+
 
 class MapWork(Generic[T]):
     """State of one `map`. The async and the blocking client share this class.
 
     The caller passes inputs to `feed` while `accepts_input` is true, calls `fill` to make progress, and gets the values
-    from `take` while `ready()` is true. The caller also calls `listener` with each `new_progress()`. The module's docstring contains a table of the actions of `fill`.
+    from `take` while `ready()` is true. The caller also calls `listener` with each `new_progress()`. The module's
+    docstring contains a table of the actions of `fill`.
 
     Attributes:
         finished: Whether all values were delivered or the map failed.
@@ -159,6 +232,8 @@ class MapWork(Generic[T]):
         return_exceptions: bool,
         progress: Callable[[MapProgress], object] | None,
         key: str | None,
+        resume_file: str | os.PathLike[str] | None,
+        retry_failed: bool,
         total: int | None,
     ) -> None:
         for name, value in (("concurrency", concurrency), ("batch_size", batch_size)):
@@ -179,22 +254,37 @@ class MapWork(Generic[T]):
         self.listener: Hook[MapProgress] | None = progress
         self._total = total
         self._reported: MapProgress | None = None
+        self._file = _resume_file(resume_file, key, retry_failed=retry_failed)
         self._endpoint_name: str | None = None
+        self._prepared = False
+        """Whether the limits of the server and the endpoint's description are known."""
         self._batches = True
         self._max_body = 0
         self._poll_interval = POLL_INTERVAL
-        self._leaves_running = key is not None
+        self._leaves_running = key is not None or self._file is not None
         self._key = key or secrets.token_urlsafe(16)
-        self._taken = self._ended = self._failed = 0
+        self._taken = self._ended = self._failed = self._resumed = 0
+        self._delivered = 0
+        """Number of delivered values, which is also the number of the next value."""
         self._exhausted = False
-        self._part = _Part(0)
-        """The inputs of the next job to submit."""
-        self._full = False
-        self._next: tuple[int, bytes] | None = None
-        """Number and JSON of an input that did not fit into the next job. That input becomes the first one of the job
-        after the next."""
-        self._under_way: deque[_Part] = deque()
-        self._values: deque[Any] = deque()
+        self._waiting: tuple[int, bytes, str] | None = None
+        """Number, JSON and digest of an input that is in no part yet, because the limits of the server are not known."""
+        self._collecting: dict[int | None, _Part] = {}
+        """Parts that are not full: one for new jobs, with the key None, and those that repeat a submission of the resume
+        file, with the submission's offset as the key."""
+        self._full: deque[_Part] = deque()
+        """Parts to submit."""
+        self._under_way: list[_RunningPart] = []
+        self._submissions: dict[int, Submission] = {}
+        """The submissions of the resume file that inputs so far belong to, by offset. Each earlier run has left at most
+        `concurrency` submissions without all outcomes."""
+        self._attached: dict[int, _RunningPart] = {}
+        """Jobs of earlier runs, by the offset of their submission."""
+        self._gone: set[int] = set()
+        """Offsets of the submissions that cannot be continued. Their inputs without an outcome run in new jobs."""
+        self._outcomes: dict[int, Any] = {}
+        """Outcomes that were not delivered, by number. The outcome of a job of an earlier run can arrive before its input
+        is consumed."""
 
     # ---- inputs ------------------------------------------------------------------------------------------------
 
@@ -205,48 +295,152 @@ class MapWork(Generic[T]):
             self._endpoint_name is not None
             and not self._exhausted
             and not self._full
-            and len(self._under_way) < self._concurrency
+            and self._waiting is None
+            and not self.ready()
+            and self._has_room()
+        )
+
+    def _has_room(self) -> bool:
+        """Whether the next input stays within the limits for consumed inputs and running jobs."""
+        number = self._taken
+        known = Known.NEW if self._file is None else self._file.known(number)
+        offset = self._continued(number)
+        if number in self._outcomes or (offset is not None and offset in self._attached):
+            return True
+        ahead = number - self._delivered
+        # To repeat a submission, all of its inputs are needed, even if an earlier run had a larger batch size.
+        if ahead >= self._concurrency * self._batch_size and self._collecting.keys() <= {None}:
+            return False
+        return (
+            known in _WITH_OUTCOME
+            or (offset is not None and offset in self._collecting)
+            or len(self._under_way) < self._concurrency
         )
 
     def feed(self, value: Any) -> None:
         """Add one input. An input that cannot be sent as valid JSON is not sent, and counts as a failed item."""
         number, self._taken = self._taken, self._taken + 1
+        known = Known.NEW if self._file is None else self._file.known(number)
         try:
-            content = encoded(self._merged(jsonable(value, f"/inputs/{number}")))
+            plain = jsonable(value, f"/inputs/{number}")
+            content = encoded(plain)
         except InvalidInputError as error:
-            self._part.fail(number, self._refused(number, error))
-            self._count(failed=True)
+            if self._file is not None and known is not Known.NEW:
+                self._fail_at(number, self._file.differs(number))
+            else:
+                self._outcomes[number] = self._refused(number, error)
+                self._count(failed=True)
+            return
+        if self._file is None:
+            self._add(number, content, "")
+            return
+        digest = input_digest(self._endpoint_name or "", self._merged(plain))
+        if self._recorded_digest(self._file, number) not in {None, digest}:
+            self._fail_at(number, self._file.differs(number))
+        elif known in _WITH_OUTCOME:
+            self._outcomes[number] = _IN_FILE
+            self._resumed += 1
+            self._count(failed=known is Known.FAILED)
+        elif number in self._outcomes:
+            self._count(failed=isinstance(self._outcomes[number], ItemFailedError))
+        elif known is Known.IN_JOB and (offset := self._continued(number)) is not None:
+            self._attach(offset).inputs[number] = content
         else:
-            if self._part.inputs and self._part.size + len(content) + 1 > self._max_body:
-                self._next = (number, content)
-                self._full = True
-                return
-            self._part.add(number, content)
-        self._full = self._part.count >= self._batch_size
+            self._add(number, content, digest)
 
     def end(self) -> None:
         """Record that there are no more inputs."""
         self._exhausted = True
-        self._full = self._part.count > 0
+        for offset in [*self._collecting]:
+            self._close_part(offset)
+
+    def _fail_at(self, number: int, error: ResumeFileError) -> None:
+        """Raise an error in the place of a value, and consume no more inputs."""
+        self._outcomes[number] = error
+        self.end()
 
     def _merged(self, value: Any) -> Any:
-        if self._batches or not self._shared:
-            return value
-        if not isinstance(value, dict):
-            raise InvalidInputError("shared members require inputs that are JSON objects")
-        return {**self._shared, **value}
+        return {**self._shared, **value} if self._shared and isinstance(value, dict) else value
+
+    # ---- the resume file ---------------------------------------------------------------------------------------
+
+    def _continued(self, number: int) -> int | None:
+        """Return the offset of the submission of an earlier run that an input belongs to. None if the input has no
+        submission, or one that cannot be continued.
+        """
+        if self._file is None or self._file.known(number) not in _WITHOUT_OUTCOME:
+            return None
+        offset = self._file.offset(number)
+        return None if offset in self._gone else offset
+
+    def _recorded_digest(self, file: ResumeFile, number: int) -> str | None:
+        """Return the digest of an input in the resume file. None if the file does not contain the input."""
+        known = file.known(number)
+        if known is Known.NEW:
+            return None
+        if known not in _WITHOUT_OUTCOME:
+            return file.digest(number)
+        offset = file.offset(number)
+        if offset not in self._submissions:
+            self._submissions[offset] = file.submission(number)
+        return self._submissions[offset].pending[number]
+
+    def _attach(self, offset: int) -> _Part:
+        """Return the inputs of a job of an earlier run. The job is read when one of its values is needed."""
+        running = self._attached.get(offset)
+        if running is None:
+            recorded = self._submissions[offset]
+            job = self._starter.batch_job(recorded.job or "", _NotValidated())
+            part = _Part(recorded, {**recorded.pending})
+            running = self._attached[offset] = _RunningPart(part, job, recorded.items, job.as_completed())
+            self._under_way.append(running)
+        return running.part
+
+    # ---- parts -------------------------------------------------------------------------------------------------
+
+    def _add(self, number: int, content: bytes, digest: str) -> None:
+        if self._prepared:
+            self._place(number, content, digest)
+        else:
+            self._waiting = (number, content, digest)
+
+    def _place(self, number: int, content: bytes, digest: str) -> None:
+        """Add an input to a part."""
+        offset = self._continued(number)
+        part = self._collecting.get(offset)
+        if part is not None and offset is None and part.size + len(content) + 1 > self._max_body:
+            self._close_part(None)
+            part = None
+        if part is None:
+            part = self._collecting[offset] = _Part()
+            if offset is not None:
+                part.recorded = self._submissions[offset]
+                part.submit = part.recorded.number
+        part.add(number, content, digest)
+        if part.is_complete or (offset is None and len(part.inputs) >= self._batch_size):
+            self._close_part(offset)
+
+    def _close_part(self, offset: int | None) -> None:
+        """Submit a part next."""
+        part = self._collecting.pop(offset)
+        if offset is not None and not part.is_complete:
+            part.submit = None
+            self._gone.add(offset)
+        self._full.append(part)
 
     # ---- values ------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
         """Whether `take` can return a value without waiting."""
-        return bool(self._values)
+        return self._delivered < self._taken and self._delivered in self._outcomes
 
     def new_progress(self) -> MapProgress | None:
         """Return the progress if it has changed since the last call of this method. None if there is no callback."""
         if self.listener is None:
             return None
-        progress = MapProgress(self._taken, self._ended, self._failed, len(self._under_way), self._total)
+        progress = MapProgress(
+            self._taken, self._ended, self._failed, len(self._under_way), self._total, self._resumed
+        )
         if progress == self._reported:
             return None
         self._reported = progress
@@ -258,18 +452,23 @@ class MapWork(Generic[T]):
         Raises:
             ItemFailedError: The item failed and `return_exceptions` is False.
             InvalidInputError: The input was refused and `return_exceptions` is False.
+            InvalidValueError: The value does not match the `returns` type.
+            ResumeFileError: The input is not the one of the earlier runs, or the file cannot be read.
         """
-        value = self._values.popleft()
-        if isinstance(value, ItemFailedError) and not self._return_exceptions:
+        number, self._delivered = self._delivered, self._delivered + 1
+        outcome = self._outcomes.pop(number)
+        try:
+            if outcome is _IN_FILE and self._file is not None:
+                outcome = self._file.outcome(number)
+            if isinstance(outcome, ReceivedValue):
+                return self._shape.validate(outcome.value, where=outcome.where)
+            if isinstance(outcome, ItemFailedError) and self._return_exceptions:
+                return outcome
+            cause = outcome.__cause__
+            raise cause if isinstance(cause, InvalidInputError) else outcome
+        except TidewireError:
             self.finished = True
-            cause = value.__cause__
-            raise cause if isinstance(cause, InvalidInputError) else value
-        return value
-
-    def _deliver(self, part: _Part) -> None:
-        while (number := part.first + part.delivered) in part.outcomes:
-            self._values.append(part.outcomes.pop(number))
-            part.delivered += 1
+            raise
 
     def _count(self, *, failed: bool) -> None:
         self._ended += 1
@@ -290,33 +489,58 @@ class MapWork(Generic[T]):
     # ---- requests ----------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        """Make progress by one step: discover the endpoint, submit a job or read the first running job.
+        """Make progress by one step: open the resume file, discover the endpoint, submit a job or read a running job.
 
         Afterwards check `accepts_input`, `ready()` and `finished`.
 
         Raises:
             ConcurrentReadError: The map was closed.
+            ResumeFileError: The resume file cannot be used.
             TidewireError: The server refused to start a job, or the client could not read a job.
         """
         if self.closed:
             raise ConcurrentReadError("this map was closed and cannot continue", advice="Call map() again.")
         try:
-            if self._endpoint_name is None:
-                await self._prepare()
-            elif self._full:
-                await self._submit()
-            elif self.accepts_input:
-                return
-            elif self._under_way:
-                await self._read()
-            else:
-                self.finished = True
+            await self._step()
         except TidewireError:
             self.finished = True
             raise
 
-    async def _prepare(self) -> None:
-        name, limits, description = await self._starter.target(self._endpoint)
+    async def _step(self) -> None:
+        if self._endpoint_name is None:
+            await self._begin()
+        elif self.accepts_input:
+            return
+        elif self._exhausted and self._delivered == self._taken and not self._unread():
+            self.finished = True
+            self.close_file()
+        elif not self._prepared:
+            await self._prepare(self._endpoint_name)
+        elif self._full and len(self._under_way) < self._concurrency:
+            await self._submit()
+        elif (running := self._job_to_read()) is not None:
+            await self._read(running)
+        else:
+            # The input of the next value is in a part that is not full, and no more inputs can be consumed before it.
+            self._close_part(None)
+
+    async def _begin(self) -> None:
+        if self._file is not None:
+            if not self._file.is_open:
+                await self._file.open()
+            if self._file.endpoint is not None:
+                if self._endpoint not in {None, self._file.endpoint}:
+                    raise self._file.of_another_endpoint(self._endpoint or "")
+                encoded(self._shared)
+                self._endpoint_name = self._file.endpoint
+                return
+        name = await self._prepare(self._endpoint)
+        if self._file is not None:
+            self._file.begin(name)
+        self._endpoint_name = name
+
+    async def _prepare(self, endpoint: str | None) -> str:
+        name, limits, description = await self._starter.target(endpoint)
         batch = description.capabilities.batch
         self._batches = batch is not None
         most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
@@ -324,38 +548,66 @@ class MapWork(Generic[T]):
         shared = encoded(self._shared) if self._batches else b""
         self._max_body = limits.max_body_bytes - len(shared) - _BODY_OVERHEAD
         self._poll_interval = min(POLL_INTERVAL, max(MIN_POLL_INTERVAL, limits.state_ttl_s / 4))
-        self._endpoint_name = name
+        self._prepared = True
+        if self._waiting is not None:
+            self._place(*self._waiting)
+            self._waiting = None
+        return name
 
     async def _submit(self) -> None:
-        part = self._part
+        part = self._full[0]
         while part.inputs:
-            body = self._body(part)
-            key = sha256(self._key.encode() + b"\0" + str(part.first).encode() + b"\0" + body).hexdigest()
             try:
-                part.job = await self._starter.start(self._endpoint_name or "", body, key, self._shape)
+                body = self._body(part)
+                if self._file is not None and part.submit is None:
+                    part.submit = self._file.add_submit(part.pending)
+                job = await self._starter.start(
+                    self._endpoint_name or "", body, self._key_of(part, body), _NotValidated()
+                )
             except InvalidInputError as error:
                 if not self._remove_refused(part, error):
                     raise
                 continue
-            part.reading = part.job.as_completed()
+            except (JobNotFoundError, JobExpiredError) as error:
+                part.submit = None
+                part.used_keys += 1
+                if part.used_keys > MAX_EXPIRED_KEYS or not _is_lost(error):
+                    raise
+                continue
+            items = [*part.inputs]
+            if self._file is not None:
+                self._file.add_job(job.id, items)
             if not self._leaves_running:
-                self._starter.running.add(part.job)
+                self._starter.running.add(job)
+            self._under_way.append(_RunningPart(part, job, items, job.as_completed()))
             break
-        self._under_way.append(part)
-        self._part, self._full = _Part(part.first + part.count), False
-        if self._next is not None:
-            self._part.add(*self._next)
-            self._next = None
-            self._full = self._exhausted or self._part.count >= self._batch_size
+        self._full.popleft()
 
     def _body(self, part: _Part) -> bytes:
-        inputs = b",".join(part.inputs.values())
         more: dict[str, Any] = options_on_the_wire(self._options)
-        if not self._batches:
-            return b'{"input":' + inputs + _tail(more)
-        return (
-            b'{"inputs":[' + inputs + b"]" + _tail(more | ({"shared": self._shared} if self._shared else {}))
-        )
+        if self._batches:
+            inputs = b",".join(part.inputs.values())
+            return (
+                b'{"inputs":['
+                + inputs
+                + b"]"
+                + _tail(more | ({"shared": self._shared} if self._shared else {}))
+            )
+        (content,) = part.inputs.values()
+        if self._shared:
+            value = loads(content)
+            if not isinstance(value, dict):
+                raise InvalidInputError("shared members require inputs that are JSON objects")
+            content = encoded(self._merged(value))
+        return b'{"input":' + content + _tail(more)
+
+    def _key_of(self, part: _Part, body: bytes) -> str:
+        """Derive the idempotency key of a submit. Inputs that are submitted again have another key."""
+        if self._file is not None:
+            parts = [self._file.key, f"submit {part.submit}"]
+        else:
+            parts = [self._key, str(part.first), *([f"again {part.used_keys}"] if part.used_keys else [])]
+        return sha256(b"\0".join([*(each.encode() for each in parts), body])).hexdigest()
 
     def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
         """If the server refused one input of a job, remove this input from the job.
@@ -369,90 +621,208 @@ class MapWork(Generic[T]):
             (number,) = part.inputs
         else:
             return False
-        del part.inputs[number]
-        part.outcomes[number] = self._refused(number, error)
+        digest = part.remove(number)
+        self._outcomes[number] = outcome = self._refused(number, error)
         self._count(failed=True)
+        if self._file is not None:
+            self._file.add_outcome(number, digest, outcome)
+            self._file.flush()
         if not self._return_exceptions:
             # The caller's loop will raise the error of this input, so the client need not submit the later inputs.
-            self._exhausted = True
-            self._next = None
-            part.inputs = {other: content for other, content in part.inputs.items() if other < number}
+            self.end()
+            for each in self._full:
+                for later in [other for other in each.inputs if other > number]:
+                    each.remove(later)
         return True
 
-    async def _read(self) -> None:
-        part = self._under_way[0]
-        reading = part.reading
-        if reading is not None and not reading.finished:
-            others = [other for other in self._under_way if other is not part]
-            numbers = [*part.inputs]
+    def _job_to_read(self) -> _RunningPart | None:
+        """Return the running job to read: a job of which only the end is missing, or else the job with the next value. If
+        no job has that value, return a job whose end makes room for another one.
+        """
+        unread = self._unread()
+        if unread is not None:
+            return unread
+        number, regular = self._delivered, self._collecting.get(None)
+        if regular is not None and number in regular.inputs and len(self._under_way) < self._concurrency:
+            return None
+        found = next((running for running in self._under_way if number in running.part.inputs), None)
+        return found or next(iter(self._under_way), None)
+
+    def _unread(self) -> _RunningPart | None:
+        """Return a running job that is not read to its end, although all of its outcomes have arrived."""
+        return next((running for running in self._under_way if not running.part.pending), None)
+
+    async def _read(self, running: _RunningPart) -> None:
+        others = [other for other in self._under_way if other is not running]
+        reading = running.reading
+        try:
             with suppress(StopAsyncIteration):
                 self._record(
-                    part,
-                    numbers,
-                    await (self._read_and_poll_others(reading, others) if others else anext(reading)),
+                    running, await (self._read_and_poll_others(reading, others) if others else anext(reading))
                 )
                 # Take the remaining items of this block too, because they are available without waiting.
                 while reading.block.at < len(reading.block.items):
-                    self._record(part, numbers, await anext(reading))
-        self._deliver(part)
-        if reading is None or reading.finished:
-            self._under_way.popleft()
-            if part.job is not None:
-                self._starter.running.discard(part.job)
+                    self._record(running, await anext(reading))
+            if reading.finished:
+                self._finish(running)
+        except (JobNotFoundError, JobExpiredError) as error:
+            if not _is_lost(error):
+                raise
+            self._run_again(running, error)
+        if self._file is not None:
+            self._file.flush()
 
-    def _record(self, part: _Part, numbers: Sequence[int], ended: tuple[int, Any]) -> None:
+    def _record(self, running: _RunningPart, ended: tuple[int, Any]) -> None:
+        """Record the outcome of an item, unless the resume file contains it."""
         index, outcome = ended
-        failed = isinstance(outcome, ItemFailedError)
-        if failed:
-            outcome.index = numbers[index]
-        part.outcomes[numbers[index]] = outcome
-        self._count(failed=failed)
+        if index >= len(running.items):
+            what = f"the job has more items than its {len(running.items)} inputs"
+            raise ProtocolError(what, where=running.where())
+        number, part = running.items[index], running.part
+        if number not in part.pending:
+            return
+        digest = part.remove(number)
+        part.losses = 0
+        if isinstance(outcome, ItemFailedError):
+            outcome.index = number
+        if self._file is not None:
+            self._file.add_outcome(number, digest, outcome)
+        self._outcomes[number] = outcome
+        if number < self._taken:
+            self._count(failed=isinstance(outcome, ItemFailedError))
+
+    def _finish(self, running: _RunningPart) -> None:
+        """Remove a job that was read to its end."""
+        self._remove(running)
+        if running.part.pending:
+            what = f"the job ended without an outcome of input {next(iter(running.part.pending))}"
+            raise ProtocolError(what, where=running.where())
+
+    def _remove(self, running: _RunningPart) -> None:
+        self._under_way.remove(running)
+        self._starter.running.discard(running.job)
+
+    def _run_again(self, running: _RunningPart, error: TidewireError) -> None:
+        """Submit the inputs without an outcome again, because the server no longer has their job.
+
+        Raises:
+            TidewireError: The server has lost the inputs `MAX_LOSSES` times in a row. This is the passed error.
+        """
+        part = running.part
+        if part.losses >= MAX_LOSSES:
+            raise error
+        log.warning(
+            "job %s: %s; its %d inputs without an outcome run again",
+            running.job.id,
+            error.what,
+            len(part.inputs),
+        )
+        self._remove(running)
+        if part.recorded is not None:
+            self._gone.add(part.recorded.offset)
+        again: list[_Part] = []
+        for number, content in part.inputs.items():
+            if (
+                not again
+                or len(again[-1].inputs) >= self._batch_size
+                or again[-1].size + len(content) + 1 > self._max_body
+            ):
+                again.append(_Part(used_keys=part.used_keys + 1, losses=part.losses + 1))
+            again[-1].add(number, content, part.pending[number])
+        self._full.extendleft(reversed(again))
 
     async def _read_and_poll_others(
-        self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[_Part]
+        self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[_RunningPart]
     ) -> tuple[int, Any]:
-        """Read an item of the first job, and request the status of the other jobs at the same time."""
+        """Read an item of a job, and request the status of the other jobs at the same time."""
         fault: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._poll_others, others)
+
+            async def poll() -> None:
+                nonlocal fault
+                try:
+                    await self._poll_others(others)
+                except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it in a group
+                    fault = error
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(poll)
             try:
                 ended = await anext(reading)
-            except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it in a group
+            except Exception as error:  # noqa: BLE001 - as above
                 fault = error
             tasks.cancel_scope.cancel()
         if fault is not None:
             raise fault
         return ended
 
-    async def _poll_others(self, others: Iterable[_Part]) -> None:
+    async def _poll_others(self, others: Iterable[_RunningPart]) -> None:
         while True:
             await self._sleep(self._poll_interval)
-            for job in [other.job for other in others if other.job is not None]:
-                # Ignore errors of this request. If they persist, they are raised later, when the results of this job
+            for running in others:
+                job = running.job
+                # Ignore errors of these requests. If they persist, they are raised later, when the results of this job
                 # are read.
                 with suppress(TidewireError):
                     if not job.ended and (await job.read()).done is not None:
                         await job.wait()
+                if job.ended and running in self._under_way:
+                    async for ended in running.reading:
+                        self._record(running, ended)
+                    self._finish(running)
+                    if self._file is not None:
+                        self._file.flush()
 
     # ---- closing -----------------------------------------------------------------------------------------------
 
     @property
-    def under_way(self) -> bool:
-        """Whether there is a submitted job that was not read to its end."""
-        return bool(self._under_way)
+    def has_file(self) -> bool:
+        """Whether the map has a resume file, which may contain values that need no waiting."""
+        return self._file is not None
+
+    @property
+    def needs_closing(self) -> bool:
+        """Whether there is a running job, or an open resume file."""
+        return bool(self._under_way) or (self._file is not None and self._file.is_open)
 
     async def aclose(self) -> None:
-        """Close the connection and cancel the running jobs."""
+        """Close the connections and the resume file, and cancel the running jobs."""
         self.closed = self.finished = True
-        self._values.clear()
-        if self._under_way and (reading := self._under_way[0].reading) is not None:
-            await reading.aclose()
-        running = self._starter.running
-        await cancel_all(running, [part.job for part in self._under_way if part.job in running])
+        self._outcomes.clear()
+        self.close_file()
+        for running in self._under_way:
+            await running.reading.aclose()
+        jobs = [running.job for running in self._under_way if running.job in self._starter.running]
+        await cancel_all(self._starter.running, jobs)
+
+    def close_file(self) -> None:
+        """Close the resume file, so that another map can use it."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _is_lost(error: TidewireError) -> bool:
+    """Whether the server no longer has a job. Any other 404 comes from a proxy, or means that the URL is wrong."""
+    return isinstance(error, JobExpiredError) or error.code == "job_not_found"
+
+
+def _resume_file(
+    path: str | os.PathLike[str] | None, key: str | None, *, retry_failed: bool
+) -> ResumeFile | None:
+    """Check the arguments of `map` that concern the resume file."""
+    if path is None:
+        if retry_failed:
+            raise ValueError("retry_failed needs a resume_file, which contains the failures of earlier runs")
+        return None
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"resume_file must be a path, not {path!r:.80}")
+    if key is not None:
+        raise ValueError("pass either resume_file or idempotency_key: a resume file contains its own key")
+    return ResumeFile(path, retry_failed=retry_failed)
 
 
 async def cancel_all(
-    running: set[AsyncBatchJob[Any]], jobs: Iterable[AsyncBatchJob[Any] | None] | None = None
+    running: set[AsyncBatchJob[Any]], jobs: Iterable[AsyncBatchJob[Any]] | None = None
 ) -> None:
     """Cancel running jobs, for at most `CANCEL_TIMEOUT` seconds.
 
@@ -462,7 +832,7 @@ async def cancel_all(
     """
     with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
         for job in [*(running if jobs is None else jobs)]:
-            if job is not None and job in running:
+            if job in running:
                 if not job.ended:
                     with suppress(TidewireError):
                         await job.cancel()

@@ -262,6 +262,9 @@ class FakeServer:
             if known[0] != request.body:
                 note(None)
                 return _problem("idempotency_key_reused")
+            if known[1].id in self._expired:
+                note(None)
+                return _problem("job_expired")
             note(known[1].id, replayed=True)
             return _job_reply(201, known[1], **{"Idempotency-Replayed": "true"})
         refusal = endpoint._refusal()

@@ -1,0 +1,564 @@
+"""`ResumeFile`, the file in which a `map` records its jobs and outcomes, so that another run continues after a crash.
+
+The file is JSON Lines in UTF-8. The client only appends lines:
+
+  line                                                          | appended
+  --------------------------------------------------------------+-------------------------------------------------------
+  {"tidewire_map":1,"key":K,"endpoint":E}                       | first, before any request that submits a job
+  {"line":"submit","number":N,"inputs":[[0,255]],"sha256":[S…]} | before the request that submits a job
+  {"line":"job","id":J,"inputs":[[0,255]]}                      | after the response to this request
+  {"line":"value","index":I,"sha256":S,"value":V}               | when an outcome arrives, before it is yielded; outcomes
+  {"line":"failure","index":I,"sha256":S,"error":{…}}           |   are in the order of their arrival
+
+- `inputs` contains ranges of indices, first and last. A job's items have the order of these indices.
+- S identifies an input, together with its index: it is the SHA-256 of the canonical JSON (RFC 8785) of the endpoint's
+  name, followed by that of the input with its shared members. Equal inputs at two indices are two inputs.
+- The idempotency key of a submit is derived from K, N and the request's body. If the process is killed between the
+  lines `submit` and `job`, the next run sends the same request again, and the server returns the job that it has
+  perhaps started. Each further submit has another N, and therefore another key.
+
+The last line about an input decides what the next run does with the input (`Known`):
+
+  last line | known as            | next run
+  ----------+---------------------+----------------------------------------------------------------------------------
+  none      | NEW                 | adds the input to a new job
+  submit    | SUBMITTED           | repeats the request, with the other inputs of the line that have no outcome
+  job       | IN_JOB              | reads the job; submits the input again if the server no longer has the job (404, 410)
+  value     | SUCCEEDED           | yields the value, without a request
+  failure   | FAILED              | yields the error, without a request
+  failure   | REPEATED            | adds the input to a new job, because the failure is retryable or `retry_failed` is set
+
+Lines are passed to the operating system before the client acts on them, so they survive the end of the process. The
+client does not call `fsync`. If the machine crashes, the last lines can be lost, and their inputs are read or run again.
+The kernel releases the lock when the process ends. A last line without a line break is the result of a kill or a full
+disk, and is removed. The memory for a file is `BYTES_PER_INPUT` for each input, because only the positions of the lines
+are kept.
+"""
+
+import os
+import secrets
+import sys
+import weakref
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from enum import IntEnum
+from errno import EACCES, EAGAIN
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from stat import S_ISREG
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
+
+import anyio.lowlevel
+import msgspec
+
+from tidewire.errors import (
+    NOWHERE,
+    ConcurrentReadError,
+    InvalidInputError,
+    ItemFailedError,
+    ResumeFileError,
+    Where,
+)
+from tidewire.protocol.document.digests import canonical
+from tidewire.protocol.problems import Problem, to_json
+from tidewire.protocol.strict_json import JsonValue
+
+VERSION: Final = 1
+"""Version of the format, in the first line."""
+BYTES_PER_INPUT: Final = 17
+"""Memory for each input in the file: the last line's kind, its position, and the position of the last `submit` line."""
+MAX_HEADER_BYTES: Final = 4096
+"""Maximum size of the first line. Of any other file, the client reads no more than this."""
+LINES_PER_TURN: Final = 1000
+"""Number of lines that are read at the start before other tasks of the event loop run."""
+
+_HEADER_START: Final = b'{"tidewire_map":'
+_LOCKED_BYTE: Final = 2**40
+"""Position of the byte that is locked on Windows, where a locked byte cannot be read."""
+
+Index = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Known(IntEnum):
+    """What a resume file says about an input, by the last line about it."""
+
+    NEW = 0
+    SUBMITTED = 1
+    IN_JOB = 2
+    SUCCEEDED = 3
+    FAILED = 4
+    REPEATED = 5
+
+
+class ReceivedValue(NamedTuple):
+    """The value of an item as JSON, before it is validated, with its origin for error messages."""
+
+    value: JsonValue
+    where: Where = NOWHERE
+
+
+class Submission(NamedTuple):
+    """A submit of an earlier run whose outcomes are not complete.
+
+    Attributes:
+        offset: Position of its last line in the file, which identifies it.
+        number: Number of the submit.
+        items: Indices of the inputs, in the order of the job's items.
+        pending: Digests of the inputs without an outcome, by index.
+        job: Id of the job; None if the file does not contain the server's response.
+    """
+
+    offset: int
+    number: int
+    items: list[int]
+    pending: dict[int, str]
+    job: str | None
+
+
+class _Header(msgspec.Struct, frozen=True):
+    tidewire_map: int
+    key: str
+    endpoint: str
+
+
+class _Submit(msgspec.Struct, frozen=True, tag_field="line", tag="submit"):
+    number: Index
+    inputs: list[tuple[Index, Index]]
+    sha256: list[str]
+
+
+class _Job(msgspec.Struct, frozen=True, tag_field="line", tag="job"):
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+    inputs: list[tuple[Index, Index]]
+
+
+class _Value(msgspec.Struct, frozen=True, tag_field="line", tag="value"):
+    index: Index
+    sha256: str
+    value: msgspec.Raw
+
+
+class _Error(msgspec.Struct, frozen=True, omit_defaults=True):
+    what: str
+    advice: str = ""
+    status: str = "failed"
+    problem: dict[str, Any] | None = None
+    where: dict[str, Any] = {}
+    value: Any = None
+    refused: bool = False
+    """Whether the server refused the input, so that the cause of the error is an InvalidInputError."""
+
+
+class _Failure(msgspec.Struct, frozen=True, tag_field="line", tag="failure"):
+    index: Index
+    sha256: str
+    error: _Error
+
+
+_Line = _Submit | _Job | _Value | _Failure
+
+_read_line: Final = msgspec.json.Decoder(_Line).decode
+_read_header: Final = msgspec.json.Decoder(_Header).decode
+_write: Final = msgspec.json.Encoder().encode
+
+
+def input_digest(endpoint: str, merged: JsonValue) -> str:
+    """Return the SHA-256 that identifies an input, as described at the top of this module.
+
+    Args:
+        endpoint: The endpoint's name.
+        merged: The input with its shared members.
+    """
+    found = sha256(canonical(endpoint))
+    found.update(canonical(merged))
+    return found.hexdigest()
+
+
+class ResumeFile:
+    """The resume file of one `map`. Call `open` first and `close` last.
+
+    The methods `known`, `offset`, `digest`, `outcome` and `submission` return what earlier runs have written. The
+    methods `add_…` append lines, which `flush` passes to the operating system.
+
+    Attributes:
+        endpoint: Name of the endpoint in the first line. None if the file is new.
+        key: Key from which the idempotency keys of all submits are derived.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, retry_failed: bool) -> None:
+        """Create the object without opening the file.
+
+        Args:
+            path: Path of the file.
+            retry_failed: Whether to repeat all failures. If not, only retryable failures are repeated.
+        """
+        self.endpoint: str | None = None
+        self.key: str = ""
+        self._path = Path(path)
+        self._retry_failed = retry_failed
+        self._file: BinaryIO | None = None
+        self._lines: list[bytes] = []
+        """Appended lines that are not yet passed to the operating system."""
+        self._next_number = 0
+        self._kinds = bytearray()
+        self._offsets = array("q")
+        self._submits = array("q")
+
+    # ---- opening and closing -----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open, lock and read the file. A file that does not exist is created.
+
+        Raises:
+            ResumeFileError: The file cannot be opened or written, another map uses it, it is not a resume file, or one
+                of its lines is damaged.
+        """
+        try:
+            file = _open(self._path)
+        except OSError as error:
+            raise self._failed("open", error) from None
+        self._file = file
+        _open_files.add(self)
+        try:
+            self._lock(file)
+            for _ in self._read(file):
+                await anyio.lowlevel.checkpoint()
+        except OSError as error:
+            self.close()
+            raise self._failed("read", error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, endpoint: str) -> None:
+        """Write the first line of a new file."""
+        self.endpoint, self.key = endpoint, secrets.token_urlsafe(16)
+        self._append(_Header(VERSION, self.key, endpoint))
+        self.flush()
+
+    def close(self) -> None:
+        """Close the file and release its lock."""
+        if self._file is not None:
+            with suppress(ResumeFileError):
+                self.flush()
+            # After a failed write, Python tries to write the rest again. The map has already reported the error.
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def _lock(self, file: BinaryIO) -> None:
+        try:
+            _lock(file.fileno())
+        except OSError as error:
+            if error.errno not in {EACCES, EAGAIN}:
+                raise self._failed("lock", error) from None
+            what = f"the resume file {self._path} is in use by another map, in this process or in another one"
+            raise ResumeFileError(
+                what, advice="Wait until that map has ended, or pass another file."
+            ) from None
+
+    def _read(self, file: BinaryIO) -> Iterator[None]:
+        """Read all lines, and remove an incomplete last line. Yields from time to time."""
+        first = file.readline(MAX_HEADER_BYTES)
+        if not first:
+            return
+        if not first.endswith(b"\n") and len(first) < MAX_HEADER_BYTES and first.startswith(_HEADER_START):
+            file.truncate(0)
+            return
+        self._read_header(first)
+        offset = len(first)
+        for number, line in enumerate(iter(file.readline, b""), 2):
+            if not line.endswith(b"\n"):
+                file.truncate(offset)
+                return
+            try:
+                self._note(_read_line(line), offset)
+            except (msgspec.DecodeError, ValueError, TypeError) as error:
+                what = f"line {number} of the resume file {self._path} is damaged: {error}"
+                advice = (
+                    "Restore the file from a copy, or delete this line and all lines after it. "
+                    "The inputs of the deleted lines then run again."
+                )
+                raise ResumeFileError(what, advice=advice) from None
+            offset += len(line)
+            if number % LINES_PER_TURN == 0:
+                yield
+
+    def _read_header(self, line: bytes) -> None:
+        try:
+            if not line.startswith(_HEADER_START):
+                raise ValueError("another start")
+            header = _read_header(line)
+        except (msgspec.DecodeError, ValueError):
+            what = f"{self._path} exists, but it is not a resume file of a map"
+            advice = "The client does not change other files. Pass the path of a new file."
+            raise ResumeFileError(what, advice=advice) from None
+        if header.tidewire_map != VERSION:
+            what = f"the resume file {self._path} has format {header.tidewire_map}, and this client knows only {VERSION}"
+            raise ResumeFileError(
+                what, advice="Use the version of tidewire that wrote the file, or pass a new file."
+            )
+        self.endpoint, self.key = header.endpoint, header.key
+
+    # ---- what earlier runs have written ------------------------------------------------------------------------
+
+    def known(self, index: int) -> Known:
+        """Return what the earlier runs have written about an input."""
+        return Known(self._kinds[index]) if index < len(self._kinds) else Known.NEW
+
+    def offset(self, index: int) -> int:
+        """Return the position of the last line about an input, which identifies its submission."""
+        return self._offsets[index]
+
+    def digest(self, index: int) -> str:
+        """Return the digest of an input with an outcome."""
+        return self._outcome_line(index).sha256
+
+    def outcome(self, index: int) -> ReceivedValue | ItemFailedError:
+        """Return the outcome of an input."""
+        line = self._outcome_line(index)
+        if isinstance(line, _Value):
+            return ReceivedValue(msgspec.json.decode(line.value))
+        return _item_error(index, line.error)
+
+    def submission(self, index: int) -> Submission:
+        """Return the submission that contains an input without an outcome."""
+        offset, kind = self._offsets[index], self._kinds[index]
+        line, submit = self._line(offset), self._line(self._submits[index])
+        digests = dict(zip(_indices(submit.inputs), submit.sha256, strict=True))
+        items = [*_indices(line.inputs)]
+        pending = {
+            item: digests[item]
+            for item in items
+            if self._offsets[item] == offset and self._kinds[item] == kind
+        }
+        return Submission(offset, submit.number, items, pending, line.id if isinstance(line, _Job) else None)
+
+    def _outcome_line(self, index: int) -> _Value | _Failure:
+        line: _Value | _Failure = self._line(self._offsets[index])
+        return line
+
+    def _line(self, offset: int) -> Any:
+        file = self._opened()
+        try:
+            file.seek(offset)
+            return _read_line(file.readline())
+        except OSError as error:
+            raise self._failed("read", error) from None
+        except msgspec.DecodeError:
+            raise ResumeFileError(f"another program has changed the resume file {self._path}") from None
+
+    def _note(self, line: _Line, offset: int) -> None:
+        """Record the position of a line of an earlier run.
+
+        Raises:
+            ValueError: The line contradicts the lines before it, or its error is not valid.
+            TypeError: Its error has unknown members.
+        """
+        match line:
+            case _Submit():
+                if sum(1 for _ in _indices(line.inputs)) != len(line.sha256):
+                    raise ValueError("the numbers of inputs and digests differ")
+                self._next_number = max(self._next_number, line.number + 1)
+                for index in _indices(line.inputs):
+                    self._mark(index, Known.SUBMITTED, offset)
+                    self._submits[index] = offset
+            case _Job():
+                submits = set()
+                for index in _indices(line.inputs):
+                    if self.known(index) is not Known.SUBMITTED:
+                        raise ValueError(f"input {index} was not submitted")
+                    submits.add(self._submits[index])
+                    self._mark(index, Known.IN_JOB, offset)
+                if len(submits) > 1:
+                    raise ValueError("its inputs are those of several submits")
+            case _Value():
+                self._mark(line.index, Known.SUCCEEDED, offset)
+            case _Failure():
+                again = _item_error(line.index, line.error).retryable or self._retry_failed
+                self._mark(line.index, Known.REPEATED if again else Known.FAILED, offset)
+
+    def _mark(self, index: int, kind: Known, offset: int) -> None:
+        missing = index + 1 - len(self._kinds)
+        if missing > 0:
+            self._kinds.extend(bytes(missing))
+            self._offsets.extend([-1] * missing)
+            self._submits.extend([-1] * missing)
+        self._kinds[index] = kind
+        self._offsets[index] = offset
+
+    # ---- appending lines ---------------------------------------------------------------------------------------
+
+    def add_submit(self, digests: Mapping[int, str]) -> int:
+        """Append the line before a request that submits a job, and return the number of the submit.
+
+        Args:
+            digests: Digests of the job's inputs, by index.
+        """
+        number, self._next_number = self._next_number, self._next_number + 1
+        self._append(_Submit(number, _ranges(digests), [*digests.values()]))
+        self.flush()
+        return number
+
+    def add_job(self, job_id: str, items: Iterable[int]) -> None:
+        """Append the line after the response to a submit.
+
+        Args:
+            job_id: Id of the job.
+            items: Indices of the inputs, in the order of the job's items.
+        """
+        self._append(_Job(job_id, _ranges(items)))
+        self.flush()
+
+    def add_outcome(self, index: int, digest: str, outcome: ReceivedValue | ItemFailedError) -> None:
+        """Append the outcome of an input. The caller must call `flush` before it yields the outcome."""
+        if isinstance(outcome, ReceivedValue):
+            self._append(_Value(index, digest, msgspec.Raw(_write(outcome.value))))
+        else:
+            self._append(_Failure(index, digest, _error_members(outcome)))
+
+    def flush(self) -> None:
+        """Pass the appended lines to the operating system."""
+        file = self._opened()
+        lines, self._lines = self._lines, []
+        try:
+            file.seek(0, os.SEEK_END)
+            file.write(b"".join(lines))
+            file.flush()
+        except OSError as error:
+            raise self._failed("write", error) from None
+
+    def _append(self, line: _Header | _Line) -> None:
+        self._opened()
+        self._lines.append(_write(line) + b"\n")
+
+    # ---- errors ------------------------------------------------------------------------------------------------
+
+    def differs(self, index: int) -> ResumeFileError:
+        """Create the error for an input that is not the one of the earlier runs."""
+        what = f"input {index} is not the input that the resume file {self._path} contains at this index"
+        advice = (
+            "Pass the same inputs and shared members as before, in the same order; more inputs may follow. "
+            "For other inputs, pass a new file."
+        )
+        error = ResumeFileError(what, advice=advice)
+        error.index = index
+        return error
+
+    def of_another_endpoint(self, name: str) -> ResumeFileError:
+        """Create the error for a `map` of another endpoint."""
+        what = f"the resume file {self._path} belongs to the endpoint {self.endpoint!r}, not to {name!r}"
+        return ResumeFileError(what, advice="Pass a new file for each endpoint.")
+
+    def _failed(self, action: str, error: OSError) -> ResumeFileError:
+        advice = {
+            "open": "Pass the path of a file that this program may create and write.",
+            "lock": "Pass a file on a local disk.",
+            "write": "Free space on the disk, and call map() again with the same file. No recorded result is lost.",
+        }
+        what = f"cannot {action} the resume file {self._path}: {error.strerror or error}"
+        return ResumeFileError(what, advice=advice.get(action))
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            raise ConcurrentReadError("this map was closed and cannot continue", advice="Call map() again.")
+        return self._file
+
+
+# ---- the file in the operating system ------------------------------------------------------------------------------
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a file for reading and writing, or create it.
+
+    Raises:
+        OSError: The file cannot be opened, or is not a regular file.
+    """
+    number = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    if not S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(0, "it is not a regular file")
+    return os.fdopen(number, "r+b")
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(number: int) -> None:
+        os.lseek(number, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
+        os.lseek(number, 0, os.SEEK_SET)
+
+else:
+    import fcntl
+
+    def _lock(number: int) -> None:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_open_files: Final = weakref.WeakSet[ResumeFile]()
+
+
+def _close_in_child() -> None:
+    """Close the files in a forked child. Otherwise a child that outlives a killed process would keep the lock."""
+    for each in [*_open_files]:
+        if each._file is not None:
+            # Keep the number of the descriptor valid, because the file object will be closed, too.
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, each._file.fileno())
+            os.close(nothing)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+# ---- parts of lines ------------------------------------------------------------------------------------------------
+
+
+def _ranges(indices: Iterable[int]) -> list[tuple[int, int]]:
+    """Convert indices to ranges of consecutive indices."""
+    found: list[tuple[int, int]] = []
+    for index in indices:
+        if found and index == found[-1][1] + 1:
+            found[-1] = (found[-1][0], index)
+        else:
+            found.append((index, index))
+    return found
+
+
+def _indices(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Convert ranges to indices."""
+    return chain.from_iterable(range(first, last + 1) for first, last in ranges)
+
+
+def _error_members(error: ItemFailedError) -> _Error:
+    refused = error.__cause__ if isinstance(error.__cause__, InvalidInputError) else None
+    return _Error(
+        what=error.what,
+        advice=error.advice if refused is None else refused.advice,
+        status=error.status,
+        problem=None if error.problem is None else to_json(error.problem),
+        where={name: value for name, value in error.where._asdict().items() if value is not None},
+        value=error.value,
+        refused=refused is not None,
+    )
+
+
+def _item_error(index: int, members: _Error) -> ItemFailedError:
+    """Create the error of an input again, as it was when it arrived."""
+    details: dict[str, Any] = {
+        "where": Where(**members.where),
+        "problem": None if members.problem is None else Problem.model_validate(members.problem),
+    }
+    refused = InvalidInputError(members.what, advice=members.advice, **details) if members.refused else None
+    failed = ItemFailedError(members.what, advice="" if refused else members.advice, **details)
+    failed.index, failed.status, failed.value = index, members.status, members.value
+    failed.__cause__ = refused
+    return failed
