@@ -55,17 +55,17 @@ class FairEviction(Generic[E]):
 
     def resize(self, principal: str, entry: E, size: int) -> None:
         """Change the size of an entry. If the entry is unknown, do nothing."""
-        entries = self._entries.get(principal, {})
-        if entry in entries:
+        entries = self._entries.get(principal)
+        if entries is not None and entry in entries:
             before, entries[entry] = entries[entry], size
             self._resized(principal, size - before)
 
     def discard(self, principal: str, entry: E) -> None:
         """Remove an entry that the store has deleted. If the entry is unknown, do nothing."""
-        size = self._entries.get(principal, {}).pop(entry, None)
-        if size is not None:
+        entries = self._entries.get(principal)
+        if entries is not None and entry in entries:
             self._count -= 1
-            self._resized(principal, -size)
+            self._resized(principal, -entries.pop(entry))
 
     def evict(self) -> tuple[str, E]:
         """Remove the entry that the store must delete next. Return its principal and the entry.
