@@ -251,7 +251,9 @@ async def kept(store: Store, names: str) -> str:
     return "".join([name for name in names if isinstance(await store.jobs.get(name), JobRecord)])
 
 
-def test_above_max_retained_bytes_the_principal_with_the_most_bytes_loses_its_oldest_jobs(opened: Any) -> None:
+def test_above_max_retained_bytes_the_principal_with_the_most_bytes_loses_its_oldest_jobs(
+    opened: Any,
+) -> None:
     async def body() -> None:
         async with opened(replace(ROOMY, max_retained_bytes=10_000)) as (store, clock):
 

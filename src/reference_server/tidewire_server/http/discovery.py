@@ -73,7 +73,9 @@ class DiscoveryDocuments:
             endpoints=[endpoint.summarize(root) for endpoint in self._endpoints.values()],
         )
         members = messages.to_json(body)
-        members["limits"] |= settings.model_dump(include={"max_retained_jobs", "max_retained_bytes", "max_tombstones"})
+        members["limits"] |= settings.model_dump(
+            include={"max_retained_jobs", "max_retained_bytes", "max_tombstones"}
+        )
         members["min_interval_ms"] = round(settings.min_snapshot_interval * 1000)
         return json_response(members)
 

@@ -311,7 +311,9 @@ class SqliteJobs:
                 self._keys.discard(principal, number)
 
         # If the file cannot be written, the evicted jobs and keys stay in the file until their retention time is over.
-        excess_keys = [self._keys.evict()[1:] for _ in range(len(self._keys) - self._retention.max_tombstones)]
+        excess_keys = [
+            self._keys.evict()[1:] for _ in range(len(self._keys) - self._retention.max_tombstones)
+        ]
         found = await self._file.do(lambda db: _expire(db, now, excess_keys), then)
         evicted = self._ended.evict_excess(_MAX_EXPIRED_AT_ONCE)
         jobs = dict.fromkeys([*found.jobs, *evicted])
@@ -338,7 +340,9 @@ class Counts:
             "SELECT id, number, principal FROM job WHERE ended_at IS NULL ORDER BY number"
         ).fetchall()
         self.interrupted = {job: number for job, number, _ in rows}
-        query = "SELECT principal, id, kept_bytes FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number"
+        query = (
+            "SELECT principal, id, kept_bytes FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at, number"
+        )
         self.ended = db.execute(query).fetchall()
         self.keys = FairEviction[int]()
         for row in db.execute("SELECT principal, number FROM key WHERE until IS NOT NULL ORDER BY number"):
