@@ -64,7 +64,10 @@ INTEGERS = [
     (Discovery, DISCOVERY, "min_interval_ms", 0),
     (SubmitBody, {"input": 1}, "grace_ms", 0),
     (SubmitBody, {"input": 1}, "deadline_ms", 1),
-    *((Limits, {}, name, 0 if name.endswith("_ttl_s") else 1) for name in Limits.__struct_fields__),
+    *(
+        (Limits, {}, name, 0 if name.endswith("_ttl_s") or name == "min_grace_ms" else 1)
+        for name in Limits.__struct_fields__
+    ),
 ]
 
 
