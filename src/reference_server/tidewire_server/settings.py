@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from tidewire.protocol.resources import Limits
 from tidewire_server.principals import TokenPrincipals
@@ -282,6 +282,17 @@ class Settings(BaseModel):
     @classmethod
     def _check_tokens(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
         TokenPrincipals(tokens)
+        return tokens
+
+    @field_validator("operator_tokens")
+    @classmethod
+    def _check_operator_tokens(cls, tokens: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        shared = TokenPrincipals(info.data.get("tokens", ())).sharing_token(TokenPrincipals(tokens))
+        if shared is not None:
+            raise ValueError(
+                f"a token of an operator is also that of principal {shared!r} in `tokens`, who could then read the "
+                "metrics of all callers; use another token"
+            )
         return tokens
 
     @field_validator("allowed_hosts")
