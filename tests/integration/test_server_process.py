@@ -114,7 +114,9 @@ def run_to_exit(folder: Path, *arguments: str, **environment: str) -> tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("tokens", "warned"), [({}, True), ({"TIDEWIRE_TOKENS": "ann:sesame"}, False)], ids=["no tokens", "tokens"]
+    ("tokens", "warned"),
+    [({}, True), ({"TIDEWIRE_TOKENS": "ann:sesame"}, False)],
+    ids=["no tokens", "tokens"],
 )
 def test_the_token_of_a_client_in_the_environment_is_reported_on_a_server_without_tokens(
     folder, tokens, warned

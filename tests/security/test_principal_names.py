@@ -16,31 +16,31 @@ CASES = [
 ]
 
 
-def refusal_by(place: str, setting: str, value: str, folder, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Configure a server with one token in one of the places for tokens, and return the error."""
-    with pytest.raises(ValueError, match="is the name of callers without tokens") as refused:
-        if place == "constructor":
-            Server(**{setting: [value]})
-        elif place == "configure":
-            Server().configure(**{setting: [value]})
-        elif place == "flag":
-            configure({setting: (value,)})
-        elif place == "environment":
-            monkeypatch.setenv(f"TIDEWIRE_{setting.upper()}", value)
-            configure({})
-        elif place == "configuration file":
-            (folder / "some.toml").write_text(f'{setting} = ["{value}"]')
-            configure({}, folder / "some.toml")
-        else:
-            (folder / "tokens.txt").write_text(f"ann:open\n{value}\n")
-            configure({setting.replace("tokens", "token_file"): str(folder / "tokens.txt")})
-    return str(refused.value)
+def configure_token(place: str, setting: str, value: str, folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configure a server with a token in one of the places for tokens."""
+    if place == "constructor":
+        Server(**{setting: [value]})
+    elif place == "configure":
+        Server().configure(**{setting: [value]})
+    elif place == "flag":
+        configure({setting: (value,)})
+    elif place == "environment":
+        monkeypatch.setenv(f"TIDEWIRE_{setting.upper()}", value)
+        configure({})
+    elif place == "configuration file":
+        (folder / "some.toml").write_text(f'{setting} = ["{value}"]')
+        configure({}, folder / "some.toml")
+    else:
+        (folder / "tokens.txt").write_text(f"ann:open\n{value}\n")
+        configure({setting.replace("tokens", "token_file"): str(folder / "tokens.txt")})
 
 
 @pytest.mark.parametrize("setting", ["tokens", "operator_tokens"])
 @pytest.mark.parametrize(("place", "name"), CASES)
 def test_name_of_anonymous_callers_is_refused_for_a_principal(place, name, setting, tmp_path, monkeypatch):
-    error = refusal_by(place, setting, f"{name}:sesame", tmp_path, monkeypatch)
+    with pytest.raises(ValueError, match="is the name of callers without tokens") as refused:
+        configure_token(place, setting, f"{name}:sesame", tmp_path, monkeypatch)
+    error = str(refused.value)
     assert repr(name) in error
     assert "choose another name" in error
     assert "sesame" not in error

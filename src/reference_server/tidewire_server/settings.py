@@ -408,6 +408,12 @@ class Launch(BaseModel):
         description="Treatment of texts that were being generated when the server stopped, if the log is in a file: rerun from "
         "the start, continue after the logged tokens, or fail with worker_lost.",
     )
+    share_prefixes: bool = Field(
+        False,
+        description="Reuse the keys and values of a prompt for the prompts of all callers that begin with the same tokens. "
+        "By default, only prompts of the same caller share them, because the time until the first token shows whether a "
+        "prompt was processed before. For a server whose callers trust each other.",
+    )
     profile: Path | None = Field(
         None, description="Folder for profiles of some steps of the text engine. It is created if necessary."
     )

@@ -71,7 +71,9 @@ def samples_of(request: Generate) -> list[Generate]:
     return [request.model_copy(update={"n": 1, "seed": seed}) for seed in seeds]
 
 
-def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun") -> None:
+def add_engine(
+    server: Server, engine: Engine, *, on_restart: OnRestart = "rerun", share_prefixes: bool = False
+) -> None:
     """Add the endpoint `generate` to a server. The engine is closed together with the server.
 
     The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
@@ -82,6 +84,7 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         engine: The engine, which the server closes.
         on_restart: See `add_generate`. With "continue", each value has the column `token_ids`, because a new attempt
             continues after the logged tokens.
+        share_prefixes: See `add_generate`.
     """
     server.on_close(engine.close)
     caps = engine.caps
@@ -89,6 +92,7 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
 
     async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
+        request.cache_scope = "" if share_prefixes else writer_of(stream).principal
         logged = _logged_tokens(stream.value, request) if on_restart == "continue" else None
         try:
             async with aclosing(

@@ -122,6 +122,7 @@ class Job:
                     report=report,
                     to_json=endpoint.value.to_json,
                     attempt=record.attempt,
+                    principal=record.principal,
                 ),
             )
             for index, value in enumerate(values)

@@ -63,6 +63,7 @@ class ItemWriter:
         "failure",
         "log_writer",
         "open_text",
+        "principal",
     )
 
     def __init__(
@@ -75,6 +76,7 @@ class ItemWriter:
         report: Callable[[int, messages.Progress], None],
         to_json: Callable[[Any], Any],
         attempt: int = 1,
+        principal: str = "",
     ) -> None:
         self.log_writer = log_writer
         self._lock = log_writer.lock
@@ -100,6 +102,8 @@ class ItemWriter:
         self._stable: dict[str, int] = {}
         self.attempt = attempt
         """Number of the job's current attempt."""
+        self.principal = principal
+        """Principal that submitted the job."""
         self._previous: View | None = None
         """State of the job when the server restarted. None in the first attempt."""
         self._closed = False

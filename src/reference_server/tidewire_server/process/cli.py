@@ -50,6 +50,7 @@ _GENERATE_ARGUMENTS = {
     "max_top_logprobs": "max_top",
     "max_num_beams": "max_num_beams",
     "on_restart": "on_restart",
+    "share_prefixes": "share_prefixes",
     "profile": "profile",
 }
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""

@@ -84,8 +84,8 @@ class StepProfiler:
         first = max(start for start in STARTS if start < self._steps) + 1
         file = self._folder / f"steps-{first}-{self._steps}-{time.strftime('%Y%m%d-%H%M%S')}.json"
         try:
-            # A profile contains paths of this machine, and its operators depend on the prompts. torch creates the file
-            # readable for all users, so create it in a folder of the user, and move it when its mode is set.
+            # torch creates a file that all users can read. Let it create the file in a private folder, so that no other
+            # user can open it before its mode is set.
             with TemporaryDirectory(dir=self._folder) as private:
                 written = Path(private, file.name)
                 self._profile.export_chrome_trace(str(written))
