@@ -147,8 +147,8 @@ def add_engine(
         served.input = replace(served.input, unsupported={"messages": NO_CHAT_TEMPLATE})
     if "n" in caps.served:
         served.samples = samples_of
-    # The other hypotheses of a beam search are not logged.
-    served.continues = lambda request: bool(request.num_beams == 1)
+    # The other hypotheses of a beam search are not logged. Its first event declares a stable prefix.
+    served.continues = lambda item: "stable" not in item
 
 
 def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:

@@ -10,19 +10,24 @@ had only ended items             | ends                          | same
 had a started item               | new attempt: ended items stay |  running items fail with `worker_lost`, queued
                                  |   as they are, others rerun   |   items continue to wait
 has lost its endpoint            | unfinished items fail with `worker_lost`
-has an input that became invalid | unfinished items fail with `worker_lost`
+has a damaged request            | unfinished items fail with `worker_lost`
 has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
+has a log that cannot be read    | is not recovered; the server's log has one line about it
 
-`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for inputs
+`on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for items
 that the endpoint cannot continue (`Endpoint.continues`). Their functions run again, and continue from these values.
 
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
 attempt, the log usually stays in its epoch. But if an item had started, or the log may have lost its last events, a new
 epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
+
+The server is not ready before all jobs are recovered. Therefore the recovery does not read the inputs, and calls no function
+of an endpoint: the log contains the initial values and the columns with which the job was accepted. `StoredInputs` checks
+each input when its item runs.
 """
 
-import sys
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,18 +42,21 @@ from tidewire.protocol.messages import ENDED, Done, JobStatus, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.sse import Decoder
 from tidewire_server.endpoints.endpoint import Endpoint, Options
-from tidewire_server.errors import ProblemError
-from tidewire_server.jobs.admission.submit_body import Submission, admit_inputs, read_submit
+from tidewire_server.jobs.admission.submit_body import Submission, read_stored
+from tidewire_server.jobs.stored_inputs import StoredInputs
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, Store, StoreError
+from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, StateAt, Store, StoreError
 
 
 class AdmittedJob(NamedTuple):
-    """A request to submit a job, with its validated inputs."""
+    """A request to submit a job, after its inputs were validated."""
 
     endpoint: Endpoint
     submission: Submission
     values: list[BaseModel]
+    """Validated inputs of the items. Empty in a recovered job."""
+    stored: StoredInputs | None = None
+    """Inputs of a recovered job. None for a new job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +87,44 @@ class RecoveryPlan:
         return status
 
 
-class _UnreadableInput(BaseModel):
-    """Placeholder for an input that is not valid any more."""
-
-
 def _missing_function() -> None:
     """Placeholder for the function of an endpoint that was removed. It is never called."""
 
 
+_NO_REQUEST = Submission([], False, {}, False, 0.0, None, 0)
+"""Placeholder for a submit request that cannot be read."""
+
+
 async def admit_again(
-    interrupted: Interrupted, endpoints: Mapping[str, Endpoint]
+    interrupted: Interrupted, endpoints: Mapping[str, Endpoint], store: Store, turn: asyncio.Lock
 ) -> tuple[AdmittedJob, str | None]:
-    """Repeat the validation of a job's request after a restart of the server.
+    """Read a job's request, except for its inputs.
+
+    Args:
+        interrupted: The interrupted job.
+        endpoints: All endpoints by name.
+        store: Store of the server, from which the inputs are read later.
+        turn: See `StoredInputs`.
 
     Returns:
-        A tuple of the request with its inputs, and the reason why the job cannot run any more. The reason is None if the
-        job can run.
+        A tuple of the request, and the reason why the job cannot run any more. The reason is None if the job can run.
     """
-    submission = read_submit(interrupted.submit, max_inputs=sys.maxsize, max_values=sys.maxsize)
-    endpoint = endpoints.get(interrupted.record.endpoint)
-    reason = f"endpoint {interrupted.record.endpoint!r} no longer existed after the server restarted"
-    if endpoint is not None:
-        try:
-            return AdmittedJob(endpoint, submission, await admit_inputs(endpoint, submission)), None
-        except ProblemError as error:
-            reason = f"the input was no longer valid after the server restarted: {error}"
-    placeholder = Endpoint(_missing_function, Options(name=interrupted.record.endpoint))
+    record, reason = interrupted.record, None
+    try:
+        submission = read_stored(interrupted.submit)
+    except ValueError as error:
+        submission = _NO_REQUEST
+        reason = (
+            f"the stored request is damaged, so the job cannot run after the restart of the server: {error}"
+        )
+    endpoint = endpoints.get(record.endpoint)
+    if endpoint is None:
+        endpoint = Endpoint(_missing_function, Options(name=record.endpoint))
+        reason = f"endpoint {record.endpoint!r} no longer existed after the server restarted"
     state: Any = (await interrupted.log.state()).view.value()
-    return AdmittedJob(placeholder, submission, [_UnreadableInput() for _ in state["items"]]), reason
+    items = len(state["items"])
+    stored = StoredInputs(record.id, endpoint, items, lambda: store.jobs.submit_body(record.id), turn)
+    return AdmittedJob(endpoint, submission, [], stored), reason
 
 
 async def recovery_plan_of(
@@ -116,7 +134,7 @@ async def recovery_plan_of(
 
     Args:
         interrupted: The interrupted job.
-        admitted: Endpoint and inputs of the job.
+        admitted: Endpoint and request of the job.
         settings: Settings of the server, which include `max_attempts`.
         store: Store of the server, which records how the previous server stopped.
         reason: Reason why the job cannot run any more, or None if the job can run.
@@ -147,32 +165,39 @@ async def recovery_plan_of(
             "the server stopped while the item was running, and the item's function must not run twice",
         )
         return RecoveryPlan(state, at.columns, at.view, "rewound", error, "running")
-    return _new_attempt(state, at.view, admitted)
+    return _new_attempt(state, at, await interrupted.log.state(oldest=True), admitted.endpoint)
 
 
-def _new_attempt(state: dict[str, Any], previous: View, admitted: AdmittedJob) -> RecoveryPlan:
+def _new_attempt(state: dict[str, Any], at: StateAt, oldest: StateAt, endpoint: Endpoint) -> RecoveryPlan:
     """Plan a new attempt of a job.
 
     Items that have ended keep their state [TW-RES-049]. All other items start again, with their logged values if the
     endpoint continues, and otherwise with their initial values [TW-RES-036].
+
+    Args:
+        state: The newest state.
+        at: The newest state, with its columns.
+        oldest: The oldest stored state. Unless the log was trimmed, it contains the initial values.
+        endpoint: Endpoint of the job.
     """
-    endpoint = admitted.endpoint
+    first: Any = oldest.view.value()
+    trimmed = oldest.cursor.seq != 1
+    initial = [endpoint.empty_value if trimmed else item["value"] for item in first["items"]]
     continues = endpoint.on_restart == "continue"
     items = [
         item if item["status"] in ENDED
         # Keep the member `stable` together with the text in `value`, so that `iter_text` of the client still yields
         # only the stable prefix.
         else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item}
-        if continues and endpoint.continues(value)
-        else {"status": "queued", "value": endpoint.initial(value)}
-        for item, value in zip(state["items"], admitted.values, strict=True)
+        if continues and endpoint.continues(item)
+        else {"status": "queued", "value": value}
+        for item, value in zip(state["items"], initial, strict=True)
     ]  # fmt: skip
     # A note does not say which item wrote the note. Therefore, if any item has ended or continues, keep all notes of
     # the job.
     notes = state["notes"] if continues or any(item["status"] in ENDED for item in items) else []
-    columns = column_pointers([admitted.endpoint.columns(value) for value in admitted.values])
     new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
-    return RecoveryPlan(new_state, tuple(columns), previous, "restart")
+    return RecoveryPlan(new_state, at.columns, at.view, "restart")
 
 
 def column_pointers(columns: Iterable[Iterable[str]]) -> list[str]:

@@ -236,10 +236,10 @@ class SqliteJobs:
 
         def work(db: sqlite3.Connection) -> Any:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
-            body = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
-            if row is None or body is None:
+            if row is None:
                 raise StoreError(f"rows of job {job} are missing, so the file is damaged")
-            return _record(row), body[0], load_checkpoints(db, number, load_metadata(db, number))
+            body = _submit_body(db, number)
+            return _record(row), body, load_checkpoints(db, number, load_metadata(db, number))
 
         record, submit, metadata = await self._file.do(work)
         log = self._open_log(number, record, metadata)
@@ -247,6 +247,10 @@ class SqliteJobs:
         del self._interrupted[job]
         self._live[job] = (record, log)
         return Interrupted(record, submit, log)
+
+    async def submit_body(self, job: str) -> bytes:
+        live = self._live.get(job)
+        return b"" if live is None else await self._file.do(lambda db: _submit_body(db, live[1].number))
 
     # ---- retention ---------------------------------------------------------------------------------------------
 
@@ -340,6 +344,11 @@ def _record(row: tuple[Any, ...]) -> JobRecord:
     ended = None if done is None else Done.model_validate(orjson.loads(done))
     members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage))
     return JobRecord(*members)
+
+
+def _submit_body(db: sqlite3.Connection, number: int) -> bytes:
+    found = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
+    return found[0] if found is not None and isinstance(found[0], bytes) else b""
 
 
 def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
