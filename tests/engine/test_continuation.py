@@ -157,7 +157,8 @@ def test_a_text_of_another_model_or_without_token_ids_runs_again(
         expected = generate(start(second), ContinuedGenerate(**LONG))[0]
         item = job["state"]["items"][0]
         assert item["status"] == "succeeded"
-        assert item["value"]["token_ids"] == expected.token_ids
+        # The new attempt begins with the value with which the job was accepted, which has ids only if they were logged.
+        assert item["value"].get("token_ids") == (expected.token_ids if on_restart == "auto" else None)
         assert item["value"]["text"] == "def f" + "".join(expected.text)
 
 

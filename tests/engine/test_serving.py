@@ -133,6 +133,15 @@ def test_profile_is_a_trace_of_some_steps(start: Start, random_checkpoint: Check
     assert "aten::embedding" in names
 
 
+def test_only_the_user_of_the_server_can_read_a_profile(
+    start: Start, random_checkpoint: Checkpoint, tmp_path: Path
+):
+    engine = start(random_checkpoint, profile=tmp_path)
+    generate_one(engine, prompt="abc", max_tokens=30)
+    (file,) = tmp_path.iterdir()
+    assert oct(file.stat().st_mode & 0o777) == oct(0o600)
+
+
 def test_folder_for_profiles_that_cannot_be_created_is_refused(random_checkpoint: Checkpoint, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LoadError, match="folder for profiles .* cannot be created: Not a directory"):

@@ -86,6 +86,23 @@ def run_to_exit(folder: Path, *arguments: str, **environment: str) -> tuple[int,
     return process.returncode, out + err
 
 
+@pytest.mark.parametrize(
+    ("tokens", "warned"),
+    [({}, True), ({"TIDEWIRE_TOKENS": "ann:sesame"}, False)],
+    ids=["no tokens", "tokens"],
+)
+def test_the_token_of_a_client_in_the_environment_is_reported_on_a_server_without_tokens(
+    folder, tokens, warned
+):
+    with served(folder, "mine.py:server", TIDEWIRE_TOKEN="sesame", **tokens) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert ("WARNING" in err) == warned
+    assert ("TIDEWIRE_TOKEN has no effect on a server" in err) == warned
+    assert ("set TIDEWIRE_TOKENS or use --token-file" in err) == warned
+    assert "sesame" not in err
+
+
 @pytest.mark.parametrize("target", ["mine.py", "mine"])
 def test_the_only_server_of_a_file_needs_no_name(folder, target):
     code, shown = run_to_exit(folder, target, "--show-config")

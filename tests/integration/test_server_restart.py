@@ -406,19 +406,6 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert "damaged" in refusal(f"sqlite:///{file}")
 
 
-def test_a_log_with_missing_rows_prevents_the_start(server):
-    job = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
-    server.until(job, has_value)
-    server.kill()
-    with sqlite3.connect(server.log) as db:
-        db.execute("DELETE FROM state")
-    found = refusal(f"sqlite:///{server.log}")
-    assert "are missing, so the file is damaged" in found
-    assert str(server.log) in found
-    with pytest.raises(ChildProcessError, match="the file is damaged"):
-        server.start()
-
-
 def test_with_a_full_disk_reads_continue_and_writes_resume_once_there_is_space(server):
     ended = server.submit("shout", input={"text": "before"}).json()["id"]
     server.ended(ended)

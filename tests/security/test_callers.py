@@ -14,22 +14,11 @@ import httpx
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from support.callers import ANN, BOB, Caller, other_addresses_exist
 from support.reference_server import QUICK, Peer, data, eventually
 from tidewire_server import Server
 from tidewire_server.serving.serve import uvicorn_config
 from tidewire_server.settings import Settings, share_of
-
-ANN, BOB = "127.0.0.1", "127.0.0.2"
-
-
-def other_addresses_exist() -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((BOB, 0))
-        except OSError:
-            return False
-    return True
-
 
 pytestmark = pytest.mark.skipif(
     not other_addresses_exist(), reason="this system has only one loopback address"
@@ -72,16 +61,6 @@ def serving(gate: Gate, **settings: Any) -> Iterator[str]:
             yield url
         finally:
             gate.open.set()
-
-
-class Caller(Peer):
-    """Client that connects from its own address."""
-
-    def __init__(self, url: str, address: str = ANN, **headers: str) -> None:
-        self.url = url
-        # Without `verify=False`, each client would load the certificates of all authorities.
-        transport = httpx.HTTPTransport(local_address=address, verify=False)
-        self.http = httpx.Client(base_url=url, headers=headers, timeout=20, transport=transport)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from tidewire_server import Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.jobs.admission import submit_body
-from tidewire_server.jobs.admission.submit_body import admit_inputs, read_json, read_submit
+from tidewire_server.jobs.admission.submit_body import admit_inputs, read_json, read_stored, read_submit
 
 VALUES = 10_000
 
@@ -144,3 +144,27 @@ def test_error_about_a_large_invalid_input_is_short(given, message, pointer):
         make_endpoint().input.read(given, "/input")
     assert str(refused.value) == message
     assert refused.value.problem.pointer == (pointer or message.partition(": ")[0])
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"input": {"text": "a"}},
+        {"input": None},
+        {"inputs": [{"text": "a"}, 5, None]},
+        {"inputs": [{}, {}, {}], "shared": {"text": "b" * 50, "inputs": [1, 2]}},
+        {"input": 1, "on_disconnect": "cancel", "grace_ms": 5, "deadline_ms": 7, "unknown": [1]},
+    ],
+)
+def test_a_stored_body_has_the_options_and_the_size_of_the_submission(members):
+    text = json.dumps(members, separators=(",", ":")).encode()
+    submission = read_submit(text, max_inputs=9, max_values=VALUES)
+    assert read_stored(text) == submission._replace(inputs=[], shared={})
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"\xff", b"[]", b'{"input":', b'{"inputs": 5}', b'{"grace_ms": "5"}']
+)
+def test_a_damaged_stored_body_is_refused(damaged):
+    with pytest.raises(ValueError, match=r"."):
+        read_stored(damaged)

@@ -73,7 +73,7 @@ class TokenPrincipals:
 
         Raises:
             ValueError: A token is empty, occurs twice, or contains a character that is not allowed in an Authorization
-                header.
+                header. Or the name of a principal is that of an anonymous caller.
         """
         self._principals: dict[bytes, str] = {}
         for entry in tokens:
@@ -83,6 +83,11 @@ class TokenPrincipals:
             if not all("!" <= character <= "~" for character in token):
                 raise ValueError(
                     "a token must consist of visible ASCII characters without spaces, because it is sent in a header"
+                )
+            if is_anonymous(principal):
+                raise ValueError(
+                    f"{principal!r} is the name of callers without tokens, whose jobs the principal could use; choose "
+                    "another name"
                 )
             digest = hashlib.sha256(token.encode()).digest()
             if digest in self._principals:
@@ -98,6 +103,10 @@ class TokenPrincipals:
     def names(self) -> frozenset[str]:
         """Names of all principals. Empty if the server has no tokens."""
         return frozenset(self._principals.values())
+
+    def sharing_token(self, other: "TokenPrincipals") -> str | None:
+        """Return a principal whose token is also in `other`, or None if there is no such principal."""
+        return next((name for known, name in self._principals.items() if known in other._principals), None)
 
     def principal(self, authorization: str | None) -> str:
         """Return the principal whose token an Authorization header contains, or `ANONYMOUS` if there are no tokens.

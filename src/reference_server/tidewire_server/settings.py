@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from tidewire.protocol.resources import Limits
 from tidewire_server.principals import TokenPrincipals
@@ -292,6 +292,17 @@ class Settings(BaseModel):
         TokenPrincipals(tokens)
         return tokens
 
+    @field_validator("operator_tokens")
+    @classmethod
+    def _check_operator_tokens(cls, tokens: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        shared = TokenPrincipals(info.data.get("tokens", ())).sharing_token(TokenPrincipals(tokens))
+        if shared is not None:
+            raise ValueError(
+                f"a token of an operator is also that of principal {shared!r} in `tokens`, who could then read the "
+                "metrics of all callers; use another token"
+            )
+        return tokens
+
     @field_validator("allowed_hosts")
     @classmethod
     def _check_allowed_hosts(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -405,6 +416,12 @@ class Launch(BaseModel):
         description="Treatment of texts that were being generated when the server stopped, if the log is in a file: rerun from "
         "the start, continue after the logged tokens, or fail with worker_lost. With auto, they continue, and with the log in "
         "memory they have no token ids that nobody asked for.",
+    )
+    share_prefixes: bool = Field(
+        False,
+        description="Reuse the keys and values of a prompt for the prompts of all callers that begin with the same tokens. "
+        "By default, only prompts of the same caller share them, because the time until the first token shows whether a "
+        "prompt was processed before. For a server whose callers trust each other.",
     )
     profile: Path | None = Field(
         None, description="Folder for profiles of some steps of the text engine. It is created if necessary."

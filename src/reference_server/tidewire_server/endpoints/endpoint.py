@@ -239,8 +239,9 @@ class Endpoint:
         self.samples: Callable[[Any], Sequence[Any]] | None = None
         """Function that expands one input of a job into the inputs of several items, for example one item for each
         sample. None if each input becomes one item."""
-        self.continues: Callable[[Any, Any], bool] = lambda _input, _value: True
-        """Function that returns whether an item with this input and this logged value can continue after a restart, with
+        self.continues: Callable[[Any, Any], bool] | None = None
+        """Function that returns whether an item with this input, as it was submitted, and this logged value can continue
+        after a restart, with
         `on_restart="continue"`. Otherwise it runs again from the start."""
         self._columns = options.columns
         self._initial = options.initial
@@ -357,10 +358,15 @@ class Endpoint:
 
     # ---- the first state of an item ----------------------------------------------------------------------------
 
+    @property
+    def empty_value(self) -> JsonValue:
+        """Value that an item has before its function runs, if the endpoint has no option `initial`."""
+        return self.value.empty if self.streams else None
+
     def initial(self, value: BaseModel) -> JsonValue:
         """Return the value that an item has before its function runs."""
         if self._initial is DEFAULT:
-            return self.value.empty if self.streams else None
+            return self.empty_value
         found = self._initial(self.input.as_given(value)) if callable(self._initial) else self._initial
         return self.value.to_json(found)  # type: ignore[no-any-return]
 

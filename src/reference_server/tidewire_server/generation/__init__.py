@@ -24,6 +24,7 @@ def add_generate(
     max_top: int = 20,
     max_num_beams: int = 8,
     on_restart: OnRestart | Literal["auto"] = "auto",
+    share_prefixes: bool = False,
     profile: str | os.PathLike[str] | None = None,
 ) -> None:
     """Add the endpoint `generate` to a server, with a torch engine that runs a checkpoint.
@@ -49,6 +50,10 @@ def add_generate(
             that another model has generated, run again from the start. With "rerun", all of them run again from the
             start. With "fail", they fail with `worker_lost`. With "auto", they continue if the log is in a file. A log in
             memory does not survive a restart, so "auto" then adds no ids.
+        share_prefixes: Whether the engine reuses the keys and values of a prompt for the prompts of all callers that begin
+            with the same tokens. By default, only the prompts of the same principal share them, and without tokens those
+            of the same client address, because the time until the first token shows whether a prompt was processed
+            before. Use it only if all callers may know each other's prompts.
         profile: Folder to which profiles of some steps are written. None profiles nothing.
 
     Raises:
@@ -77,4 +82,4 @@ def add_generate(
         profile=None if profile is None else user_path(profile),
         since=begun,
     )
-    add_engine(server, engine, on_restart=on_restart)
+    add_engine(server, engine, on_restart=on_restart, share_prefixes=share_prefixes)

@@ -196,7 +196,8 @@ class Engine(Protocol):
         """Generate text. Closing the async iterator cancels the request.
 
         Args:
-            request: The input of the request.
+            request: The input of the request. An engine that reuses keys and values for a later prompt must do so only
+                among requests with the same `cache_scope`.
             logged: Tokens after which the engine continues; see `continues`. The deltas contain only later tokens.
 
         Raises:

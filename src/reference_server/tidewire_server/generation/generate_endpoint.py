@@ -8,6 +8,8 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from tidewire.protocol.document.generation_columns import initial_value
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.errors import ItemError, StreamClosedError
@@ -71,7 +73,13 @@ def samples_of(request: Generate) -> list[Generate]:
     return [request.model_copy(update={"n": 1, "seed": seed}) for seed in seeds]
 
 
-def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart | Literal["auto"] = "auto") -> None:
+def add_engine(
+    server: Server,
+    engine: Engine,
+    *,
+    on_restart: OnRestart | Literal["auto"] = "auto",
+    share_prefixes: bool = False,
+) -> None:
     """Add the endpoint `generate` to a server. The engine is closed together with the server.
 
     The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
@@ -82,6 +90,7 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart | Litera
         engine: The engine, which the server closes.
         on_restart: See `add_generate`. With "continue", each value has the column `token_ids`, because a new attempt
             continues after the logged tokens.
+        share_prefixes: See `add_generate`.
 
     Raises:
         ValueError: The engine cannot continue, or an option is not valid.
@@ -92,7 +101,11 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart | Litera
         raise ValueError(f'on_restart is "continue", but the engine of {caps.model} cannot continue a text')
     server.on_close(engine.close)
 
-    def continues(request: Generate, value: Any) -> bool:
+    def continues(given: Any, value: Any) -> bool:
+        try:
+            request = Generate.model_validate(given)
+        except ValidationError:
+            return False  # The item fails when its input is checked.
         if request.num_beams > 1:
             return False  # The other hypotheses of a beam search are not logged.
         logged = _logged_tokens(value, request)
@@ -100,6 +113,7 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart | Litera
 
     async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
+        request.cache_scope = "" if share_prefixes else writer_of(stream).principal
         logged = _logged_tokens(stream.value, request)
         try:
             async with aclosing(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, create_model, model_validator
 
 from tidewire.protocol.document.generation_columns import COLUMNS, requested_columns
 
@@ -198,6 +198,8 @@ class Generate(BaseModel):
         "characters are replaced by U+FFFD.",
     )
 
+    _cache_scope: str = PrivateAttr("")
+
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:
         if self.messages is not None and "prompt" in self.model_fields_set:
@@ -205,6 +207,17 @@ class Generate(BaseModel):
         if self.messages is not None and self.echo:
             raise ValueError("echo requires prompt and cannot be used with messages")
         return self
+
+    @property
+    def cache_scope(self) -> str:
+        """Opaque name of the callers among whom an engine may reuse what it computed for a prompt, such as keys and
+        values. It is not a member of the input: the endpoint sets it. By default, all requests have the same scope.
+        """
+        return self._cache_scope
+
+    @cache_scope.setter
+    def cache_scope(self, scope: str) -> None:
+        self._cache_scope = scope
 
     @property
     def stops(self) -> list[str]:

@@ -235,8 +235,11 @@ class TidewireApp:
         if self._store is None and self._service is None:
             self._store = open_store(self._settings)
 
-    async def start(self) -> None:
+    async def start(self, *, resume: bool = True) -> None:
         """Start the job service and recover interrupted jobs. If the application has already been started, do nothing.
+
+        Args:
+            resume: Whether to run the recovered jobs. If false, the caller calls `resume` when the server's port is open.
 
         Raises:
             StoreError: The log cannot be opened or read, or another server is using it.
@@ -256,6 +259,12 @@ class TidewireApp:
                     await service.close()
                     raise
                 self._service = service
+                if resume:
+                    await service.resume()
+
+    async def resume(self) -> None:
+        """Run the recovered jobs, after `start(resume=False)`."""
+        await self.service.resume()
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:

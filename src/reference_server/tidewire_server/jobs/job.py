@@ -7,6 +7,7 @@ The table shows how the status of an item changes:
   queued     | the scheduler starts the item         | running
   queued     | cancel                                | cancelled; the function never runs
   queued     | deadline, state too large             | failed; the function never runs
+  queued     | recovered, its input became invalid   | failed; the function never runs
   running    | the function returns                  | succeeded, or failed if the value does not match its schema
   running    | the function raises                   | failed
   running    | cancel                                | cancelled, when the function has ended or after
@@ -54,6 +55,7 @@ from tidewire_server.jobs.outcomes import (
     write_failed,
     write_failure,
 )
+from tidewire_server.jobs.stored_inputs import StoredInputs
 from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.value_errors import said_of_value
@@ -90,6 +92,7 @@ class Job:
         log: Log,
         settings: Settings,
         *,
+        stored: StoredInputs | None = None,
         discard: Callable[[QueueEntry], Coroutine[Any, Any, None]],
         on_item_end: Callable[["Job"], None],
         on_end: Callable[["Job"], Coroutine[Any, Any, None]],
@@ -98,8 +101,8 @@ class Job:
         self.endpoint = endpoint
         self.finished = asyncio.Event()
         """Set when `done` was logged, when `done` cannot be logged, or when the job was suspended for a shutdown."""
-        self.recovered = False
-        """Whether an earlier server process left this job unfinished."""
+        self._stored = stored
+        """Inputs of a job that an earlier server process left unfinished. None for a new job."""
         self._log = log
         self._log_writer = log_writer
         self._settings = settings
@@ -115,18 +118,19 @@ class Job:
         report = partial(publish_progress, log, self._loop)
         self._items = [
             Item(
-                value,
+                None if stored is not None else values[index],
                 ItemWriter(
                     log_writer,
                     index,
-                    columns=columns[index],
+                    columns=columns_of_item,
                     rollback=endpoint.rollback,
                     report=report,
                     to_json=endpoint.value.to_json,
                     attempt=record.attempt,
+                    principal=record.principal,
                 ),
             )
-            for index, value in enumerate(values)
+            for index, columns_of_item in enumerate(columns)
         ]
         self._unfinished = len(self._items)
         """Number of items that have not ended."""
@@ -174,7 +178,7 @@ class Job:
             return
         try:
             self.begin(index)
-            outcome = await self._outcome(item)
+            outcome = await self._outcome(index)
             await free()
             await self._after_run(index, outcome)
         except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
@@ -199,12 +203,14 @@ class Job:
         return self._items[index].status == "queued"
 
     def input(self, index: int) -> BaseModel:
-        """Return the validated input of an item."""
-        return self._items[index].value
+        """Return the validated input of an item. If the job was recovered, `check_input` must have returned true."""
+        value = self._items[index].value
+        assert value is not None  # noqa: S101 - guaranteed by the caller
+        return value
 
     def batch_slot(self, index: int) -> BatchSlot:
         """Return the batch key and the cost of an item. They determine into which batches the item fits."""
-        return self.endpoint.place(self._items[index].value)
+        return self.endpoint.place(self.input(index))
 
     def writer(self, index: int) -> ItemWriter:
         """Return the writer of an item's value."""
@@ -244,15 +250,19 @@ class Job:
         ops: list[Any] = [["s", f"/items/{index}/status", "running"]]
         if batch is not None:
             ops.append(["s", f"/items/{index}/batch", batch])
-        limit = self.endpoint.time_limit
-        if limit is not None:
-            item.limit = self._loop.call_later(limit, self._time_limit_exceeded, index, limit)
+        if item.value is not None:
+            self._start_time_limit(index)
         if self.record.status == "queued":
             self.record.started_at = self.record.started_at or time.time()
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
             publish_queue_position(self._log, None)
         return ops
+
+    def _start_time_limit(self, index: int) -> None:
+        limit = self.endpoint.time_limit
+        if limit is not None:
+            self._items[index].limit = self._loop.call_later(limit, self._time_limit_exceeded, index, limit)
 
     async def _after_commit(self, work: Coroutine[Any, Any, JsonValue | Unset]) -> JsonValue | Unset:
         with closing(work):
@@ -267,17 +277,21 @@ class Job:
         even if it must not run twice. A function that crashes the server at once would do so at every restart, because
         its attempts would not be counted.
         """
-        return self.endpoint.on_restart == "fail" or self.recovered
+        return self.endpoint.on_restart == "fail" or self._stored is not None
 
     async def commit(self) -> None:
         """Write the pending changes to the log."""
         await self._log_writer.commit_shielded()
 
-    async def _outcome(self, item: Item) -> JsonValue | Unset | BaseException:
+    async def _outcome(self, index: int) -> JsonValue | Unset | BaseException:
         """Run the function of an item. Return the function's value, or the exception that it raised."""
-        work = run(self.endpoint, item.value, item.writer, self._log_writer)
-        if self.commits_starts:
-            work = self._after_commit(work)
+        item = self._items[index]
+        if item.value is None:
+            work = self._run_recovered(index)
+        else:
+            work = run(self.endpoint, item.value, item.writer, self._log_writer)
+            if self.commits_starts:
+                work = self._after_commit(work)
         if not self.endpoint.is_async:
             # A function in a thread cannot be cancelled, so it does not need a task. A task would cost three iterations
             # of the event loop.
@@ -354,6 +368,43 @@ class Job:
         await self._end_item(index, "failed", error)
 
     # ---- restart of the server ---------------------------------------------------------------------------------
+
+    async def _run_recovered(self, index: int) -> JsonValue | Unset:
+        """Run the function of an item whose input is still in the store.
+
+        The start is committed first. If the server crashes while it checks the input, the crash counts as an attempt.
+        """
+        await self.commit()
+        item = self._items[index]
+        value = await self._check_input(index)
+        if item.cancelled or item.status in ENDED:
+            raise StreamClosedError("the item ended while its input was checked")
+        self._start_time_limit(index)
+        return await run(self.endpoint, value, item.writer, self._log_writer)
+
+    async def check_input(self, index: int) -> bool:
+        """Read and validate the input of a waiting item of a recovered job. If the input is no longer valid, the item
+        fails. Return whether the item can run.
+        """
+        try:
+            await self._check_input(index)
+        except Exception as error:  # noqa: BLE001 - any exception of the endpoint's functions
+            if self.waits(index):
+                await self._discard(self._queue_entry(index))
+                await self._failed(index, error)
+        return self.waits(index)
+
+    async def _check_input(self, index: int) -> BaseModel:
+        item = self._items[index]
+        if item.value is None and self._stored is not None:
+            value, columns, initial = await self._stored.check(index)
+            item.writer.set_columns(columns)
+            # A value that an earlier attempt has left is kept, but not the value of an item that starts again.
+            continues = self.endpoint.on_restart == "continue" and self.record.attempt > 1
+            if not continues or item.writer.value == self.endpoint.empty_value:
+                item.writer.begin_with(initial)
+            item.value = value
+        return self.input(index)
 
     def restore(self, items: list[Any], previous: View) -> None:
         """Restore the items of an interrupted job.

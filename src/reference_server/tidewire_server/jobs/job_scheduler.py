@@ -13,7 +13,7 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
@@ -88,6 +88,10 @@ class JobScheduler:
         self._turns = OrderedDict((key, group) for key, group in groups.items() if group.waits_for_thread)
         """Groups that use worker threads. The last group in the dict is the one that most recently took a thread."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._restored: set[QueueEntry] = set()
+        """Restored items before the call of `start_restored`."""
+        self._restoring: list[asyncio.Task[None]] = []
+        """Tasks that check the inputs of restored items of batched endpoints."""
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._started: set[str] = set()
@@ -169,6 +173,46 @@ class JobScheduler:
                 self._publish_position(endpoint_queue, job, position)
         self._announce_soon(endpoint_queue)
 
+    async def restore(self, entries: list[QueueEntry]) -> None:
+        """Add the items of a recovered job to the queue. They wait until `start_restored` is called."""
+        await self._queue.put(entries)
+        self._restored.update(entries)
+
+    async def start_restored(self) -> None:
+        """Start as many of the restored items as possible."""
+        restored, self._restored = self._restored, set()
+        for endpoint_queue in self._endpoint_queues.values():
+            waiting = self._queue.waiting(endpoint_queue.endpoint.name)
+            entries = [entry for entry in waiting if entry in restored]
+            if endpoint_queue.batch_queue is not None:
+                remaining = iter(entries)
+                for _ in range(min(len(entries), endpoint_queue.max_rows_per_call)):
+                    work = self._restore_to_batches(endpoint_queue, endpoint_queue.batch_queue, remaining)
+                    self._restoring.append(self._loop.create_task(work))
+        for group in self._groups:
+            await self._start_waiting(group)
+        for endpoint_queue in self._endpoint_queues.values():
+            if self._queue.size(endpoint_queue.endpoint.name) and self._startable(endpoint_queue) <= 0:
+                endpoint_queue.positions.moved(self._queue.size(endpoint_queue.endpoint.name))
+                self._announce_all(endpoint_queue)
+
+    async def _restore_to_batches(
+        self,
+        endpoint_queue: EndpointQueue,
+        batch_queue: BatchQueue[QueueEntry],
+        remaining: Iterator[QueueEntry],
+    ) -> None:
+        """Check the inputs of restored items, in the order in which the items run, and make the items available to
+        batches. Their batch keys and costs depend on the inputs.
+
+        Several tasks share the iterator `remaining`, as many as one call has rows.
+        """
+        for entry in remaining:
+            job = self._find(entry)
+            if job is not None and job.waits(entry.index) and await job.check_input(entry.index):
+                self._add_to_batches(batch_queue, [entry])
+                await self._start_waiting(endpoint_queue.group)
+
     async def discard(self, entry: QueueEntry) -> None:
         """Remove an item from the queue, so that it never runs."""
         endpoint_queue = self._endpoint_queues[entry.endpoint]
@@ -180,6 +224,8 @@ class JobScheduler:
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Start no more items. Return the tasks of the functions that are still running."""
+        for task in self._restoring:
+            task.cancel()
         for group in self._groups:
             group.limit = 0
             for timer in (group.timer, *(each.timer for each in group.endpoint_queues)):

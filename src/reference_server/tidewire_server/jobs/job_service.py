@@ -106,6 +106,8 @@ class JobService:
         self.inputs = InputMemoryLimit(settings.max_input_bytes, share_of(settings.max_input_bytes, share))
         self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
         self._cleanup = JobCleanup(store.jobs)
+        self._turn = asyncio.Lock()
+        """See `StoredInputs`."""
         self._loop = asyncio.get_running_loop()
         self._commits = GroupCommit(metrics.logged, settings.merge_window)
         self._scheduler = JobScheduler(
@@ -129,7 +131,7 @@ class JobService:
 
     async def start(self) -> None:
         """Recover interrupted jobs and start the background tasks. This method must have finished before the first
-        request.
+        request. The recovered jobs wait until `resume` is called.
 
         Raises:
             StoreError: The store cannot be read or written.
@@ -138,6 +140,11 @@ class JobService:
             await self._recover(job)
         self._cleanup.start()
         self._watchdog.start()
+
+    async def resume(self) -> None:
+        """Start the items of the recovered jobs. From now on, functions of the endpoints are called."""
+        if not self.shutdown.began:
+            await self._scheduler.start_restored()
 
     # ---- submit ------------------------------------------------------------------------------------------------
 
@@ -278,6 +285,7 @@ class JobService:
             log_writer,
             log,
             settings,
+            stored=admitted.stored,
             discard=self._scheduler.discard,
             on_item_end=self.shutdown.item_ended,
             on_end=self._on_end,
@@ -289,7 +297,21 @@ class JobService:
         return job
 
     async def _recover(self, job_id: str) -> None:
-        """Recover a job that the previous server process left unfinished."""
+        """Recover a job that the previous server process left unfinished.
+
+        If the job cannot be recovered, for example because its log is damaged, the server starts without it.
+
+        Raises:
+            StoreError: The store cannot be read or written at all.
+        """
+        try:
+            await self._continue(job_id)
+        except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not prevent the start
+            await self.store.check()
+            message = "job %s cannot be recovered, so it does not run; other jobs continue: %s"
+            _log.error(message, job_id, error, exc_info=not isinstance(error, StoreError))
+
+    async def _continue(self, job_id: str) -> None:
         interrupted = await self.store.jobs.reopen(job_id)
         if interrupted is None:
             return
@@ -298,7 +320,7 @@ class JobService:
             await complete_record(record, log, self.settings.state_ttl)
             await self.store.jobs.save(record)
             return
-        admitted, reason = await admit_again(interrupted, self.endpoints)
+        admitted, reason = await admit_again(interrupted, self.endpoints, self.store, self._turn)
         plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)
         head = log.extent().head
         if plan.reason is None:
@@ -309,9 +331,9 @@ class JobService:
             block, document, size = epoch_block(head, plan.state, plan.columns, plan.reason)
             await log.append(head, block)
             self.metrics.logged(1, len(block.frames[0]))
-        columns = [admitted.endpoint.columns(value) for value in admitted.values]
+        # The columns of each item are set when its input is checked.
+        columns: list[list[str]] = [[] for _ in plan.items]
         job = self._activate(record, admitted, columns, log, document, size)
-        job.recovered = True
         self.inputs.add(record.id, record.principal, admitted.submission.size)
         job.restore(plan.items, plan.previous)
         await job.end_cancelled(interrupted.cancelled)
@@ -322,7 +344,7 @@ class JobService:
             # All items have ended. This call changes no item, and only logs the end of the job.
             await job.fail(problem("worker_lost"))
         if queued and not job.finished.is_set():
-            await self._scheduler.put(queued)
+            await self._scheduler.restore(queued)
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 

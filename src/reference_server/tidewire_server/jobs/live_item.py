@@ -16,7 +16,8 @@ ItemEnd = Literal["succeeded", "failed", "cancelled"]
 class Item:
     """Item of an unfinished job. The table in the module `job` defines its states."""
 
-    value: BaseModel
+    value: BaseModel | None
+    """The validated input. None if the job was recovered and the input was not read yet."""
     writer: ItemWriter
     status: str = "queued"
     task: asyncio.Task[Any] | None = None

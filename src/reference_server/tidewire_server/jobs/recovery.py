@@ -11,9 +11,10 @@ had only ended items and items   | ends                          | same
 had a started item               | new attempt: ended items stay |  running items fail with `worker_lost`, queued
                                  |   as they are, others rerun   |   items continue to wait
 has lost its endpoint            | unfinished items fail with `worker_lost`
-has an input that became invalid | unfinished items fail with `worker_lost`
+has a damaged request            | unfinished items fail with `worker_lost`
 has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
+has a log that cannot be read    | is not recovered; the server's log has one line about it
 
 Items that a client had cancelled before the server stopped end as cancelled in every row of the table. They keep their
 logged values, and their functions do not run again.
@@ -24,9 +25,13 @@ that the endpoint cannot continue (`Endpoint.continues`). Their functions run ag
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
 attempt, the log usually stays in its epoch. But if an item had started, or the log may have lost its last events, a new
 epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
+
+The server is not ready before all jobs are recovered. Therefore the recovery calls no function of the endpoint's author, and
+reads no inputs of waiting items: the log contains the initial values and the columns with which the job was accepted.
+`StoredInputs` checks each input when its item runs.
 """
 
-import sys
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -34,25 +39,28 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, Done, JobStatus, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.sse import Decoder
 from tidewire_server.endpoints.endpoint import Endpoint, Options
-from tidewire_server.errors import ProblemError
-from tidewire_server.jobs.admission.submit_body import Submission, admit_inputs, read_submit
+from tidewire_server.jobs.admission.submit_body import Submission, read_stored
+from tidewire_server.jobs.stored_inputs import StoredInputs
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, Store, StoreError
+from tidewire_server.store.interfaces import Interrupted, JobRecord, LogReader, StateAt, Store, StoreError
 
 
 class AdmittedJob(NamedTuple):
-    """A request to submit a job, with its validated inputs."""
+    """A request to submit a job, after its inputs were validated."""
 
     endpoint: Endpoint
     submission: Submission
     values: list[BaseModel]
+    """Validated inputs of the items. Empty in a recovered job."""
+    stored: StoredInputs | None = None
+    """Inputs of a recovered job. None for a new job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +91,44 @@ class RecoveryPlan:
         return status
 
 
-class _UnreadableInput(BaseModel):
-    """Placeholder for an input that is not valid any more."""
-
-
 def _missing_function() -> None:
     """Placeholder for the function of an endpoint that was removed. It is never called."""
 
 
+_NO_REQUEST = Submission([], False, {}, False, 0.0, None, 0)
+"""Placeholder for a submit request that cannot be read."""
+
+
 async def admit_again(
-    interrupted: Interrupted, endpoints: Mapping[str, Endpoint]
+    interrupted: Interrupted, endpoints: Mapping[str, Endpoint], store: Store, turn: asyncio.Lock
 ) -> tuple[AdmittedJob, str | None]:
-    """Repeat the validation of a job's request after a restart of the server.
+    """Read a job's request, except for its inputs.
+
+    Args:
+        interrupted: The interrupted job.
+        endpoints: All endpoints by name.
+        store: Store of the server, from which the inputs are read later.
+        turn: See `StoredInputs`.
 
     Returns:
-        A tuple of the request with its inputs, and the reason why the job cannot run any more. The reason is None if the
-        job can run.
+        A tuple of the request, and the reason why the job cannot run any more. The reason is None if the job can run.
     """
-    submission = read_submit(interrupted.submit, max_inputs=sys.maxsize, max_values=sys.maxsize)
-    endpoint = endpoints.get(interrupted.record.endpoint)
-    reason = f"endpoint {interrupted.record.endpoint!r} no longer existed after the server restarted"
-    if endpoint is not None:
-        try:
-            return AdmittedJob(endpoint, submission, await admit_inputs(endpoint, submission)), None
-        except ProblemError as error:
-            reason = f"the input was no longer valid after the server restarted: {error}"
-    placeholder = Endpoint(_missing_function, Options(name=interrupted.record.endpoint))
+    record, reason = interrupted.record, None
+    try:
+        submission = read_stored(interrupted.submit)
+    except ValueError as error:
+        submission = _NO_REQUEST
+        reason = (
+            f"the stored request is damaged, so the job cannot run after the restart of the server: {error}"
+        )
+    endpoint = endpoints.get(record.endpoint)
+    if endpoint is None:
+        endpoint = Endpoint(_missing_function, Options(name=record.endpoint))
+        reason = f"endpoint {record.endpoint!r} no longer existed after the server restarted"
     state: Any = (await interrupted.log.state()).view.value()
-    return AdmittedJob(placeholder, submission, [_UnreadableInput() for _ in state["items"]]), reason
+    items = len(state["items"])
+    stored = StoredInputs(record.id, endpoint, items, lambda: store.jobs.submit_body(record.id), turn)
+    return AdmittedJob(endpoint, submission, [], stored), reason
 
 
 async def recovery_plan_of(
@@ -120,7 +138,7 @@ async def recovery_plan_of(
 
     Args:
         interrupted: The interrupted job.
-        admitted: Endpoint and inputs of the job.
+        admitted: Endpoint and request of the job.
         settings: Settings of the server, which include `max_attempts`.
         store: Store of the server, which records how the previous server stopped.
         reason: Reason why the job cannot run any more, or None if the job can run.
@@ -151,19 +169,67 @@ async def recovery_plan_of(
             "the server stopped while the item was running, and the item's function must not run twice",
         )
         return RecoveryPlan(state, at.columns, at.view, "rewound", error, "running")
-    return _new_attempt(state, at.view, admitted, interrupted.cancelled)
+    kept = await _continuing_items(state, initial := await _initial_values(interrupted, admitted), admitted)
+    return _new_attempt(state, at, initial, admitted.endpoint, interrupted.cancelled, kept)
+
+
+async def _initial_values(interrupted: Interrupted, admitted: AdmittedJob) -> list[JsonValue]:
+    """Return the value that each item had before its first attempt.
+
+    If the beginning of the log was trimmed, the values are those of an endpoint without the option `initial`.
+    """
+    oldest = await interrupted.log.state(oldest=True)
+    state: Any = oldest.view.value()
+    if oldest.cursor.seq != 1:
+        return [admitted.endpoint.empty_value for _ in state["items"]]
+    return [item["value"] for item in state["items"]]
+
+
+async def _continuing_items(
+    state: dict[str, Any], initial: list[JsonValue], admitted: AdmittedJob
+) -> frozenset[int]:
+    """Return the indexes of the unfinished items that continue from their logged values in a new attempt.
+
+    Only the inputs of items whose values have changed are read. No more items than that have run.
+    """
+    endpoint, stored = admitted.endpoint, admitted.stored
+    if endpoint.on_restart != "continue":
+        return frozenset()
+    continuing = set()
+    for index, (item, first) in enumerate(zip(state["items"], initial, strict=True)):
+        if item["status"] in ENDED:
+            continue
+        changed = item["value"] != first
+        if changed and endpoint.continues is not None and stored is not None:
+            given = await stored.as_submitted(index)
+            if not endpoint.continues(given, item["value"]):
+                continue
+        continuing.add(index)
+    return frozenset(continuing)
 
 
 def _new_attempt(
-    state: dict[str, Any], previous: View, admitted: AdmittedJob, cancelled: frozenset[int]
+    state: dict[str, Any],
+    at: StateAt,
+    initial: list[JsonValue],
+    endpoint: Endpoint,
+    cancelled: frozenset[int],
+    continuing: frozenset[int],
 ) -> RecoveryPlan:
     """Plan a new attempt of a job.
 
     Items that have ended keep their state [TW-RES-049]. Items that were cancelled end with their logged values
-    [TW-JOB-057]. All other items start again, with their logged values if the endpoint continues, and otherwise with their
-    initial values [TW-RES-050] [TW-RES-051].
+    [TW-JOB-057]. All other items start again, with their logged values if they continue, and otherwise with their initial
+    values [TW-RES-050] [TW-RES-051].
+
+    Args:
+        state: The newest state.
+        at: The newest state, with its columns.
+        initial: Initial value of each item.
+        endpoint: Endpoint of the job.
+        cancelled: Indexes of the items that a client had cancelled.
+        continuing: Indexes of the items that continue from their logged values.
     """
-    endpoint = admitted.endpoint
     continues = endpoint.on_restart == "continue"
     items = [
         item if item["status"] in ENDED
@@ -171,16 +237,15 @@ def _new_attempt(
         # Keep the member `stable` together with the text in `value`, so that `iter_text` of the client still yields
         # only the stable prefix.
         else {"status": "queued"} | {name: item[name] for name in ("value", "stable") if name in item}
-        if continues and endpoint.continues(value, item.get("value"))
-        else {"status": "queued", "value": endpoint.initial(value)}
-        for index, (item, value) in enumerate(zip(state["items"], admitted.values, strict=True))
+        if index in continuing
+        else {"status": "queued", "value": value}
+        for index, (item, value) in enumerate(zip(state["items"], initial, strict=True))
     ]  # fmt: skip
     # A note does not say which item wrote the note. Therefore, if any item has ended or continues, keep all notes of
     # the job.
     notes = state["notes"] if continues or any(item["status"] in ENDED for item in items) else []
-    columns = column_pointers([admitted.endpoint.columns(value) for value in admitted.values])
     new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
-    return RecoveryPlan(new_state, tuple(columns), previous, "restart")
+    return RecoveryPlan(new_state, at.columns, at.view, "restart")
 
 
 def column_pointers(columns: Iterable[Iterable[str]]) -> list[str]:

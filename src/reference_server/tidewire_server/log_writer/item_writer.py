@@ -27,6 +27,8 @@ from tidewire_server.log_writer.user_values import PLAIN, plain
 from tidewire_server.log_writer.value_errors import said_of_value
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from tidewire.protocol import messages
     from tidewire.protocol.document.view import View
     from tidewire_server.log_writer.log_writer import LogWriter
@@ -63,6 +65,7 @@ class ItemWriter:
         "failure",
         "log_writer",
         "open_text",
+        "principal",
     )
 
     def __init__(
@@ -75,19 +78,13 @@ class ItemWriter:
         report: Callable[[int, messages.Progress], None],
         to_json: Callable[[Any], Any],
         attempt: int = 1,
+        principal: str = "",
     ) -> None:
         self.log_writer = log_writer
         self._lock = log_writer.lock
         self._place = f"/items/{index}/value"
         self._index = index
-        self._columns = tuple([self._place + column for column in columns])
-        self._growing = self._columns[0] if len(self._columns) == 1 else self._place
-        self.open_text: str | None = self._growing
-        """The text that `Stream.append` may pass straight to `LogWriter.append_text`; None while yielded values are
-        compared, since an append must first end the comparison."""
-        self._writes_rows = self._columns == log_writer.columns
-        """Whether the columns of this item are also the columns of the job. If several items have columns, the value is
-        False, because a row would have to append to the columns of all items."""
+        self.set_columns(columns)
         self._rollback = rollback
         self._column_is_text: tuple[bool, ...] | None = None
         self._report = report
@@ -100,6 +97,8 @@ class ItemWriter:
         self._stable: dict[str, int] = {}
         self.attempt = attempt
         """Number of the job's current attempt."""
+        self.principal = principal
+        """Principal that submitted the job."""
         self._previous: View | None = None
         """State of the job when the server restarted. None in the first attempt."""
         self._closed = False
@@ -291,6 +290,29 @@ class ItemWriter:
             stable: Member `stable` of the item's state, whose numbers must not decrease within an epoch.
         """
         self._previous, self._stable = previous, dict(stable)
+
+    def set_columns(self, columns: Sequence[str]) -> None:
+        """Set the JSON Pointers of the columns, relative to the value. They must not change while the function runs."""
+        self._columns = tuple([self._place + column for column in columns])
+        self._growing = self._columns[0] if len(self._columns) == 1 else self._place
+        self.open_text: str | None = self._growing
+        """The text that `Stream.append` may pass straight to `LogWriter.append_text`; None while yielded values are
+        compared, since an append must first end the comparison."""
+        self._writes_rows = self._columns == self.log_writer.columns
+        """Whether the columns of this item are also the columns of the job. If several items have columns, the value is
+        False, because a row would have to append to the columns of all items."""
+
+    def begin_with(self, initial: JsonValue) -> None:
+        """Replace the value of a restored item by its initial value, if the two differ.
+
+        Raises:
+            ValueError: The endpoint declares that it never retracts text, but the initial value lacks restored text.
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The item has ended.
+        """
+        if self.log_writer.value(self._place) != initial:
+            self._check_rollback(self._place, initial)
+            self._write(self.log_writer.change, [["s", self._place, initial]])
 
     def cancel(self) -> None:
         """Set the flag `cancelled`. The function can read this flag through its stream."""

@@ -16,6 +16,7 @@ import typer.core
 
 from tidewire.install_command import install_command
 from tidewire_server.process.flags import (
+    CLIENT_TOKEN,
     COMMON,
     ENV_PREFIX,
     FIELDS,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from tidewire_server.process.configuration import Configuration
     from tidewire_server.server import Server
 
+_log = logging.getLogger(__name__)
+
 _LAST_GRACE = 1.0
 """Number of seconds to wait for the threads of user functions after the server has stopped."""
 
@@ -47,6 +50,7 @@ _GENERATE_ARGUMENTS = {
     "max_top_logprobs": "max_top",
     "max_num_beams": "max_num_beams",
     "on_restart": "on_restart",
+    "share_prefixes": "share_prefixes",
     "profile": "profile",
 }
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""
@@ -152,6 +156,7 @@ def _serve(
     if show_config:
         _show(configuration, server.settings)
         return
+    _warn_about_client_token(server.settings)
     try:
         listener = serving.bind(launch.host, launch.port, free="--port 0", uds=launch.uds)
     except OSError as error:
@@ -182,6 +187,18 @@ def _refuse_ignored_settings(configuration: "Configuration") -> None:
                 f"omit the target, or pass {argument} in the target's code, as in add_generate(server, {argument}=…)",
                 code=2,
             )
+
+
+def _warn_about_client_token(settings: Settings) -> None:
+    """Log a warning if the environment has a token for a client, and the server accepts no tokens at all."""
+    if os.environ.get(CLIENT_TOKEN) and not settings.tokens:
+        _log.warning(
+            "%s has no effect on a server: a client sends this token, and this server serves callers without tokens; to "
+            "require a token from callers, set %s or use %s",
+            CLIENT_TOKEN,
+            variable_of("tokens"),
+            flag_of("token_file"),
+        )
 
 
 def _run_with_reload(configuration: "Configuration") -> NoReturn:
@@ -242,7 +259,7 @@ def _exit_despite_threads() -> None:
     threads = [each for each in threads if each.is_alive()]
     if threads:
         names = ", ".join(each.name for each in threads)
-        logging.getLogger(__name__).warning("threads still running at exit: %s", names)
+        _log.warning("threads still running at exit: %s", names)
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)

@@ -30,6 +30,7 @@ from pydantic_settings import (
 )
 
 from tidewire_server.process.flags import (
+    CLIENT_TOKEN,
     ENV_PREFIX,
     FIELDS,
     TOKEN_FILES,
@@ -45,7 +46,7 @@ from tidewire_server.user_paths import user_path
 DEFAULT: Final = "default"
 
 _ENDPOINTS: Final = "endpoints"
-_OF_THE_CLIENT: Final = (f"{ENV_PREFIX}TOKEN", f"{ENV_PREFIX}URL")
+_OF_THE_CLIENT: Final = (CLIENT_TOKEN, f"{ENV_PREFIX}URL")
 """Environment variables of the client. They may be set in the same shell, and the server ignores them."""
 _SIMILAR: Final = 0.75
 """An unknown environment variable whose name begins with `TIDEWIRE_` is reported as a typo if its similarity to a known
@@ -198,7 +199,7 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
                 raise ConfigurationError(
                     f"{origin(file_setting)}: {name} are also set in {origin(name)}; use one of the two"
                 )
-            settings[name] = _load_tokens(path, name, origin(file_setting))
+            settings[name] = _load_tokens(path, name, origin(file_setting), settings)
     return Configuration(launch, settings, values.endpoints, origin)
 
 
@@ -215,11 +216,13 @@ def _load(file: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigurationError(f"{file}: {error}") from None
 
 
-def _load_tokens(path: Path, name: str, origin: str) -> tuple[str, ...]:
-    """Read the values of a setting for tokens from a file with one value per line."""
+def _load_tokens(path: Path, name: str, origin: str, settings: dict[str, Any]) -> tuple[str, ...]:
+    """Read the values of a setting for tokens from a file with one value per line. The argument `settings` contains the
+    other settings, which may have the same tokens.
+    """
     try:
         tokens = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-        Settings(**{name: tokens})
+        Settings(**(settings | {name: tokens}))
     except OSError as error:
         raise ConfigurationError(f"{origin}: cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -35,6 +35,7 @@ FLAGS: Final = {
         "max_top_logprobs",
         "max_num_beams",
         "on_restart",
+        "share_prefixes",
         "profile",
     ),
     "Jobs": (
@@ -58,6 +59,9 @@ FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.
 """All settings of `tidewire serve`, by name."""
 
 ENV_PREFIX: Final = "TIDEWIRE_"
+
+CLIENT_TOKEN: Final = f"{ENV_PREFIX}TOKEN"
+"""Environment variable with the token that a client sends. The server does not use it."""
 
 TOKEN_FILES: Final = {"tokens": "token_file", "operator_tokens": "operator_token_file"}
 """Settings whose values can be read from a file, with the setting that names the file."""

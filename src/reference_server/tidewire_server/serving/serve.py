@@ -348,10 +348,11 @@ class UvicornServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Start the application here. If it were started in the lifespan, uvicorn would not pass exceptions to the
         # caller.
-        await self._tidewire.start()
+        await self._tidewire.start(resume=False)
         await super().startup(sockets=sockets)
         if self.started:
             self._on_started()
+            await self._tidewire.resume()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         # Connections inherit the buffer size of the socket that accepts them.

@@ -270,7 +270,7 @@ class Interrupted:
 
     record: JobRecord
     submit: bytes
-    """Body of the request that submitted the job."""
+    """See `Jobs.submit_body`."""
     log: "Log"
     cancelled: frozenset[int] = frozenset()
     """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
@@ -379,6 +379,10 @@ class Jobs(Protocol):
 
     async def reopen(self, job: str) -> Interrupted | None:
         """Load an interrupted job in order to continue its log. Return None if the job was deleted in the meantime."""
+        ...
+
+    async def submit_body(self, job: str) -> bytes:
+        """Return the body of the request that submitted an unfinished job. It is empty if the store has lost the body."""
         ...
 
     async def delete_job(self, job: str) -> None:

@@ -254,9 +254,10 @@ class MemoryJobs:
         return ()
 
     async def reopen(self, job: str) -> Interrupted | None:
-        raise LookupError(
-            f"job {job} cannot be reopened: an in-memory store loses its jobs when the server stops"
-        )
+        raise _not_stored(job)
+
+    async def submit_body(self, job: str) -> bytes:
+        raise _not_stored(job)
 
     async def delete_job(self, job: str) -> None:
         stored = self._stored.pop(job, None)
@@ -306,6 +307,12 @@ class MemoryJobs:
 
 def _expiry(stored: _StoredJob) -> float:
     return stored.record.expires_at or 0.0
+
+
+def _not_stored(job: str) -> LookupError:
+    return LookupError(
+        f"job {job} cannot be reopened: an in-memory store loses its jobs when the server stops"
+    )
 
 
 class MemoryStore:

@@ -235,6 +235,7 @@ class TorchEngine:
             )
         job = RunningRequest(
             prompt=prompt + continued,
+            scope=request.cache_scope,
             continued=len(continued),
             max_generated=request.max_tokens - len(continued),
             **parameters,

@@ -1,28 +1,48 @@
-"""Choice of the slot whose keys and values a new prompt reuses (`reusable_slot`)."""
+"""Choice of the slot whose keys and values a new prompt reuses (`reusable_slot`).
+
+A caller can measure whether its prompt was processed completely. Therefore only requests of the same cache scope reuse
+each other's keys and values (`Generate.cache_scope`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 REUSED_TOKENS = 32
 """Minimum number of tokens of a shared prefix whose keys and values are reused. A reuse in a high slot makes each step
 compute the rows of the lower slots, so a short prefix is not worth it."""
 
 
-def reusable_slot(free: Mapping[int, list[int]], prompt: list[int]) -> tuple[int, int]:
-    """Select a free slot for a prompt: the one that shares the longest prefix with it, or else the lowest one.
+class KeptText(NamedTuple):
+    """The last text of a free slot, whose keys and values remain in the cache."""
+
+    tokens: list[int]
+    scope: str
+    """Cache scope of the request that wrote the text."""
+
+
+EMPTY = KeptText([], "")
+
+
+def reusable_slot(free: Mapping[int, KeptText], prompt: list[int], scope: str) -> tuple[int, int]:
+    """Select a free slot for a prompt: the one whose text is of the same scope and shares the longest prefix with the
+    prompt, or else the lowest one.
 
     The event loop waits for the engine's lock meanwhile, so tokens are compared in slices, not one by one.
 
     Args:
-        free: The tokens of the last text in each free slot.
+        free: The last text of each free slot.
         prompt: Tokens of the prompt.
+        scope: Cache scope of the request.
 
     Returns:
         The slot, and the number of tokens whose keys and values are reused: 0, or at least `REUSED_TOKENS`.
     """
     best, reused = min(free), 0
-    for slot, kept in sorted(free.items()):
+    for slot, (kept, its_scope) in sorted(free.items()):
+        if its_scope != scope:
+            continue
         # A slot that shares more than the best one has the next token of the prompt, too.
         needed = max(reused + 1, REUSED_TOKENS)
         if kept[needed - 1 : needed] == prompt[needed - 1 : needed]:

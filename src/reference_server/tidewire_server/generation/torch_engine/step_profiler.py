@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import torch
@@ -29,7 +30,8 @@ class StepProfiler:
     Use one profiler in one thread.
 
     Args:
-        folder: Folder for the files `steps-FIRST-LAST-TIME.json`. It must exist.
+        folder: Folder for the files `steps-FIRST-LAST-TIME.json`, which only the user who runs the server can read. It
+            must exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -82,7 +84,13 @@ class StepProfiler:
         first = max(start for start in STARTS if start < self._steps) + 1
         file = self._folder / f"steps-{first}-{self._steps}-{time.strftime('%Y%m%d-%H%M%S')}.json"
         try:
-            self._profile.export_chrome_trace(str(file))
+            # torch creates a file that all users can read. Let it create the file in a private folder, so that no other
+            # user can open it before its mode is set.
+            with TemporaryDirectory(dir=self._folder) as private:
+                written = Path(private, file.name)
+                self._profile.export_chrome_trace(str(written))
+                written.chmod(0o600)
+                written.replace(file)
         except (OSError, RuntimeError):
             logger.exception("the profile %s cannot be written; check the folder of --profile", file)
         else:

@@ -3,9 +3,9 @@
 The scheduler uses no tensors, no clock and no threads. It plans each step in this order:
 
 1. It removes cancelled requests, whose slots become free at once.
-2. While there are free slots, it assigns one to the oldest waiting request: the slot whose last text shares the longest
-   prefix with the prompt, if the prefix is long enough to be reused, otherwise the lowest free slot. A request with several
-   hypotheses needs one slot for each. If too few are free, it waits, and the requests behind it wait as well, so that
+2. While there are free slots, it assigns one to the oldest waiting request: the slot whose last text is of the same cache
+   scope and shares the longest prefix with the prompt, if the prefix is long enough to be reused, otherwise the lowest free
+   slot. A request with several hypotheses needs one slot for each. If too few are free, it waits, and the requests behind it wait as well, so that
    they cannot overtake it forever.
 3. It decodes one token for each hypothesis of each request whose prompt was processed completely.
 4. It spends the remaining token budget of the step on prompts, oldest first. A prompt that exceeds the budget is processed
@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tidewire_server.generation.torch_engine.prefix_reuse import reusable_slot
+from tidewire_server.generation.torch_engine.prefix_reuse import EMPTY, KeptText, reusable_slot
 
 SCORED_TOKENS = 256
 """Maximum number of prompt tokens per step whose logits are kept for log-probabilities. This bounds the memory: for a
@@ -31,6 +31,8 @@ class Sequence:
     """The part of a request's state that the scheduler needs."""
 
     prompt: list[int]
+    scope: str = ""
+    """Cache scope. Only requests of the same scope reuse each other's keys and values."""
     slot: int = -1
     """Slot that reads the prompt, or -1 if the request has no slot."""
     beams: int = 1
@@ -151,8 +153,7 @@ class StepScheduler(Generic[S]):
             )
         self.slots = slots
         self._step_tokens = step_tokens
-        self._free: dict[int, list[int]] = {slot: [] for slot in range(slots)}
-        # The tokens of the last text in each free slot, whose keys and values remain in the cache.
+        self._free: dict[int, KeptText] = dict.fromkeys(range(slots), EMPTY)
         self._waiting: deque[S] = deque()
         self._running: list[S] = []
 
@@ -213,13 +214,13 @@ class StepScheduler(Generic[S]):
             sequence.last = token
 
     def _assign(self, sequence: S) -> None:
-        """Start a request in a free slot. Later requests reuse the keys and values of a shared prefix of at least
+        """Start a request in a free slot. Later requests of the same scope reuse the keys and values of a shared prefix of at least
         `REUSED_TOKENS` tokens.
         """
         # The last token of the prompt is always processed, because its logits are needed.
         # A request for the log-probabilities of its prompt needs the logits of all its tokens.
         end = 0 if sequence.scores_prompt else len(sequence.prompt) - 1
-        slot, sequence.read = reusable_slot(self._free, sequence.prompt[:end])
+        slot, sequence.read = reusable_slot(self._free, sequence.prompt[:end], sequence.scope)
         others = sorted(self._free.keys() - {slot})[: sequence.beams - 1]
         sequence.slot, sequence.slots = slot, [slot, *others]
         for taken in sequence.slots:
@@ -229,8 +230,9 @@ class StepScheduler(Generic[S]):
     def finish(self, sequence: S, *, failed: bool = False) -> None:
         """Remove a running request and free its slots. If the request failed, the contents of its slots are not reused."""
         self._running.remove(sequence)
-        self._free |= {slot: [] for slot in sequence.slots}
-        self._free[sequence.slot] = [] if failed else sequence.cached
+        self._free |= dict.fromkeys(sequence.slots, EMPTY)
+        if not failed:
+            self._free[sequence.slot] = KeptText(sequence.cached, sequence.scope)
         sequence.slot, sequence.slots = -1, []
 
     def clear(self) -> list[S]:

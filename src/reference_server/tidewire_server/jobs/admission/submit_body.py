@@ -5,13 +5,15 @@ of bytes. The values are therefore counted before the body is parsed.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import orjson
 from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.base_model import MessageError
+from tidewire.protocol.base_model import MessageError, WireModel
 from tidewire.protocol.resources import SubmitBody
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
@@ -145,6 +147,39 @@ def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
     )
 
 
+class _StoredBody(WireModel, frozen=True, kw_only=True):
+    """Body of a submit request whose inputs are not parsed."""
+
+    inputs: list[msgspec.Raw] | None = None
+    shared: msgspec.Raw = msgspec.Raw()
+    on_disconnect: str = SubmitBody().on_disconnect
+    grace_ms: int = SubmitBody().grace_ms
+    deadline_ms: int | None = None
+
+
+def read_stored(body: bytes) -> Submission:
+    """Read the body of a request that was accepted earlier, without its inputs and shared members. This takes a small part
+    of the time of `read_submit`, and no code of the endpoint is involved.
+
+    Returns:
+        The submission, with empty `inputs` and `shared`.
+
+    Raises:
+        ValueError: The body is damaged.
+    """
+    stored = msgspec.json.decode(body, type=_StoredBody)
+    copies = 0 if stored.inputs is None else len(stored.inputs) - 1
+    return Submission(
+        [],
+        stored.inputs is not None,
+        {},
+        stored.on_disconnect == "cancel",
+        stored.grace_ms / 1000,
+        None if stored.deadline_ms is None else stored.deadline_ms / 1000,
+        len(body) + len(bytes(stored.shared)) * copies,
+    )
+
+
 def _without_contents(members: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the members of a body without the contents of the inputs and the shared members.
 
@@ -198,26 +233,32 @@ async def admit_inputs(endpoint: Endpoint, submission: Submission) -> list[BaseM
     admitted: list[BaseModel] = []
     loop = asyncio.get_running_loop()
     started = loop.time()
-    for index, own in enumerate(submission.inputs):
+    for index in range(len(submission.inputs)):
         if loop.time() - started > _MAX_ADMIT_SECONDS:
             await asyncio.sleep(0)
             started = loop.time()
-        pointer = f"/inputs/{index}" if submission.batch else "/input"
-        merged: JsonValue = own
-        if submission.shared:
-            if not isinstance(own, dict):
-                raise refuse(
-                    "invalid_input",
-                    f"{pointer}: every input must be an object if the body contains 'shared'",
-                    pointer=pointer,
-                )
-            merged = submission.shared | own
-        try:
-            value = await endpoint.admit(merged, pointer)
-            admitted.extend(endpoint.items_of(value, pointer, batch=submission.batch))
-        except ProblemError as error:
-            raise _pointing_at_shared(error, own, submission.shared, pointer) from None
+        admitted.extend(await admit_input(endpoint, submission, index))
     return admitted
+
+
+async def admit_input(endpoint: Endpoint, submission: Submission, index: int) -> Sequence[BaseModel]:
+    """Add the shared members to one input, and validate the input. See `admit_inputs`."""
+    own = submission.inputs[index]
+    pointer = f"/inputs/{index}" if submission.batch else "/input"
+    merged: JsonValue = own
+    if submission.shared:
+        if not isinstance(own, dict):
+            raise refuse(
+                "invalid_input",
+                f"{pointer}: every input must be an object if the body contains 'shared'",
+                pointer=pointer,
+            )
+        merged = submission.shared | own
+    try:
+        value = await endpoint.admit(merged, pointer)
+        return endpoint.items_of(value, pointer, batch=submission.batch)
+    except ProblemError as error:
+        raise _pointing_at_shared(error, own, submission.shared, pointer) from None
 
 
 def _pointing_at_shared(

@@ -255,11 +255,12 @@ class SqliteJobs:
 
         def work(db: sqlite3.Connection) -> Any:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE number = ?", (number,)).fetchone()  # noqa: S608
-            body = db.execute("SELECT body, cancelled FROM submit WHERE job = ?", (number,)).fetchone()
-            if row is None or body is None:
+            if row is None:
                 raise StoreError(f"rows of job {job} are missing, so the file is damaged")
+            submitted = db.execute("SELECT cancelled FROM submit WHERE job = ?", (number,)).fetchone()
+            cancelled = _cancelled(None if submitted is None else submitted[0])
             metadata = load_checkpoints(db, number, load_metadata(db, number))
-            return _record(row), body[0], _cancelled(body[1]), metadata
+            return _record(row), _submit_body(db, number), cancelled, metadata
 
         record, submit, cancelled, metadata = await self._file.do(work)
         log = self._open_log(number, record, metadata)
@@ -267,6 +268,10 @@ class SqliteJobs:
         del self._interrupted[job]
         self._live[job] = (record, log)
         return Interrupted(record, submit, log, cancelled)
+
+    async def submit_body(self, job: str) -> bytes:
+        live = self._live.get(job)
+        return b"" if live is None else await self._file.do(lambda db: _submit_body(db, live[1].number))
 
     # ---- retention ---------------------------------------------------------------------------------------------
 
@@ -366,6 +371,11 @@ def _record(row: tuple[Any, ...]) -> JobRecord:
     ended = None if done is None else Done.model_validate(orjson.loads(done))
     members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage))
     return JobRecord(*members)
+
+
+def _submit_body(db: sqlite3.Connection, number: int) -> bytes:
+    found = db.execute("SELECT body FROM submit WHERE job = ?", (number,)).fetchone()
+    return found[0] if found is not None and isinstance(found[0], bytes) else b""
 
 
 def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
