@@ -111,14 +111,9 @@ def test_generations_of_every_kind_continue_although_the_server_is_killed(server
             if len(killed) == len(jobs):
                 break
         assert len(killed) == len(jobs), killed
-        for name, members in INPUTS.items():
-            job = jobs[name].read()
-            assert job.done.usage["completion_tokens"] == sum(len(each["token_ids"]) for each in values[name])
-            if "seed" in members or "temperature" in members:
-                again = client.batch_job(client.submit("generate", LONG | members).id).results()
-                assert [each["token_ids"] for each in values[name]] == [
-                    each["token_ids"] for each in again
-                ], name
+        for name, job in jobs.items():
+            completed = sum(len(value["token_ids"]) for value in values[name])
+            assert job.read().done.usage["completion_tokens"] == completed
 
 
 def serve(port: int, folder: Path) -> "subprocess.Popen[bytes]":

@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from support.model_checkpoints import collect, generate, random_llama
+from tidewire import Client
+from tidewire.errors import SeveralItemsError
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
@@ -60,6 +62,27 @@ def test_value_has_only_text_by_default(server: Server):
     value = server.call("generate")
     assert value.keys() == {"text", "finish_reason"}
     assert value["text"]
+
+
+def test_a_loop_and_the_result_of_several_samples_raise_the_same_error(server: Server):
+    with server.running() as url, Client(url) as client:
+        job = client.submit("generate", n=3, max_tokens=9)
+        with pytest.raises(SeveralItemsError) as from_loop:
+            print("".join(update.text for update in job))
+        with pytest.raises(SeveralItemsError) as from_result:
+            job.result()
+        assert from_loop.value.what == from_result.value.what
+        assert len(client.batch_job(job.id).results()) == 3
+
+
+def test_tokens_are_complete_after_the_loop_of_the_readme(server: Server):
+    with server.running() as url, Client(url) as client:
+        job = client.submit("generate", prompt="def fibonacci(n):", max_tokens=12, top_logprobs=5)
+        for update in job:
+            print(update.text, end="", flush=True)
+        ids = job.result()["token_ids"]
+        assert [token.id for token in job.tokens()] == ids
+        assert all(len(token.alternatives) == 5 for token in job.tokens())
 
 
 def test_echo_prepends_the_prompt(server: Server):

@@ -131,6 +131,28 @@ def test_the_loop_over_a_resumed_job_raises_at_its_first_update(server, client, 
     assert f"retracted {len(text)} code points" in str(caught.value)
 
 
+def test_a_checkpoint_between_two_retractions_of_one_event_keeps_the_second_one(server, client):
+    """A checkpoint does not contain the cause of the retraction, so the error names both causes."""
+    job = client.submit_batch("talk", [{"words": WORDS}, {"words": WORDS}])
+    texts = ["", ""]
+    for update in job:
+        texts[update.index] += update.text
+        if min(map(len, texts)) >= 30:
+            break
+    server.again()
+    for update in job:
+        if update.deleted:
+            break
+        texts[update.index] += update.text
+    saved = Checkpoint.from_json(job.checkpoint().to_json())
+    assert (update.index, len(saved.undelivered)) == (0, 1)
+    with contextlib.redirect_stdout(io.StringIO()) as output, pytest.raises(VoidTextError) as caught:
+        print_text(client.batch_job(checkpoint=saved))
+    assert output.getvalue() == ""
+    assert f"retracted {len(texts[1])} code points" in str(caught.value)
+    assert "by a rollback or a new attempt of the job" in str(caught.value)
+
+
 def test_a_loop_after_result_sees_only_the_net_effect_of_a_new_attempt(server, client):
     """The new attempt has written the same text again, so the update after `result()` retracts nothing."""
     job = client.submit("talk", words=WORDS)
