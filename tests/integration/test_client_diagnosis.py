@@ -78,6 +78,17 @@ async def test_a_missing_socket_is_raised_with_advice_about_the_path(tmp_path):
     assert caught.value.advice == "Check that the server is running and that the path of the socket is right."
 
 
+async def test_a_socket_without_a_server_is_raised_with_advice_about_the_path(tmp_path):
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    timing, _ = hurried()
+    async with with_timing(AsyncClient("http://server", uds=str(path)), timing) as client:
+        with pytest.raises(TransportError, match="no server is listening at") as caught:
+            await client.discover()
+    assert caught.value.advice == "Check that the server is running and that the path of the socket is right."
+
+
 async def test_an_unanswered_connection_attempt_raises_connect_timeout():
     # A listener whose accept queue is full does not accept further connections.
     with socket.socket() as listener:

@@ -137,8 +137,8 @@ async def test_a_removed_prefix_is_named_when_the_stream_cannot_be_resumed(after
     assert f"Location or link pointed to {root}/v1/jobs/j1/events" in message
     assert "set root_path on the server" in message
     assert "keep the prefix in the proxy" in message
-    [warning] = caplog.records
-    assert f"outside the base path {url}" in warning.message
+    [warning] = [record.message for record in caplog.records if "times in a row" not in record.message]
+    assert f"outside the base path {url}" in warning
 
 
 async def test_a_link_outside_the_base_path_is_followed_with_one_warning(caplog):

@@ -115,6 +115,7 @@ def test_first_contact_is_not_logged_because_it_ends_at_once(outages):
             "retries for at most 299 s; to change this, pass retry=RetryPolicy(patience=…)",
         ),
         ({"patience": math.inf}, "retries without a time limit; to change this"),
+        ({"attempts": 3}, "for at most 299 s, or until 1 more attempt has failed; to change this"),
         ({"attempts": 9}, "or until 7 more attempts have failed; to change this, pass retry=RetryPolicy(pat"),
     ],
 )

@@ -77,6 +77,6 @@ def _limits(policy: RequestPolicy, wait: float) -> str:
     limits = ["without a time limit" if math.isinf(time) else f"for at most {time:.0f} s"]
     options = ["patience=…"]
     if attempts is not None:
-        limits.append(f"until {attempts} more attempts have failed")
+        limits.append(f"until {attempts} more {'attempt has' if attempts == 1 else 'attempts have'} failed")
         options.append("attempts=…")
     return f"{', or '.join(limits)}; to change this, pass retry=RetryPolicy({', '.join(options)})"

@@ -263,7 +263,9 @@ class JobStream:
             reconnect.cause.value,
             reconnect.wait,
         )
-        if reconnect.cause is not Cause.RESYNC:
+        # A resync has its own warning. After several silent connections, the client reads the job. This distinguishes a
+        # proxy that holds the stream back from an outage.
+        if reconnect.cause is not Cause.RESYNC and self._silent_connections < SILENT_CONNECTIONS:
             self._session.report_failure(self._policy, reconnect.why, reconnect.wait)
         hooks, job_id = self._session.hooks, self.follower.job_id
         if reconnect.cause is Cause.RESYNC:
