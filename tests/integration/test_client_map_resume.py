@@ -289,6 +289,20 @@ def test_inputs_that_are_lost_again_and_again_end_the_map(server, client, losses
     assert len(server.submits) == MAX_LOSSES + 1
 
 
+def test_losses_with_an_outcome_in_between_do_not_end_the_map(server):
+    """Each job delivers one value, is cut in the next one, and is gone when the client reconnects."""
+    count = MAX_LOSSES + 3
+    cut = server.endpoint("cut")
+    for left in range(count, 0, -1):
+        cut.returns("whole")
+        for _ in range(left - 1):
+            cut.streams(["a", "b"]).cuts_after(1)
+
+    with Client(server.url, hooks=Hooks(on_reconnect=lambda event: server.forget(event.job_id))) as client:
+        assert list(client.map("cut", range(count))) == ["whole"] * count
+    assert [len(submit.inputs) for submit in server.submits] == [*range(count, 0, -1)]
+
+
 # ---- failures ------------------------------------------------------------------------------------------------------
 
 
