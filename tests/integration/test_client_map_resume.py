@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from support.client_timing import with_timing
-from tidewire import AsyncClient, Client, RetryPolicy
+from tidewire import AsyncClient, Client, Hooks, RetryPolicy
 from tidewire.errors import (
     EndpointNotFoundError,
     InvalidInputError,
@@ -210,6 +210,33 @@ def test_inputs_of_an_expired_job_without_an_outcome_run_again(server, client, f
         server.forget(job)
     assert list(client.map("double", range(9), batch_size=2, resume_file=file)) == VALUES[:9]
     assert submitted(server) == dict.fromkeys(range(9), 1) | dict.fromkeys([2, 3, 4, 5], 2)
+    assert sorted([*submit.inputs] for submit in server.submits[2:]) == [[2], [3, 4], [5], [6, 7], [8]]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_inputs_of_a_lost_job_that_are_consumed_later_run_again(server, client, file, concurrency):
+    """The second input of the lost job runs again first, because it had failed. No other job can run next to it."""
+    problem = {"code": "worker_lost", "title": "lost", "status": 500, "retryable": True}
+    recorded = [
+        {"tidewire_map": 1, "key": "k", "endpoint": "double"},
+        {
+            "line": "submit",
+            "number": 0,
+            "inputs": [[0, 5]],
+            "sha256": [digest("double", x) for x in range(6)],
+        },
+        {"line": "job", "id": "lost", "inputs": [[0, 5]]},
+        {
+            "line": "failure",
+            "index": 1,
+            "sha256": digest("double", 1),
+            "error": {"what": "it failed", "problem": problem},
+        },
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in recorded))
+    arguments = {"concurrency": concurrency, "resume_file": file}
+    assert list(client.map("double", range(8), **arguments)) == VALUES[:8]
+    assert submitted(server) == dict.fromkeys(range(8), 1)
 
 
 def test_inputs_of_a_job_that_expires_while_the_map_runs_run_again(server, client, file):
@@ -253,7 +280,7 @@ def test_inputs_that_are_lost_again_and_again_end_the_map(server, client, losses
             left -= 1
             server.forget(server.submits[-1].job_id)
 
-    with Client(server.url, hooks=on_request(forget_last)) as hooked:
+    with Client(server.url, hooks=Hooks(on_request=forget_last)) as hooked:
         if losses > MAX_LOSSES:
             with pytest.raises(JobExpiredError):
                 list(hooked.map("double", [1]))
@@ -262,10 +289,18 @@ def test_inputs_that_are_lost_again_and_again_end_the_map(server, client, losses
     assert len(server.submits) == MAX_LOSSES + 1
 
 
-def on_request(hook):
-    from tidewire import Hooks
+def test_losses_with_an_outcome_in_between_do_not_end_the_map(server):
+    """Each job delivers one value, is cut in the next one, and is gone when the client reconnects."""
+    count = MAX_LOSSES + 3
+    cut = server.endpoint("cut")
+    for left in range(count, 0, -1):
+        cut.returns("whole")
+        for _ in range(left - 1):
+            cut.streams(["a", "b"]).cuts_after(1)
 
-    return Hooks(on_request=hook)
+    with Client(server.url, hooks=Hooks(on_reconnect=lambda event: server.forget(event.job_id))) as client:
+        assert list(client.map("cut", range(count))) == ["whole"] * count
+    assert [len(submit.inputs) for submit in server.submits] == [*range(count, 0, -1)]
 
 
 # ---- failures ------------------------------------------------------------------------------------------------------
@@ -429,30 +464,25 @@ def test_the_file_has_the_documented_lines(server, client, file):
 
 
 @pytest.mark.anyio
-async def test_outcomes_are_in_the_file_as_soon_as_they_arrive(server, file):
-    """The first job hangs. A second job that ends is recorded at the next check, before its values can be yielded."""
-    slow = server.endpoint("slow", batch=None)
-    slow.streams(["a", "b"]).stalls_after(1)
-    slow.returns("c")
+async def test_an_outcome_is_in_the_file_before_the_values_before_it_have_arrived(server, file):
+    """The first job hangs. The next check finds that the second job has ended, and records its outcome."""
+    server.endpoint("slow", batch=None).calls(lambda x: 2 * x)
 
     async def nap(_):
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.001)
 
-    async with with_timing(AsyncClient(server.url), Timing(sleep=nap)) as client:
-        values = client.map("slow", [1, 2], resume_file=file)
-
-        async def end_the_second_one():
-            while len(server.submits) < 2:
-                await anyio.sleep(0.001)
+    async def hold_first_stream(event):
+        if event.url.endswith("/job-1/events"):
             async with AsyncClient(server.url) as other:
                 await other.job("job-2").result()
-            while '"value":"c"' not in file.read_text():
+            while '"value":4' not in file.read_text():
                 await anyio.sleep(0.001)
             server.forget("job-2")
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(end_the_second_one)
-            assert [value async for value in values] == ["ab", "c"]
+    client = AsyncClient(server.url, hooks=Hooks(on_request=hold_first_stream))
+    async with with_timing(client, Timing(sleep=nap)):
+        assert [value async for value in client.map("slow", [1, 2], resume_file=file)] == [2, 4]
+    assert [line["value"] for line in lines(file) if line.get("line") == "value"] == [4, 2]
     assert len(server.submits) == 2
 
 
@@ -613,16 +643,21 @@ def test_a_forked_child_does_not_keep_the_lock(server, client, file):
     """A child that outlives its killed parent would otherwise keep the next run from starting."""
     values = client.map("double", range(20), batch_size=2, resume_file=file)
     next(values)
+    reads, writes = os.pipe()
     child = os.fork()
     if not child:
+        os.write(writes, b"x")
         signal.pause()
         os._exit(0)
     try:
+        assert os.read(reads, 1) == b"x"
         values.close()
         assert list(client.map("double", range(20), resume_file=file)) == VALUES
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        os.close(reads)
+        os.close(writes)
 
 
 # ---- limits --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Correct calls of the client's API: mypy and pyright, both strict, must not report anything."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, assert_type
 
 from pydantic import BaseModel, TypeAdapter
@@ -93,6 +94,8 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
     assert_type(
         client.map("caption", inputs, returns=Caption, shared=shared, idempotency_key="k"), Iterator[Caption]
     )
+    resumed = client.map("caption", inputs, returns=Caption, resume_file=Path("run.jsonl"), retry_failed=True)
+    assert_type(resumed, Iterator[Caption])
     both = client.map("caption", inputs, returns=Caption, return_exceptions=True)
     assert_type(both, Iterator[Caption | ItemFailedError])
     assert_type(

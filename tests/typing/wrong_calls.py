@@ -30,6 +30,7 @@ def blocking(client: Client, checkpoint: Checkpoint) -> None:
         result.text  # type: ignore[union-attr]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
     client.map("caption", 3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    client.map("caption", [], resume_file=3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     client.map("caption", [], concurrency="4")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     for caption in client.map("caption", [], returns=Caption, return_exceptions=True):
         caption.text  # type: ignore[union-attr]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
