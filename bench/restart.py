@@ -78,7 +78,11 @@ def start(tree: Path, folder: Path, *command: str) -> tuple["subprocess.Popen[by
     port_file.unlink(missing_ok=True)
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, *command], env=environment(tree), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, *command],
+        env=environment(tree),
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     while not port_file.exists():
         if process.poll() is not None:
@@ -112,8 +116,17 @@ def measure(tree: Path, filled: Path) -> dict[str, float]:
         folder = Path(name)
         for file in filled.glob("jobs.db*"):
             shutil.copy(file, folder)
-        options = ("--log", f"sqlite:///{folder / 'jobs.db'}", "--port", "0", "--port-file", str(folder / "port"))
-        process, seconds = start(tree, folder, "-m", "tidewire_server", *options, "--device", "cpu", "--slots", "1")
+        options = (
+            "--log",
+            f"sqlite:///{folder / 'jobs.db'}",
+            "--port",
+            "0",
+            "--port-file",
+            str(folder / "port"),
+        )
+        process, seconds = start(
+            tree, folder, "-m", "tidewire_server", *options, "--device", "cpu", "--slots", "1"
+        )
         try:
             status = Path(f"/proc/{process.pid}/status").read_text()
         finally:
@@ -140,11 +153,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             fill(folder, jobs, options.schema_bytes)
-            runs = {tree: [measure(path, folder) for _ in range(options.rounds)] for tree, path in trees.items()}
+            runs = {
+                tree: [measure(path, folder) for _ in range(options.rounds)] for tree, path in trees.items()
+            }
         for tree, found in runs.items():
             medians = {key: statistics.median(each[key] for each in found) for key in found[0]}
             results[f"{tree}, {jobs} waiting jobs"] = medians
-            print(f"{tree:<8} {jobs:5} waiting jobs   {medians['seconds']:7.2f} s   {medians['mib']:6.0f} MiB", flush=True)
+            print(
+                f"{tree:<8} {jobs:5} waiting jobs   {medians['seconds']:7.2f} s   {medians['mib']:6.0f} MiB",
+                flush=True,
+            )
     save(options.json, {"schema_bytes": options.schema_bytes, "results": results}, "tidewire", "pydantic")
 
 
