@@ -17,7 +17,7 @@ def make_server(cors_origins: tuple[str, ...] = (PAGE,)) -> Server:
     server = Server(
         **QUICK,
         tokens=("me:sesame",),
-        operator_tokens=("sesame",),
+        operator_tokens=("operator",),
         cors_origins=cors_origins,
         max_body_bytes=2000,
         root_path="/under",
@@ -87,7 +87,7 @@ ELSEWHERE = [
     ("GET", "/v1/endpoints/none", {}, b"", 404),
     ("GET", "/nowhere", {}, b"", 404),
     ("GET", "/healthz", {}, b"", 200),
-    ("GET", "/metrics", {}, b"", 200),
+    ("GET", "/metrics", {"authorization": "Bearer operator"}, b"", 200),
 ]
 
 

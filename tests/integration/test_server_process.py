@@ -227,7 +227,7 @@ def test_a_second_signal_ends_a_server_with_a_blocked_event_loop(folder):
 
 
 def test_the_banner_shows_url_endpoints_and_settings_without_secrets(folder):
-    environment = {"TIDEWIRE_TOKENS": "me:s3cret", "TIDEWIRE_OPERATOR_TOKENS": "s3cret"}
+    environment = {"TIDEWIRE_TOKENS": "me:s3cret", "TIDEWIRE_OPERATOR_TOKENS": "s3cret-of-operators"}
     with served(folder, "mine.py:server", "--max-queue-size", "7", **environment) as (process, peer):
         assert peer.http.get("/v1").status_code == 401
         assert peer.http.get("/v1", headers={"authorization": "Bearer s3cret"}).status_code == 200

@@ -110,6 +110,20 @@ def test_a_recovered_job_is_cancelled_while_its_input_is_checked_or_waits(server
     assert server.calls("run") == ["3"] * len(ENDPOINTS)
 
 
+def test_a_stop_while_inputs_are_checked_leaves_the_jobs_to_the_next_server(server):
+    jobs = [job for endpoint in ENDPOINTS for job in submitted(server, endpoint, 1)]
+    kill(server)
+    server.start(shutdown_timeout=0.1, cancel_timeout=0.1)
+    server.until(jobs[0], lambda _: len(server.calls("validate")) == 2 + 2 * BATCH)
+    assert server.stop() == 0
+    assert server.calls("run") == []
+    for gate in GATES:
+        server.open(gate)
+    server.start()
+    assert {server.ended(job)["status"] for job in jobs} == {"succeeded"}
+    assert sorted(server.calls("run")) == sorted([str(n) for n in range(4)] * len(ENDPOINTS))
+
+
 def test_the_time_limit_does_not_include_the_check_of_the_input(server):
     submitted(server, "write", 0)
     job = server.submit("brief").json()["id"]

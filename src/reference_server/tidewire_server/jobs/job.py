@@ -377,8 +377,8 @@ class Job:
         await self.commit()
         item = self._items[index]
         value = await self._check_input(index)
-        if item.cancelled or item.status in ENDED:
-            raise StreamClosedError("the item ended while its input was checked")
+        if item.cancelled or item.status in ENDED or self._suspended:
+            raise StreamClosedError("the item was stopped while its input was checked")
         self._start_time_limit(index)
         return await run(self.endpoint, value, item.writer, self._log_writer)
 
