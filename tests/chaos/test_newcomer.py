@@ -159,15 +159,15 @@ def ending(loop, expected):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_reader_of_a_server_that_is_shut_down_loses_a_result_or_waits(tmp_path, jobs=JOBS, seed=SEED):
-    print(f"CHAOS_SEED={seed}")
+def test_no_reader_of_a_server_that_is_shut_down_loses_a_result_or_waits(tmp_path):
+    print(f"CHAOS_SEED={SEED}")
     settings = {"log": "memory", "shutdown_timeout": SHUTDOWN_TIMEOUT, "cancel_timeout": 0.1, "retry": 0.1}
 
     def draw_job(draw):
         return "talk", {"tag": draw.randrange(2**40), "words": draw.randrange(4, MAX_WORDS)}
 
     with Killed(tmp_path, program="support.campaign_server", **settings) as server:
-        drawn, loops, signals = run_loops(server, signal.SIGTERM, jobs, seed, (0.2, 1.0), draw_job)
+        drawn, loops, signals = run_loops(server, signal.SIGTERM, JOBS, SEED, (0.2, 1.0), draw_job)
     endings = {"direct": Counter(), "cut": Counter()}
     waits = [0.0]
     for number, ((_, members), loop) in enumerate(zip(drawn, loops, strict=True)):
