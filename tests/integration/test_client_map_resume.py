@@ -26,6 +26,7 @@ from tidewire.errors import (
     TransportError,
 )
 from tidewire.http.api_session import Timing
+from tidewire.jobs.map_resume_file import BYTES_PER_INPUT
 from tidewire.jobs.map_work import MAX_LOSSES
 from tidewire.mapping import MapProgress
 from tidewire.testing import FakeServer
@@ -677,6 +678,26 @@ def test_values_of_a_long_file_are_not_held_in_memory(client, file):
     try:
         assert sum(len(text) for text in client.map("long", range(count), resume_file=file)) == count * size
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_for_the_lines_of_a_file_is_bounded(client, file):
+    count = 30_000
+    with file.open("w") as out:
+        out.write('{"tidewire_map":1,"key":"k","endpoint":"double"}\n')
+        for index in range(count):
+            out.write(
+                f'{{"line":"value","index":{index},"sha256":"{digest("double", 0)}","value":[{index}]}}\n'
+            )
+    assert list(client.map("double", [0], resume_file=file)) == [[0]]
+    tracemalloc.start()
+    try:
+        values = client.map("double", [0], resume_file=file)
+        assert next(values) == [0]
+        # Arrays that grow have some spare room.
+        assert tracemalloc.get_traced_memory()[0] < 1.2 * BYTES_PER_INPUT * count + 100_000
+        values.close()
     finally:
         tracemalloc.stop()
 
