@@ -213,7 +213,7 @@ def test_the_loop_of_the_readme_prints_nothing_twice_after_kills(jobs, seed, tmp
                     assert client.job(loop.job_id).result() == expected
     print(dict(endings), f"{len(kills)} kills")
     assert set(endings) <= {("talk", "whole"), ("talk", "retracted"), ("generate", "whole")}
-    assert endings["talk", "whole"] > jobs // 4
+    assert min(endings["talk", "whole"], endings["talk", "retracted"]) > 0
 
 
 @sizes

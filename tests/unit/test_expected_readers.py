@@ -4,31 +4,31 @@ import pytest
 
 from tidewire_server.jobs.expected_readers import ExpectedReaders
 
-# With `retry` = 1, a reader is expected for 2.5 s. Each row: events with their times, and the expected result of `until`
+# With `retry` = 1, a reader is expected for 3 s. Each row: events with their times, and the expected result of `until`
 # at a later time.
 ROWS = {
     "nobody": ([], 10.0, 0.0),
-    "submitted": ([(10.0, "submitted", "a")], 11.0, 12.5),
+    "submitted": ([(10.0, "submitted", "a")], 11.0, 13.0),
     "submitted and reading": ([(10.0, "submitted", "a"), (10.1, "came", "a")], 10.2, 0.0),
-    "cut": ([(10.0, "submitted", "a"), (10.1, "came", "a"), (11.0, "lost", "a")], 11.5, 13.5),
+    "cut": ([(10.0, "submitted", "a"), (10.1, "came", "a"), (11.0, "lost", "a")], 11.5, 14.0),
     "cut and resumed": ([(11.0, "lost", "a"), (11.5, "came", "a")], 11.6, 0.0),
     "two cut, one resumed": (
         [(11.0, "lost", "a"), (11.2, "lost", "a"), (11.5, "came", "a")],
         11.6,
-        13.7,
+        14.2,
     ),
-    "submit repeated": ([(10.0, "submitted", "a"), (11.0, "submitted", "a")], 11.5, 13.5),
+    "submit repeated": ([(10.0, "submitted", "a"), (11.0, "submitted", "a")], 11.5, 14.0),
     "submit repeated, then reading": (
         [(10.0, "submitted", "a"), (11.0, "submitted", "a"), (11.1, "came", "a")],
         11.5,
         0.0,
     ),
-    "another job later": ([(10.0, "lost", "a"), (11.0, "submitted", "b")], 11.5, 13.5),
-    "the older of two came": ([(10.0, "lost", "a"), (11.0, "lost", "b"), (11.1, "came", "a")], 11.5, 13.5),
-    "the newer of two came": ([(10.0, "lost", "a"), (11.0, "lost", "b"), (11.1, "came", "b")], 11.5, 12.5),
+    "another job later": ([(10.0, "lost", "a"), (11.0, "submitted", "b")], 11.5, 14.0),
+    "the older of two came": ([(10.0, "lost", "a"), (11.0, "lost", "b"), (11.1, "came", "a")], 11.5, 14.0),
+    "the newer of two came": ([(10.0, "lost", "a"), (11.0, "lost", "b"), (11.1, "came", "b")], 11.5, 13.0),
     "answered": ([(10.0, "submitted", "a"), (10.5, "answered", "a")], 10.6, 0.0),
-    "just in time": ([(10.0, "submitted", "a")], 12.49, 12.5),
-    "never came": ([(10.0, "submitted", "a")], 12.5, 0.0),
+    "just in time": ([(10.0, "submitted", "a")], 12.99, 13.0),
+    "never came": ([(10.0, "submitted", "a")], 13.0, 0.0),
     "an unknown reader": ([(10.0, "came", "a"), (10.0, "answered", "a")], 10.0, 0.0),
 }
 
@@ -44,7 +44,7 @@ def test_a_reader_is_expected_for_the_longest_first_retry_delay(row):
     assert readers.until() == until
 
 
-@pytest.mark.parametrize(("retry", "until"), [(0.0, 0.0), (0.1, 10.25), (60.0, 12.5)])
+@pytest.mark.parametrize(("retry", "until"), [(0.0, 0.0), (0.1, 10.3), (60.0, 13.0)])
 def test_the_time_depends_on_the_setting_retry_and_has_a_limit(retry, until):
     readers = ExpectedReaders(retry, lambda: 10.0)
     readers.submitted("a")

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-RECONNECT_FACTOR: Final = 2.5
+RECONNECT_FACTOR: Final = 3.0
 """Time for which a reader is expected, divided by the setting `retry`. The first retry delay of a client is at most 2.25
 times as long as `retry`: the server multiplies `retry` by up to 1.5 for each connection, and the client by up to 1.5 for
-each attempt. The rest of the time is for the request.
+each attempt. The rest of the time is for the request, which takes long on a busy machine or a distant network.
 """
 
-MAX_RECONNECT_SECONDS: Final = 2.5
+MAX_RECONNECT_SECONDS: Final = 3.0
 """Maximum number of seconds for which a reader is expected, whatever the setting `retry` is."""
 
 
