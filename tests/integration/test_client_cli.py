@@ -365,6 +365,19 @@ def test_map_repeats_the_failures_of_a_resume_file_only_on_request(url, tmp_path
     assert len((tmp_path / "run.jsonl").read_text()) > len(text)
 
 
+def test_map_says_how_to_continue_after_a_temporary_error(tmp_path):
+    inputs, resume = write_lines(tmp_path, "1", "2"), ("--resume", str(tmp_path / "run.jsonl"))
+    with FakeServer() as server:
+        endpoint = server.endpoint("double")
+        endpoint.calls(lambda x: 2 * x)
+        endpoint.refuses("unavailable", "starting", times=1000)
+        result = run("map", server.url, "double", inputs, *resume)
+        assert (result.exit_code, result.stdout) == (3, "")
+        last = result.stderr.splitlines()[-1]
+        assert "starting" in last
+        assert last.endswith("The jobs may continue on the server. To continue, repeat the command.")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -22,6 +22,7 @@ from tidewire.errors import (
     InvalidValueError,
     ItemFailedError,
     JobExpiredError,
+    RequestError,
     ResumeFileError,
     TransportError,
 )
@@ -721,6 +722,14 @@ def test_a_full_disk_ends_the_map_and_the_next_run_continues(server, client, fil
     assert seen
     assert list(client.map("double", range(8), resume_file=file)) == VALUES[:8]
     assert submitted(server) == dict.fromkeys(range(8), 1)
+
+
+def test_the_error_of_a_busy_server_says_how_to_continue(server, file):
+    server.endpoint("double").refuses("unavailable", "starting", times=2)
+    with Client(server.url, retry=RetryPolicy(attempts=2)) as client:
+        with pytest.raises(RequestError, match=r"starting .*call map\(\) again with the same file\.$"):
+            list(client.map("double", range(8), resume_file=file))
+        assert list(client.map("double", range(8), resume_file=file)) == VALUES[:8]
 
 
 def test_an_unreachable_server_leaves_a_file_that_continues(server, client, file):

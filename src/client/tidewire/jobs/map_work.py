@@ -49,6 +49,8 @@ from tidewire.errors import (
     ProtocolError,
     ResumeFileError,
     TidewireError,
+    TotalTimeoutError,
+    TransportError,
     Where,
 )
 from tidewire.hooks import Hook, log
@@ -502,8 +504,13 @@ class MapWork(Generic[T]):
             raise ConcurrentReadError("this map was closed and cannot continue", advice="Call map() again.")
         try:
             await self._step()
-        except TidewireError:
+        except TidewireError as error:
             self.finished = True
+            temporary = error.retryable or isinstance(error, TransportError | TotalTimeoutError)
+            if self._file is not None and self._prepared and temporary:
+                error.advice = (
+                    "The jobs may continue on the server. To continue, call map() again with the same file."
+                )
             raise
 
     async def _step(self) -> None:
