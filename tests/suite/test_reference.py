@@ -21,6 +21,12 @@ from tidewire_server.script_endpoint import add_script
 CHECKS = registry.checks()
 
 
+@pytest.fixture(scope="module")
+def reference_url():
+    with running_server() as url:
+        yield url
+
+
 def report(plan_of_run, checks=CHECKS):
     return grade(asyncio.run(run(plan_of_run, checks)), checks)
 
@@ -32,9 +38,8 @@ def untested(found):
 
 
 @pytest.mark.timeout(120)
-def test_the_reference_server_passes_all_checks():
-    with running_server() as url:
-        found = report(plan(url))
+def test_the_reference_server_passes_all_checks(reference_url):
+    found = report(plan(reference_url))
     assert findings(found) == []
     assert untested(found) == set()
     assert found.headline.startswith("core+batch+logprobs+browser · ")
@@ -49,6 +54,17 @@ def test_the_reference_server_ends_a_stream_when_its_token_expires():
     with server.running() as url:
         (verdict,) = report(Plan(url), expiry).run.verdicts
     assert verdict.outcome is Outcome.PASS, verdict
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("decimals", [0, 1, 9])
+def test_log_probabilities_may_be_rounded_as_the_example_requests(reference_url, decimals):
+    """Rounded log-probabilities can give probabilities that sum to more than 1 (TW-GEN-029)."""
+    example = {"prompt": "it was a long day", "top_logprobs": 20, "logprob_decimals": decimals}
+    checks = [each for each in CHECKS if each.is_named_by(["logprobs"])]
+    found = report(replace(plan(reference_url), examples=(("generate", example),)), checks)
+    assert findings(found) == []
+    assert {each.outcome for each in found.run.verdicts} == {Outcome.PASS}
 
 
 @pytest.mark.slow
