@@ -4,17 +4,18 @@ import base64
 import math
 from typing import Any
 
-from tidewire_conformance import specification
 from tidewire_conformance.checks.generation import (
     LOGPROBS,
     MAX_TOKENS,
-    generate,
     generated,
     generation,
+    is_number_or_null,
+    judgeable,
     max_top,
 )
 from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
@@ -39,6 +40,8 @@ ARITHMETIC_TOLERANCE = 1e-3
 
 Two runs of the same model can differ by such an error, because the order of a sum depends on the other jobs in a batch.
 """
+MAX_EXPONENT = 100.0
+"""Greatest exponent that the suite computes, because that of a positive number could overflow."""
 GAP_TOLERANCE = 1e-2
 """Tolerance for floating-point errors in the difference of two log-probabilities that are divided by a temperature."""
 
@@ -90,17 +93,24 @@ async def token_columns_stay_aligned(s: Session) -> None:
         if step.after is None:
             continue
         for item in step.after.value["items"]:
-            value = item["value"]
+            value = item.get("value")
             if isinstance(value, dict) and "finish_reason" in value:
-                lengths = {name: len(value[name]) for name in TOKEN_COLUMNS if name in value}
+                lengths = {
+                    name: len(value[name]) if isinstance(value[name], list) else "not a list"
+                    for name in TOKEN_COLUMNS
+                    if name in value
+                }
                 s.expect("TW-GEN-011", len(set(lengths.values())) <= 1, "lists of equal length", lengths,
                          at=step.exchange, block=step.block)  # fmt: skip
                 cut = _truncated(step.block.json)
                 s.expect("TW-GEN-013", "text" not in cut or "token_ids" not in value or "token_ids" in cut,
                          "lists of tokens that are truncated together with the text", sorted(cut), at=step.exchange,
                          block=step.block)  # fmt: skip
-                pairs = zip(value.get("top_ids", ()), value.get("top_logprobs", ()), strict=False)
-                for ids, found in pairs if step.block.type == "done" else ():
+                columns = [
+                    value[name] for name in ("top_ids", "top_logprobs") if isinstance(value.get(name), list)
+                ]
+                pairs = zip(*columns, strict=False) if len(columns) == 2 and step.block.type == "done" else ()
+                for ids, found in pairs:
                     _judge_candidates(s, ids, found, decimals.get(step.job, DEFAULT_DECIMALS), step.exchange)
 
 
@@ -123,9 +133,10 @@ def _truncated(data: Any) -> set[str]:
     return {str(op[1]).rpartition("/")[2] for op in ops if op and op[0] == "t" and op[2]}
 
 
-def _judge_candidates(
-    s: Session, ids: list[int], found: list[float | None], decimals: int, at: RecordedExchange
-) -> None:
+def _judge_candidates(s: Session, ids: Any, found: Any, decimals: int, at: RecordedExchange) -> None:
+    numbers = all(isinstance(row, list) and all(map(is_number_or_null, row)) for row in (ids, found))
+    if not s.expect("TW-GEN-011", numbers, "lists of numbers", [ids, found], at=at):
+        return
     s.expect(
         "TW-GEN-011", len(ids) == len(found), f"{len(ids)} log-probabilities of candidates", len(found), at=at
     )
@@ -141,7 +152,7 @@ def _judge_candidates(
 
 def _judge_sum(s: Session, found: list[float | None], decimals: int, at: RecordedExchange) -> float:
     """Judge the sum of the probabilities of different tokens, and return the sum."""
-    whole = sum(math.exp(each) for each in found if each is not None)
+    whole = sum(math.exp(min(each, MAX_EXPONENT)) for each in found if each is not None)
     most = max_sum(decimals)
     s.expect("TW-GEN-029", whole <= most, f"probabilities that sum to at most 1, or to {most:.5g} if rounded to {decimals} decimals",
              round(whole, 5), at=at)  # fmt: skip
@@ -348,12 +359,8 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
     for mode in ("raw", "processed"):
         for temperature in (0.5, 2.0):
             members = {"top_logprobs": 2, "max_tokens": 1, "temperature": temperature, "logprobs_mode": mode}
-            job = await generate(s, **members)
-            history = await s.history(job)
-            item = (await s.read(job)).json["state"]["items"][0]
-            if item["status"] != "succeeded":
-                s.skip_unless(False, f"logprobs_mode {mode}: {item}")
-            found[mode, temperature] = item["value"]["top_logprobs"][0]
+            value, history = await generated(s, **members)
+            found[mode, temperature] = value["top_logprobs"][0]
     s.expect(
         "TW-GEN-025",
         not differs(found["raw", 0.5], found["raw", 2.0], decimals),
@@ -367,12 +374,12 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
         if answer.status != 201:
             continue  # the endpoint does not support the member
         history = await s.history(Job(answer.json["id"], sample, answer))
-        item = (await s.wire.request("GET", f"/v1/jobs/{answer.json['id']}")).json["state"]["items"][0]
-        same = not differs(item["value"]["top_logprobs"][:1], [found["raw", 2.0]], decimals)
-        s.expect("TW-GEN-025", same, f"{found['raw', 2.0]}, unchanged by {member}",
-                 item["value"]["top_logprobs"], at=history)  # fmt: skip
+        item = s.items(await s.wire.request("GET", f"/v1/jobs/{answer.json['id']}"))[0]
+        rows = judgeable(s, item["value"], {"top_logprobs": 2})["top_logprobs"]
+        s.expect("TW-GEN-025", not differs(rows[:1], [found["raw", 2.0]], decimals), f"{found['raw', 2.0]}, unchanged by {member}",
+                 rows, at=history)  # fmt: skip
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
-    gaps = [each[0] - each[1] for each in (cold, hot, raw) if None not in each]
+    gaps = [each[0] - each[1] for each in (cold, hot, raw) if len(each) == 2 and None not in each]
     # Four rounded numbers: the two of the raw gap count twice at a temperature of 0.5.
     most = 6 * rounding_error(decimals) + GAP_TOLERANCE
     s.expect("TW-GEN-026", len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) <= most and abs(gaps[1] - gaps[2] / 2) <= most),
@@ -393,11 +400,15 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
         )
         if not value.get("prompt_token_ids"):
             s.inconclusive("the prompt of the example has no tokens")
-        first = value["prompt_logprobs"][0], value["prompt_top_logprobs"][0]
+        columns: list[Any] = [value.get("prompt_logprobs"), value.get("prompt_top_logprobs")]
+        sound = all(isinstance(each, list) and each for each in columns)
+        if not s.expect("TW-GEN-020", sound, "one element for each token of the prompt", columns, at=history):
+            return
+        first = columns[0][0], columns[1][0]
         s.expect("TW-GEN-020", first == (None, []), "null and []", first, at=history)
-        found.append(value["prompt_logprobs"])
-        for row in value["prompt_top_logprobs"][1:]:
-            known = [each for each in row if each is not None]
+        found.append(columns[0])
+        for row in (each for each in columns[1][1:] if isinstance(each, list)):
+            known = [each for each in row if isinstance(each, int | float)]
             s.expect(
                 "TW-GEN-030",
                 known == sorted(known, reverse=True),
@@ -427,7 +438,7 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     if not s.expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link, at=endpoint.described):
         return
     answer = await s.wire.request("GET", resolve(endpoint.described, link))
-    violation = specification.schema_violation("vocabulary", answer.json)
+    violation = schema_violation("vocabulary", answer.json)
     if not s.expect(
         "TW-GEN-037",
         answer.status == 200 and not violation,
@@ -463,12 +474,17 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
         at=other,
     )
     value, history = await generated(s, logprobs=True)
-    tokens, special = answer.json["tokens"], set(answer.json.get("special", ()))
-    spelled = b"".join(base64.b64decode(tokens[each]) for each in value["token_ids"] if each not in special)
     s.expect(
         "TW-GEN-038",
-        spelled.startswith(value["text"].encode()),
+        (spelled := _spelled(answer.members, value["token_ids"])).startswith(value["text"].encode()),
         f"bytes that begin with {value['text']!r}",
         repr(spelled),
         at=history,
     )
+
+
+def _spelled(vocabulary: dict[str, Any], ids: list[Any]) -> bytes:
+    """Return the bytes of these tokens, without special tokens and without ids that the vocabulary does not contain."""
+    tokens, special = vocabulary["tokens"], vocabulary.get("special", [])
+    known = [each for each in ids if type(each) is int and 0 <= each < len(tokens) and each not in special]
+    return b"".join(base64.b64decode(tokens[each]) for each in known)
