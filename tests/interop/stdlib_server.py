@@ -10,6 +10,7 @@ LIMITS |= {"max_depth": 64, "log_ttl_s": KEPT_S, "state_ttl_s": KEPT_S, "tombsto
 RULES = {"text": TEXT, "delay_ms": {"type": "integer", "minimum": 0, "maximum": 10_000}}
 INPUT = {"type": "object", "properties": RULES, "required": ["text"], "additionalProperties": False}
 WORDS = {"name": "words", "input_schema": INPUT, "value_schema": TEXT, "capabilities": {"streams": True}}
+WORDS["examples"] = [{"text": "one word after the other", "delay_ms": 60}]
 HELLO, jobs, changed = {"protocol": "tidewire/1", "heartbeat_ms": 15_000}, {}, threading.Condition()
 ABOUT = {**HELLO, "server": "stdlib", "durability": "process", "capabilities": [], "limits": LIMITS}
 ABOUT |= {"endpoints": [{"name": "words", "href": "/v1/endpoints/words"}]}

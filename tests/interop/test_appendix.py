@@ -6,7 +6,7 @@ from interop.appendix import APPENDIX, ROOT, quotations
 from support.spec_document import document
 
 TEXT = APPENDIX.read_text(encoding="utf-8")
-NUMBERS = {"Thirty-nine": 39, "A hundred and forty-nine": 149}
+NUMBERS = {"Thirty-nine": 39, "A hundred and fifty": 150}
 KEY_WORDS = r"\b(MUST|SHALL|SHOULD|REQUIRED|RECOMMENDED|MAY|OPTIONAL)\b"
 
 

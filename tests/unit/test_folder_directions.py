@@ -78,6 +78,7 @@ ORDER = {
         {"runner", "job_estimate", "registry", "session", "parse_option_values"},
         {"judging"},
         {"wire"},
+        {"schema_violations"},
         {"specification"},
     ],
 }

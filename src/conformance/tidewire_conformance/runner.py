@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidewire_conformance.job_estimate import announce_checks, announce_examples
+from tidewire_conformance.judging.response_schemas import response_violation
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
@@ -74,7 +75,7 @@ class SuiteRun:
     @property
     def profiles(self) -> list[str]:
         """Profiles that the server claims to meet, according to the table in section 1.3."""
-        has, discovery_body = self.server.capabilities, self.server.discovery_body
+        has = self.server.capabilities
         new_attempt = any(
             block.type == "snapshot"
             and isinstance(block.json, dict)
@@ -84,7 +85,7 @@ class SuiteRun:
         )
         claims = {
             "core": True,
-            "durable": discovery_body.get("durability") != "process" or new_attempt,
+            "durable": self.server.survives_restarts or new_attempt,
             "batch": "batches" in has,
             "logprobs": "logprobs" in has,
             "browser": bool(has & {"inband_problems", "stream_tokens"}) or bool(self.plan.hooks.origin),
@@ -285,23 +286,28 @@ async def _run(
         verdict.outcome = Outcome.INCONCLUSIVE
         verdict.note = f"the check was still running after {CHECK_SECONDS * plan.patience:g} s"
     except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
-        verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
-        if cut := _last_cut(wire, check):
-            verdict.outcome = Outcome.INCONCLUSIVE
-            verdict.note = f"the response to {cut} broke off after {len(cut.body)} bytes: {cut.fault}"
+        _explain(verdict, error, wire, check)
     verdict.assertions = session.assertions
     verdict.seconds = time.monotonic() - began
     settle(verdict)
     return verdict
 
 
-def _last_cut(wire: Wire, check: Check) -> RecordedExchange | None:
-    """Return this check's last response that broke off before its declared end, or None.
+def _explain(verdict: Verdict, error: Exception, wire: Wire, check: Check) -> None:
+    """Set the outcome of a check whose code raised an exception.
 
-    A truncated response can make the code of a check raise an exception. The check is then inconclusive, not faulty.
+    A response that broke off, or that violates its schema, can make the code of a check raise an exception. The check
+    is then inconclusive or blocked, and not faulty. Other checks report the violation.
     """
-    own = (each for each in reversed(wire.record) if each.check == check.name)
-    return next((each for each in own if each.ended == "cut"), None)
+    own = [each for each in wire.record if check.whole_run or each.check == check.name]
+    if cut := next((each for each in reversed(own) if each.ended == "cut"), None):
+        verdict.outcome = Outcome.INCONCLUSIVE
+        verdict.note = f"the response to {cut} broke off after {len(cut.body)} bytes: {cut.fault}"
+    elif found := next(((each, why) for each in own if (why := response_violation(each))), None):
+        verdict.outcome, verdict.why = Outcome.SKIPPED, SkipReason.BLOCKED
+        verdict.note = f"{found[0]} returned {found[1]}"
+    else:
+        verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
 
 
 def settle(verdict: Verdict) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
-from tidewire_conformance.judging.state_history import Histories
+from tidewire_conformance.judging.state_history import Histories, log_fault
 from tidewire_conformance.judging.verdict import Assertion, SkipReason
+from tidewire_conformance.schema_violations import MAX_LISTED, schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Header, Stream, Wire
@@ -27,7 +28,7 @@ MAX_READS: Final = 100
 READ_INTERVAL: Final = 0.05
 """Delay between two reads in `Session.read_until`, in seconds. The option `--patience` multiplies it."""
 _SHOWN = 400
-"""Maximum length, in characters, of an expected or actual value in an assertion. Longer values are truncated."""
+"""Maximum length, in characters, of a line of an expected or actual value in an assertion. Longer lines are truncated."""
 
 EVENT_STREAM: Final = {"Accept": "text/event-stream"}
 JSON: Final = {"Content-Type": "application/json"}
@@ -222,11 +223,20 @@ class Session:
         """Read the job resource with a GET request."""
         return await (wire or self.wire).request("GET", job.path)
 
+    def items(self, answer: RecordedExchange) -> list[dict[str, Any]]:
+        """Return the items of the job in a response, or skip the rest of the check if the response has no valid state."""
+        state = answer.json.get("state") if isinstance(answer.json, dict) else None
+        violation = schema_violation("state", state)
+        self.skip_unless(
+            not violation, f"{answer} returned {answer.status} without a valid state: {violation}"
+        )
+        return [{"value": None, **item} for item in answer.json["state"]["items"]]
+
     async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
-        """Read the job resource repeatedly until a condition holds for the response."""
+        """Read the job resource repeatedly until a condition holds for the response, which contains a valid state."""
         answer = await self.read(job)
         for _ in range(MAX_READS):
-            if holds(answer):
+            if self.items(answer) and holds(answer):
                 break
             await asyncio.sleep(READ_INTERVAL * self.wire.patience)
             answer = await self.read(job)
@@ -272,19 +282,29 @@ class Session:
             )
             return await stream.to_end(CLOSE_SECONDS) if ends else stream.exchange
 
-    async def history(self, job: Job) -> RecordedExchange:
-        """Read the complete log of a job, that is the stream from the cursor `0-0` until `done`."""
+    async def history(self, job: Job, *, sound: bool = True) -> RecordedExchange:
+        """Read the complete log of a job, that is the stream from the cursor `0-0` until `done`.
+
+        Args:
+            job: The job.
+            sound: Whether to skip the rest of the check if the log itself has a fault. A check that judges the log
+                passes False.
+        """
         exchange = await self.stream(job, "0-0")
         self.skip_unless(
             exchange.is_stream and exchange.of_type("done"),
             f"{exchange} with the cursor 0-0 returned {exchange.status} without `done` ({exchange.ended or 'open'})",
         )
+        fault = log_fault(exchange) if sound else ""
+        self.skip_unless(not fault, f"the log of a job, which other checks judge, has a fault: {fault}")
         return exchange
 
-    async def run_to_end(self, sample: SampleRequest, **more: Any) -> tuple[Job, RecordedExchange]:
-        """Submit a job and read its complete log."""
+    async def run_to_end(
+        self, sample: SampleRequest, *, sound: bool = True, **more: Any
+    ) -> tuple[Job, RecordedExchange]:
+        """Submit a job and read its complete log, as `history` does."""
         job = await self.submit(sample, **more)
-        return job, await self.history(job)
+        return job, await self.history(job, sound=sound)
 
 
 def _shown(value: object) -> str:
@@ -292,4 +312,5 @@ def _shown(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    lines = text.split("\n")[: MAX_LISTED + 2]
+    return "\n".join(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…" for line in lines)

@@ -8,11 +8,13 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
 from referencing import Registry, Resource
+
+DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+"""Identifier of the draft of JSON Schema that the specification uses."""
 
 
 class Requirement(NamedTuple):
@@ -94,10 +96,10 @@ def validator(name: str, part: str = "") -> Draft202012Validator:
     return Draft202012Validator(schema, registry=_registry())
 
 
-def schema_violation(name: str, value: Any) -> str:
-    """Return the path and the message of a schema violation, or an empty string if the value is valid."""
-    error = best_match(validator(name).iter_errors(value))
-    return "" if error is None else f"at {error.json_path}: {error.message[:300]}"
+def schema(file: str) -> dict[str, Any]:
+    """Return a schema of the specification, for example of the file `job.schema.json`."""
+    found: dict[str, Any] = _registry().contents(file)
+    return found
 
 
 @cache

@@ -152,7 +152,7 @@ async def markup_and_line_ends_are_returned_unchanged(s: Session) -> None:
         {"set": ["", {}]}, {"set": ["/__proto__", {"a": text}]}, {"set": ["/constructor", 1]}, initial=None
     )
     job, history = await s.run_to_end(sample)
-    value = (await s.read(job)).json["state"]["items"][0]["value"]
+    value = s.items(await s.read(job))[0]["value"]
     s.expect(
         "TW-SEC-019",
         value == {"__proto__": {"a": text}, "constructor": 1},
@@ -251,7 +251,7 @@ async def invalid_cancel_is_rejected(s: Session) -> None:
         answer = await s.wire.request("POST", f"{job.path}/cancel", body=text, header=header)
         s.expect_refused(requirement, answer, status, code, f"the body {text!r} with {header}")
     done = (await s.stream(job)).of_type("done")
-    ended = done[0].json.get("status") if done else "no done"
+    ended = done[0].members.get("status") if done else "no done"
     if all(each.holds for each in s.assertions):
         s.expect(
             "TW-JOB-077", ended == sample.ended, f"the status {sample.ended} at the end of the job", ended

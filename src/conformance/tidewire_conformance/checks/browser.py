@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-from tidewire_conformance import specification
 from tidewire_conformance.checks.bodies import MAX_TESTED_BODY
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import EVENT_STREAM, JSON, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
@@ -38,7 +38,7 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
         wrong = {"Last-Event-ID": "x"} if place.endswith(f"{job.id}/events?errors=inband") else {}
         answer = await s.wire.request("GET", place, header=EVENT_STREAM | wrong)
         found = answer.of_type("problem")
-        s.expect("TW-ERR-014", answer.is_stream and found and found[0].json.get("code") == code, f"200 and a problem {code} in the stream",
+        s.expect("TW-ERR-014", answer.is_stream and found and found[0].members.get("code") == code, f"200 and a problem {code} in the stream",
                  f"{answer.status} {[block.json for block in found]}", at=answer)  # fmt: skip
         s.expect(
             "TW-ERR-014", any(block.retry is not None for block in answer.blocks), "a retry field", at=answer
@@ -57,7 +57,7 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
         gone, _ = await s.run_to_end(s.any_sample())
         await s.wire.request("DELETE", gone.path)
         answer = await s.stream(gone, query="?errors=inband")
-        names = [block.json.get("code") for block in answer.of_type("problem")]
+        names = [block.members.get("code") for block in answer.of_type("problem")]
         s.expect(
             "TW-ERR-014",
             names == ["job_expired"],
@@ -104,7 +104,7 @@ async def problem_events_are_sent_only_on_request(s: Session) -> None:
 async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     s.skip_unless(
-        answer.status == 200 and isinstance(answer.json.get("url"), str),
+        answer.status == 200 and isinstance(answer.members.get("url"), str),
         f"{answer} returned {answer.status} {answer.code}",
     )
     return answer, resolve(answer, answer.json["url"])
@@ -115,7 +115,7 @@ async def stream_token_opens_its_stream(s: Session) -> None:
     """A stream with a stream token needs no credentials, reports errors as events, and has `Referrer-Policy: no-referrer`."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
-    violation = specification.schema_violation("stream-token", answer.json)
+    violation = schema_violation("stream-token", answer.json)
     s.expect("TW-BRW-012", answer.status == 200 and not violation, "200 and a body that fits stream-token.schema.json",
              f"{answer.status} {violation}", at=answer)  # fmt: skip
     _, url = await _token(s, job)
@@ -214,7 +214,7 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
     opened = stream.exchange
     if opened.of_type("done"):
         s.skip_untested("no example starts a job that runs longer than a stream token is valid")
-    reasons = [block.json.get("reason") for block in opened.of_type("goaway")]
+    reasons = [block.members.get("reason") for block in opened.of_type("goaway")]
     s.expect(
         "TW-BRW-016",
         ends and reasons == ["auth_expired"],
@@ -223,7 +223,7 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
         at=opened,
     )
     refused = await s.wire.request("GET", url, header=bare)
-    codes = [block.json.get("code") for block in refused.of_type("problem")]
+    codes = [block.members.get("code") for block in refused.of_type("problem")]
     s.expect("TW-BRW-018", codes == ["unauthorized"], "unauthorized for the expired token", codes, at=refused)
     _, renewed = await _token(s, job)
     last = opened.logged[-1].id if opened.logged else ""
@@ -252,7 +252,7 @@ async def stream_token_is_limited_to_its_stream(s: Session) -> None:
     for requirement, place in places:
         answer = await s.wire.request("GET", place, header=bare)
         found = answer.of_type("problem")
-        code = found[0].json.get("code") if found else answer.code
+        code = found[0].members.get("code") if found else answer.code
         s.expect(requirement, code == "unauthorized", "unauthorized", f"{answer.status} {code}", at=answer)
         s.expect(
             requirement,

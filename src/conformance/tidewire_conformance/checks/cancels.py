@@ -13,11 +13,11 @@ async def cancel_ends_the_job(s: Session) -> None:
     """
     sample = s.long_running_sample(30)
     job = await s.submit(sample)
-    started = await s.read_until(job, lambda answer: has_started(answer) or answer.json.get("done"))
-    if started.json.get("done"):
+    started = await s.read_until(job, lambda answer: has_started(answer) or answer.members.get("done"))
+    if started.members.get("done"):
         s.inconclusive("the job ended before it was cancelled")
     answer = await s.wire.request("POST", f"{job.path}/cancel")
-    s.expect("TW-JOB-051", answer.status in {200, 202} and answer.json.get("id") == job.id, "202 and the job",
+    s.expect("TW-JOB-051", answer.status in {200, 202} and answer.members.get("id") == job.id, "202 and the job",
              f"{answer.status} {answer.code}", at=answer)  # fmt: skip
     s.expect(
         "TW-JOB-001", answer.status in {200, 202}, "202 for a request to cancel", answer.status, at=answer
@@ -33,16 +33,16 @@ async def cancel_ends_the_job(s: Session) -> None:
         at=last,
     ):
         return
-    if answer.status == 200 and last.of_type("done")[0].json.get("status") == sample.ended:
+    if answer.status == 200 and last.of_type("done")[0].members.get("status") == sample.ended:
         s.inconclusive("the job had ended before it was cancelled")
-    status = last.of_type("done")[0].json.get("status")
+    status = last.of_type("done")[0].members.get("status")
     s.expect("TW-JOB-050", status == "cancelled", "cancelled", status, at=last)
-    item = (await s.read(job)).json["state"]["items"][0]
+    item = s.items(await s.read(job))[0]
     s.expect("TW-JOB-057", item["status"] == "cancelled" and bool(item["value"]), "a cancelled item that keeps its value",
              item, at=last)  # fmt: skip
     again = await s.wire.request("POST", f"{job.path}/cancel", json={})
-    s.expect("TW-JOB-051", (again.status, again.json.get("status")) == (200, "cancelled"), "200 and the job as cancelled",
-             f"{again.status} {again.json.get('status')}", at=again)  # fmt: skip
+    s.expect("TW-JOB-051", (again.status, again.members.get("status")) == (200, "cancelled"), "200 and the job as cancelled",
+             f"{again.status} {again.members.get('status')}", at=again)  # fmt: skip
     s.expect(
         "TW-JOB-055",
         contents((await s.history(job)).logged) == contents(last.logged),
@@ -57,8 +57,8 @@ async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/cancel")
     s.expect("TW-JOB-051", answer.status == 200, "200", f"{answer.status} {answer.code}", at=answer)
-    s.expect("TW-JOB-055", answer.json.get("status") == history.of_type("done")[0].json.get("status"),
-             "the final status that the job had before the request", answer.json.get("status"), at=answer)  # fmt: skip
+    s.expect("TW-JOB-055", answer.members.get("status") == history.of_type("done")[0].members.get("status"),
+             "the final status that the job had before the request", answer.members.get("status"), at=answer)  # fmt: skip
 
 
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
@@ -73,8 +73,9 @@ async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
     for items in ([0, 1], [-1], [0.5], ["0"], [False], 0):
         answer = await s.wire.request("POST", f"{job.path}/cancel", json={"items": items})
         s.expect_refused("TW-JOB-054", answer, 422, "invalid_input", f"items {items}")
-        pointer = str(answer.json.get("pointer", "")) if answer.status == 422 else ""
+        pointer = str(answer.members.get("pointer", "")) if answer.status == 422 else ""
         s.expect("TW-JOB-016", pointer.startswith("/items"), "a pointer to the item", pointer, at=answer)
-    status = (await s.stream(job)).of_type("done")[0].json.get("status")
+    end = await s.stream(job)
+    status = next((block.members.get("status") for block in end.of_type("done")), "no done")
     s.expect("TW-JOB-054", status == sample.ended, f"the status {sample.ended} at the end of the job", status)
     s.expect("TW-JOB-053", status == sample.ended, f"the status {sample.ended} at the end of the job", status)

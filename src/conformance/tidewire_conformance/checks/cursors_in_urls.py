@@ -41,7 +41,7 @@ async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> 
     for cursor in (f"{head[0]}-{head[1] + 1000}", "40000-2") if head else ():
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
-        sound = first is not None and first.type == "snapshot" and first.json.get("reason") == "rewound"
+        sound = first is not None and first.type == "snapshot" and first.members.get("reason") == "rewound"
         s.expect("TW-RES-012" if cursor == "40000-2" else "TW-RES-047", sound and answer.of_type("done"),
                  f"a snapshot with the reason rewound, and then later events, for the cursor {cursor}", f"{answer.status} {contents(answer.logged[:1])}",
                  at=answer, block=first)  # fmt: skip

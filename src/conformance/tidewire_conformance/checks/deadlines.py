@@ -18,10 +18,8 @@ async def deadline_keeps_ended_items(s: Session) -> None:
     job, history = await s.run_to_end(
         sample.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1000
     )
-    read = (await s.read(job)).json
-    items = [
-        (item["status"], item["value"], item.get("error", {}).get("code")) for item in read["state"]["items"]
-    ]
+    read = await s.read(job)
+    items = [(item["status"], item["value"], item.get("error", {}).get("code")) for item in s.items(read)]
     s.expect(
         "TW-OVR-019",
         items[0] == ("succeeded", "a", None),
@@ -32,7 +30,11 @@ async def deadline_keeps_ended_items(s: Session) -> None:
     late = ("failed", "b", "deadline_exceeded")
     s.expect("TW-JOB-069", items[1:] == [late, late], f"{late} for both other items", items[1:], at=history)
     s.expect(
-        "TW-OVR-020", read["status"] == "partially_failed", "partially_failed", read["status"], at=history
+        "TW-OVR-020",
+        read.members.get("status") == "partially_failed",
+        "partially_failed",
+        read.members.get("status"),
+        at=history,
     )
 
 
@@ -44,7 +46,7 @@ MIN_GRACE_MS = 60_000
 async def min_grace_ms_is_at_least_5_s(s: Session) -> None:
     """If discovery contains the limit `min_grace_ms`, this limit is at least 5000."""
     answer = await s.wire.request("GET", "/v1")
-    least = answer.json.get("limits", {}).get("min_grace_ms", MIN_GRACE_MS)
+    least = s.server.limits.get("min_grace_ms", MIN_GRACE_MS)
     s.expect("TW-DSC-025", least >= 5000, "a min_grace_ms of at least 5000", least, at=answer)
 
 
@@ -53,7 +55,7 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     """A job with `on_disconnect: cancel` and `grace_ms: 0` is not cancelled before its last reader has been disconnected
     for `min_grace_ms`.
     """
-    least = s.server.discovery.json.get("limits", {}).get("min_grace_ms", MIN_GRACE_MS) / 1000
+    least = s.server.limits.get("min_grace_ms", MIN_GRACE_MS) / 1000
     sample = s.long_running_sample(1.0)
     body = sample.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", sample.submit_to, json=body, header=EVENT_STREAM) as stream:
@@ -65,10 +67,10 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
         "the response to the request that submits the job is not a stream with a Location",
     )
     job = Job(place.rpartition("/")[2], sample, stream.exchange)
-    ended = await s.read_until(job, lambda answer: answer.json.get("done"))
+    ended = await s.read_until(job, lambda answer: answer.members.get("done"))
     passed = asyncio.get_running_loop().time() - left
-    s.expect("TW-JOB-085", ended.json.get("status") == sample.ended or passed >= least,
-             f"the status {sample.ended}, because the grace period had not passed", ended.json.get("status"), at=ended)  # fmt: skip
+    s.expect("TW-JOB-085", ended.members.get("status") == sample.ended or passed >= least,
+             f"the status {sample.ended}, because the grace period had not passed", ended.members.get("status"), at=ended)  # fmt: skip
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
@@ -77,10 +79,10 @@ async def deadline_fails_unfinished_items(s: Session) -> None:
     sample = s.long_running_sample(30)
     deadline = 300 if sample.seconds >= 1 else 1
     job, history = await s.run_to_end(sample, deadline_ms=deadline)
-    done = history.of_type("done")[0].json
+    done = history.of_type("done")[0].members
     code = done.get("error", {}).get("code") if isinstance(done.get("error"), dict) else None
     s.expect("TW-JOB-070", done.get("status") == "failed", "failed", done.get("status"), at=history)
-    item = (await s.read(job)).json["state"]["items"][0]
+    item = s.items(await s.read(job))[0]
     s.expect(
         "TW-JOB-069",
         item.get("error", {}).get("code") == "deadline_exceeded",
@@ -101,7 +103,7 @@ async def deadline_fails_unfinished_items(s: Session) -> None:
         )
     quick = s.any_sample()
     _, control = await s.run_to_end(quick, deadline_ms=600_000)
-    status = control.of_type("done")[0].json.get("status")
+    status = control.of_type("done")[0].members.get("status")
     s.expect(
         "TW-JOB-069",
         status == quick.ended,

@@ -55,7 +55,7 @@ async def _wait_for_server(s: Session) -> None:
 
 
 async def _judge_token(s: Session, token: RecordedExchange) -> None:
-    url = token.json.get("url")
+    url = token.members.get("url")
     if token.status == 200 and isinstance(url, str):
         header = EVENT_STREAM | {"Authorization": None, "Cookie": None}
         opened = await s.wire.request("GET", resolve(token, url), header=header)
@@ -85,7 +85,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     """If the declared `durability` is above `process`, everything that the server sent survives a restart, and each job
     still ends.
     """
-    if s.server.discovery_body.get("durability") == "process":
+    if not s.server.survives_restarts:
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
         )
@@ -121,12 +121,12 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     first = rest.logged[0] if rest.logged else None
     new = first is not None and first.type == "snapshot"
     continues = first is not None and (key(first.id) or (0, 0))[0] == (key(seen[-1].id) or (0, 0))[0]
-    s.expect("TW-RES-035", continues or (new and first is not None and first.json.get("reason") in {"restart", "rewound"}),
+    s.expect("TW-RES-035", continues or (new and first is not None and first.members.get("reason") in {"restart", "rewound"}),
              "an event of the same epoch, or a snapshot whose reason is `restart` or `rewound`", contents(rest.logged[:1]), at=rest)  # fmt: skip
     where: dict[str, Any] = {"at": rest, "block": first}
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
     hello = rest.of_type("hello")
-    head = key(hello[0].json.get("head")) if hello and isinstance(hello[0].json, dict) else None
+    head = key(hello[0].members.get("head")) if hello and isinstance(hello[0].json, dict) else None
     s.expect("TW-FRM-060", head and head >= held, f"a head at or after {held}", head, at=rest)
     s.expect(
         "TW-RES-034",
@@ -135,7 +135,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         first and first.type,
         **where,
     )
-    if new and first is not None and first.json.get("reason") in {"restart", "rewound"}:
+    if new and first is not None and first.members.get("reason") in {"restart", "rewound"}:
         s.expect("TW-RES-033", held[0] < own[0] <= held[0] + 10_000, f"an epoch from {held[0] + 1} to {held[0] + 10_000}",
                  own[0], **where)  # fmt: skip
     s.expect(
@@ -147,11 +147,15 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     )
     whole = await s.stream(running, "0-0")
     await _judge_old_cursors(s, running, whole)
-    if new and first is not None and first.json.get("reason") == "restart":
+    if new and first is not None and first.members.get("reason") == "restart":
         begun = 1 + sum(_is_restart(block) for block in whole.logged)
-        attempt = (await s.read(running)).json.get("attempt")
+        attempt = (await s.read(running)).members.get("attempt")
         s.expect(
-            "TW-RES-037", attempt == begun or (begun < 2 <= attempt), f"attempt {begun}", attempt, at=rest
+            "TW-RES-037",
+            attempt == begun or (begun < 2 and isinstance(attempt, int) and attempt >= 2),
+            f"attempt {begun}",
+            attempt,
+            at=rest,
         )
     _judge_new_attempts(s, running, whole)
 
@@ -181,15 +185,13 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
             queued = new["status"] == "queued"
             s.expect("TW-RES-049", queued, "an item that starts again as queued", new, **where)
             if not continues:
-                retracted = not new["value"] or new["value"] == first["value"]
-                s.expect(
-                    "TW-RES-050", retracted, ("the initial value:", first["value"]), new["value"], **where
-                )
+                retracted = not new.get("value") or new.get("value") == first.get("value")
+                expected = ("the initial value:", first.get("value"))
+                s.expect("TW-RES-050", retracted, expected, new.get("value"), **where)
             elif "stable" not in old:
-                same = new["value"] == old["value"]
-                s.expect(
-                    "TW-RES-051", same, ("the value as it was logged:", old["value"]), new["value"], **where
-                )
+                same = new.get("value") == old.get("value")
+                expected = ("the value as it was logged:", old.get("value"))
+                s.expect("TW-RES-051", same, expected, new.get("value"), **where)
     return judged
 
 
@@ -198,7 +200,7 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
     """At an endpoint with `"on_restart": "continue"`, a job that runs again after a restart keeps the values of its
     unfinished items.
     """
-    if s.server.discovery_body.get("durability") == "process":
+    if not s.server.survives_restarts:
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
         )
@@ -219,7 +221,9 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
 
 
 def _is_restart(block: Block) -> bool:
-    return block.type == "snapshot" and isinstance(block.json, dict) and block.json.get("reason") == "restart"
+    return (
+        block.type == "snapshot" and isinstance(block.json, dict) and block.members.get("reason") == "restart"
+    )
 
 
 async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> None:
@@ -246,7 +250,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     """After a restart, idempotency keys still return their jobs, deleted jobs stay deleted, and ended items keep their
     values.
     """
-    if s.server.discovery_body.get("durability") == "process":
+    if not s.server.survives_restarts:
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
         )
@@ -257,23 +261,23 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     purged, _ = await s.run_to_end(sample)
     await s.wire.request("DELETE", purged.path)
     two = await s.submit(uneven) if (uneven := s.server.uneven_batch_sample()) else None
-    before = (await s.read_until(two, first_has_ended)).json if two else {}
+    before = s.items(await s.read_until(two, first_has_ended)) if two else []
     await _run_command(s, command)
     await _wait_for_server(s)
     if "list" in s.server.capabilities:
         listed = await s.wire.request("GET", "/v1/jobs?limit=1000")
-        ids = [each["id"] for each in listed.json.get("jobs", [])]
+        ids = [each["id"] for each in listed.members.get("jobs", [])]
         s.expect(
             "TW-OVR-024",
-            first.json.get("id") in ids,
+            first.members.get("id") in ids,
             "the job in the list of jobs",
             f"{listed.status}, {len(ids)} jobs",
             at=listed,
         )
     if header:
         again = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
-        s.expect("TW-OVR-024", again.json.get("id") == first.json.get("id"), f"the job {first.json.get('id')} for its idempotency key",
-                 f"{again.status} {again.json.get('id')}", at=again)  # fmt: skip
+        s.expect("TW-OVR-024", again.members.get("id") == first.members.get("id"), f"the job {first.members.get('id')} for its idempotency key",
+                 f"{again.status} {again.members.get('id')}", at=again)  # fmt: skip
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
         s.expect_refused(
             "TW-JOB-062", await s.read(purged), 410, "job_expired", "a job purged before the restart"
@@ -281,7 +285,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     if two is None or not before:
         return
     after = await s.read(two)
-    held = before["state"]["items"][0]
+    held = before[0]
     if s.expect(
         "TW-OVR-024",
         after.status == 200,
@@ -291,16 +295,16 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     ):
         for block in (await s.stream(two, "0-0")).logged:
             if _is_restart(block):
-                items = block.json["state"]["items"]
+                restarted = {"value": None, **block.json["state"]["items"][0]}
                 s.expect(
                     "TW-OVR-019",
-                    items[0] == held,
+                    restarted == held,
                     ("the same ended item as before:", held),
-                    items[0],
+                    restarted,
                     at=after,
                     block=block,
                 )
-        item = (await s.read(two)).json["state"]["items"][0]
+        item = s.items(await s.read(two))[0]
         s.expect("TW-OVR-019", item == held, ("an unchanged item after its end:", held), item, at=after)
 
 
@@ -312,7 +316,7 @@ async def expired_job_returns_410(s: Session) -> None:
     job, history = await s.run_to_end(sample)
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
     keyed = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
-    await s.history(Job(str(keyed.json.get("id")), sample, keyed))
+    await s.history(Job(str(keyed.members.get("id")), sample, keyed))
     await _run_command(s, command)
     if s.server.limits.get("tombstone_ttl_s", 0) < 1:
         s.skip_no_occasion("tombstone_ttl_s is 0")
@@ -359,14 +363,14 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
     sample, can = s.long_running_sample(20), s.server.capabilities
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
     first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
-    job = Job(str(first.json.get("id")), sample, first)
+    job = Job(str(first.members.get("id")), sample, first)
     if header:
         again = await other.request("POST", sample.submit_to, json=sample.body, header=header)
-        s.expect("TW-JOB-028", again.json.get("id") == job.id, f"the job {job.id} for its idempotency key", f"{again.status} {again.json.get('id')}",
+        s.expect("TW-JOB-028", again.members.get("id") == job.id, f"the job {job.id} for its idempotency key", f"{again.status} {again.members.get('id')}",
                  at=again)  # fmt: skip
     if "list" in can:
         listed = await other.request("GET", "/v1/jobs?limit=1000")
-        ids = [each["id"] for each in listed.json.get("jobs", [])]
+        ids = [each["id"] for each in listed.members.get("jobs", [])]
         s.expect(
             "TW-DEP-006",
             job.id in ids,
@@ -381,7 +385,7 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
                  at=stream.exchange)  # fmt: skip
     if "stream_tokens" in can:
         token = await s.wire.request("POST", f"{job.path}/stream-token")
-        place = urlsplit(resolve(token, str(token.json.get("url"))))
+        place = urlsplit(resolve(token, str(token.members.get("url"))))
         bare = EVENT_STREAM | {"Authorization": None}
         opened = await other.request("GET", f"{job.events}?{place.query}", header=bare)
         s.expect(
@@ -413,7 +417,7 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
             async with s.follow(job, cursor, wire=other) as there:
                 await there.until(lambda now: now.logged)
                 first = there.exchange.logged[0] if there.exchange.logged else None
-                rewound = first and first.type == "snapshot" and first.json.get("reason") == "rewound"
+                rewound = first and first.type == "snapshot" and first.members.get("reason") == "rewound"
                 s.expect("TW-RES-045", first and not rewound, f"the events after {cursor}, an id that another replica had sent",
                          "a snapshot with the reason `rewound`" if rewound else there.exchange.status, at=there.exchange, block=first)  # fmt: skip
 

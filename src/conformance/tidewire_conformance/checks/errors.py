@@ -4,8 +4,9 @@ import re
 from typing import Any
 
 from tidewire_conformance import specification
-from tidewire_conformance.judging.state_history import job_bodies
+from tidewire_conformance.judging.state_history import items_of, job_bodies
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.strict_json import compact
@@ -32,12 +33,12 @@ async def errors_are_valid_problem_documents(s: Session) -> None:
                 repr(each.body[:200]),
                 at=each,
             ):
-                s.expect("TW-ERR-003", each.json.get("status") == each.status, f"the member status {each.status}",
-                         each.json.get("status"), at=each)  # fmt: skip
+                s.expect("TW-ERR-003", each.members.get("status") == each.status, f"the member status {each.status}",
+                         each.members.get("status"), at=each)  # fmt: skip
                 found.append((each.json, None))  # type: ignore[arg-type]
         found += [(item["error"], None) for item in _items(each) if "error" in item]  # type: ignore[misc]
         for problem, block in found:
-            violation = specification.schema_violation("problem", problem)
+            violation = schema_violation("problem", problem)
             if not s.expect(
                 "TW-ERR-001",
                 not violation,
@@ -64,7 +65,7 @@ async def errors_are_valid_problem_documents(s: Session) -> None:
 
 
 def _items(each: RecordedExchange) -> list[dict[str, Any]]:
-    return [item for body in job_bodies(each) for item in body.get("state", {}).get("items", [])]
+    return [item for body in job_bodies(each) for item in items_of(body)]
 
 
 @check("TW-JOB-005", whole_run=True)
@@ -88,7 +89,7 @@ async def retryable_errors_have_retry_after(s: Session) -> None:
         seconds = each.response_header("retry-after")
         whole = re.fullmatch(r"[1-9][0-9]{0,8}", seconds)
         s.expect("TW-ERR-006", whole, "a Retry-After of at least 1", seconds, at=each)
-        wait = each.json.get("retry_after_ms") if isinstance(each.json, dict) else None
+        wait = each.members.get("retry_after_ms") if isinstance(each.json, dict) else None
         sound = type(wait) is int and (not whole or wait <= 1000 * int(seconds))
         s.expect("TW-ERR-007", sound, f"retry_after_ms of at most {seconds} s", wait, at=each)
 

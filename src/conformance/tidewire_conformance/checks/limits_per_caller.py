@@ -133,7 +133,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
             f"{theirs.status} {theirs.code}",
             at=theirs,
         )
-        await other.request("POST", f"/v1/jobs/{theirs.json.get('id')}/cancel")
+        await other.request("POST", f"/v1/jobs/{theirs.members.get('id')}/cancel")
     if s.hooks.origin:
         # A different layer of the server may reject this request. That response needs CORS headers, too.
         late = await s.wire.request(

@@ -4,17 +4,20 @@ import base64
 import math
 from typing import Any
 
-from tidewire_conformance import specification
 from tidewire_conformance.checks.generation import (
     LOGPROBS,
     MAX_TOKENS,
-    generate,
     generated,
     generation,
+    is_number_or_null,
+    judgeable,
     max_top,
 )
+from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import Job, Session
+from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 TOKEN_COLUMNS = (
@@ -30,6 +33,54 @@ TOKEN_COLUMNS = (
 )
 """Members of a generated value that have one entry for each token (section 8.2)."""
 TOP_LOGPROBS = 5
+DEFAULT_DECIMALS = 4
+"""Number of decimals of log-probabilities if a request does not contain `logprob_decimals` (section 8.1)."""
+ARITHMETIC_TOLERANCE = 1e-3
+"""Tolerance for floating-point errors in a log-probability or in a sum of probabilities.
+
+Two runs of the same model can differ by such an error, because the order of a sum depends on the other jobs in a batch.
+"""
+MAX_EXPONENT = 100.0
+"""Greatest exponent that the suite computes, because that of a positive number could overflow."""
+GAP_TOLERANCE = 1e-2
+"""Tolerance for floating-point errors in the difference of two log-probabilities that are divided by a temperature."""
+
+
+def decimals_of(generation_input: Any) -> int:
+    """Return the number of decimals of the log-probabilities for an input of a text generation."""
+    found = generation_input.get("logprob_decimals") if isinstance(generation_input, dict) else None
+    return found if type(found) is int and 0 <= found <= 9 else DEFAULT_DECIMALS
+
+
+def rounding_error(decimals: int) -> float:
+    """Return the largest difference between a log-probability and its value rounded to a number of decimals."""
+    return 0.5 * 10.0**-decimals
+
+
+def max_sum(decimals: int) -> float:
+    """Return the largest sum of the probabilities of different tokens that is correct except for rounding (TW-GEN-029).
+
+    Rounding to d decimals increases a log-probability by at most h = 10^-d / 2, so it multiplies each probability by at
+    most e^h. The exact probabilities sum to at most 1, and the rounded ones therefore to at most e^h.
+    """
+    return math.exp(rounding_error(decimals)) + ARITHMETIC_TOLERANCE
+
+
+def max_difference(decimals: int) -> float:
+    """Return the largest difference between two log-probabilities that are equal except for rounding.
+
+    If both exact values are equal up to a floating-point error, each of them is rounded by at most 10^-d / 2.
+    """
+    return 2 * rounding_error(decimals) + ARITHMETIC_TOLERANCE
+
+
+def differs(one: Any, other: Any, decimals: int) -> bool:
+    """Whether two lists of log-probabilities differ by more than rounding. A list may contain null, or further lists."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) != len(other) or any(map(differs, one, other, [decimals] * len(one)))
+    if not isinstance(one, int | float) or not isinstance(other, int | float):
+        return bool(one != other)
+    return abs(one - other) > max_difference(decimals)
 
 
 @check("TW-GEN-011", "TW-GEN-013", "TW-GEN-029", "TW-GEN-030", needs=LOGPROBS, whole_run=True)
@@ -37,22 +88,43 @@ async def token_columns_stay_aligned(s: Session) -> None:
     """After each event, all lists with one entry per token have the same length. The candidates are in descending order
     of probability.
     """
+    decimals = _decimals_of_jobs(s)
     for step in s.histories().steps:
         if step.after is None:
             continue
         for item in step.after.value["items"]:
-            value = item["value"]
+            value = item.get("value")
             if isinstance(value, dict) and "finish_reason" in value:
-                lengths = {name: len(value[name]) for name in TOKEN_COLUMNS if name in value}
+                lengths = {
+                    name: len(value[name]) if isinstance(value[name], list) else "not a list"
+                    for name in TOKEN_COLUMNS
+                    if name in value
+                }
                 s.expect("TW-GEN-011", len(set(lengths.values())) <= 1, "lists of equal length", lengths,
                          at=step.exchange, block=step.block)  # fmt: skip
                 cut = _truncated(step.block.json)
                 s.expect("TW-GEN-013", "text" not in cut or "token_ids" not in value or "token_ids" in cut,
                          "lists of tokens that are truncated together with the text", sorted(cut), at=step.exchange,
                          block=step.block)  # fmt: skip
-                pairs = zip(value.get("top_ids", ()), value.get("top_logprobs", ()), strict=False)
-                for ids, found in pairs if step.block.type == "done" else ():
-                    _judge_candidates(s, ids, found, step.exchange)
+                columns = [
+                    value[name] for name in ("top_ids", "top_logprobs") if isinstance(value.get(name), list)
+                ]
+                pairs = zip(*columns, strict=False) if len(columns) == 2 and step.block.type == "done" else ()
+                for ids, found in pairs:
+                    _judge_candidates(s, ids, found, decimals.get(step.job, DEFAULT_DECIMALS), step.exchange)
+
+
+def _decimals_of_jobs(s: Session) -> dict[str, int]:
+    """Return the number of decimals for each job of the run. If the inputs of a job differ, the lowest number counts."""
+    found: dict[str, int] = {}
+    for exchange in s.wire.record:
+        sent = strict_json.read(exchange.sent).value if exchange.method == "POST" and exchange.sent else None
+        if isinstance(sent, dict) and (job := job_of(exchange)):
+            inputs = sent["inputs"] if isinstance(sent.get("inputs"), list) else [sent.get("input")]
+            shared = sent["shared"] if isinstance(sent.get("shared"), dict) else {}
+            wholes = ({**shared, **each} if isinstance(each, dict) else each for each in inputs)
+            found[job] = min(map(decimals_of, wholes), default=DEFAULT_DECIMALS)
+    return found
 
 
 def _truncated(data: Any) -> set[str]:
@@ -61,7 +133,10 @@ def _truncated(data: Any) -> set[str]:
     return {str(op[1]).rpartition("/")[2] for op in ops if op and op[0] == "t" and op[2]}
 
 
-def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at: RecordedExchange) -> None:
+def _judge_candidates(s: Session, ids: Any, found: Any, decimals: int, at: RecordedExchange) -> None:
+    numbers = all(isinstance(row, list) and all(map(is_number_or_null, row)) for row in (ids, found))
+    if not s.expect("TW-GEN-011", numbers, "lists of numbers", [ids, found], at=at):
+        return
     s.expect(
         "TW-GEN-011", len(ids) == len(found), f"{len(ids)} log-probabilities of candidates", len(found), at=at
     )
@@ -72,8 +147,16 @@ def _judge_candidates(s: Session, ids: list[int], found: list[float | None], at:
     ]
     s.expect("TW-GEN-030", len(set(ids)) == len(ids), "no candidate twice", ids, at=at)
     s.expect("TW-GEN-030", all(one != other for _, one, other in equal), "no candidate twice", ids, at=at)
-    whole = sum(math.exp(each) for each in found if each is not None)
-    s.expect("TW-GEN-029", whole <= 1 + 1e-3, "probabilities that sum to at most 1", round(whole, 5), at=at)
+    _judge_sum(s, found, decimals, at)
+
+
+def _judge_sum(s: Session, found: list[float | None], decimals: int, at: RecordedExchange) -> float:
+    """Judge the sum of the probabilities of different tokens, and return the sum."""
+    whole = sum(math.exp(min(each, MAX_EXPONENT)) for each in found if each is not None)
+    most = max_sum(decimals)
+    s.expect("TW-GEN-029", whole <= most, f"probabilities that sum to at most 1, or to {most:.5g} if rounded to {decimals} decimals",
+             round(whole, 5), at=at)  # fmt: skip
+    return whole
 
 
 @check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
@@ -234,13 +317,14 @@ async def ranks_match_candidate_positions(s: Session) -> None:
     value, history = await generated(
         s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * MAX_TOKENS
     )
-    for token, ids, found, rank in zip(value["token_ids"], value["top_ids"], value["top_logprobs"], value["ranks"],
-                                       strict=True):  # fmt: skip
+    columns = (value[name] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "ranks"))
+    for token, logprob, ids, found, rank in zip(*columns, strict=True):
+        # A chosen token that is not a candidate may have the same log-probability as the last candidate.
         place = ids.index(token) if token in ids else top
         tied = token in ids and 0 < rank <= place and found[rank - 1] == found[place]
         s.expect(
             "TW-GEN-033",
-            rank > top if place == top else rank == place + 1 or tied,
+            rank > top or found[-1:] == [logprob] if place == top else rank == place + 1 or tied,
             f"rank {place + 1}",
             rank,
             at=history,
@@ -253,13 +337,14 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     top = min(max_top(s), 20)
     if top < 2:
         s.skip_untested(f"max_top is {top}")
+    decimals = decimals_of(generation(s).inputs[0])
     many, history = await generated(s, top_logprobs=top, temperature=0)
     few, _ = await generated(s, top_logprobs=2, temperature=0)
-    s.expect("TW-GEN-022", many["top_logprobs"][0][:2] == few["top_logprobs"][0], "the same log-probabilities for two candidates as for a larger number of candidates",
+    same = not differs(many["top_logprobs"][0][:2], few["top_logprobs"][0], decimals)
+    s.expect("TW-GEN-022", same, "the same log-probabilities for two candidates as for a larger number of candidates",
              [few["top_logprobs"][0], many["top_logprobs"][0][:2]], at=history)  # fmt: skip
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
-        whole = sum(math.exp(each) for each in found if each is not None)
-        s.expect("TW-GEN-029", whole <= 1 + 1e-3, "a sum of at most 1", round(whole, 5), at=history)
+        whole = _judge_sum(s, found, decimals, history)
         s.expect("TW-GEN-022", whole > 1e-6, "log-probabilities in nats", round(whole, 8), at=history)
         s.expect("TW-GEN-031", ids[:2] == first, f"{ids[:2]}", first, at=history)
 
@@ -269,19 +354,16 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
     """Temperature and other sampling members change the `processed` log-probabilities of the first token, but not the
     `raw` ones.
     """
+    decimals = decimals_of(generation(s).inputs[0])
     found: dict[tuple[str, float], Any] = {}
     for mode in ("raw", "processed"):
         for temperature in (0.5, 2.0):
             members = {"top_logprobs": 2, "max_tokens": 1, "temperature": temperature, "logprobs_mode": mode}
-            job = await generate(s, **members)
-            history = await s.history(job)
-            item = (await s.read(job)).json["state"]["items"][0]
-            if item["status"] != "succeeded":
-                s.skip_unless(False, f"logprobs_mode {mode}: {item}")
-            found[mode, temperature] = item["value"]["top_logprobs"][0]
+            value, history = await generated(s, **members)
+            found[mode, temperature] = value["top_logprobs"][0]
     s.expect(
         "TW-GEN-025",
-        found["raw", 0.5] == found["raw", 2.0],
+        not differs(found["raw", 0.5], found["raw", 2.0], decimals),
         f"{found['raw', 0.5]} at every temperature",
         found["raw", 2.0],
         at=history,
@@ -292,12 +374,15 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
         if answer.status != 201:
             continue  # the endpoint does not support the member
         history = await s.history(Job(answer.json["id"], sample, answer))
-        item = (await s.wire.request("GET", f"/v1/jobs/{answer.json['id']}")).json["state"]["items"][0]
-        s.expect("TW-GEN-025", item["value"]["top_logprobs"][:1] == [found["raw", 2.0]], f"{found['raw', 2.0]}, unchanged by {member}",
-                 item["value"]["top_logprobs"], at=history)  # fmt: skip
+        item = s.items(await s.wire.request("GET", f"/v1/jobs/{answer.json['id']}"))[0]
+        rows = judgeable(s, item["value"], {"top_logprobs": 2})["top_logprobs"]
+        s.expect("TW-GEN-025", not differs(rows[:1], [found["raw", 2.0]], decimals), f"{found['raw', 2.0]}, unchanged by {member}",
+                 rows, at=history)  # fmt: skip
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
-    gaps = [each[0] - each[1] for each in (cold, hot, raw) if None not in each]
-    s.expect("TW-GEN-026", len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) < 1e-2 and abs(gaps[1] - gaps[2] / 2) < 1e-2),
+    gaps = [each[0] - each[1] for each in (cold, hot, raw) if len(each) == 2 and None not in each]
+    # Four rounded numbers: the two of the raw gap count twice at a temperature of 0.5.
+    most = 6 * rounding_error(decimals) + GAP_TOLERANCE
+    s.expect("TW-GEN-026", len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) <= most and abs(gaps[1] - gaps[2] / 2) <= most),
              "gaps between the raw log-probabilities of two candidates, divided by the temperature", gaps, at=history)  # fmt: skip
 
 
@@ -308,17 +393,22 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
     The temperature does not change the log-probabilities of the prompt.
     """
     found = []
+    decimals = decimals_of(generation(s).inputs[0])
     for temperature in (0.3, 1.7):
         value, history = await generated(
             s, prompt_logprobs=2, temperature=temperature, logprobs_mode="processed"
         )
         if not value.get("prompt_token_ids"):
             s.inconclusive("the prompt of the example has no tokens")
-        first = value["prompt_logprobs"][0], value["prompt_top_logprobs"][0]
+        columns: list[Any] = [value.get("prompt_logprobs"), value.get("prompt_top_logprobs")]
+        sound = all(isinstance(each, list) and each for each in columns)
+        if not s.expect("TW-GEN-020", sound, "one element for each token of the prompt", columns, at=history):
+            return
+        first = columns[0][0], columns[1][0]
         s.expect("TW-GEN-020", first == (None, []), "null and []", first, at=history)
-        found.append(value["prompt_logprobs"])
-        for row in value["prompt_top_logprobs"][1:]:
-            known = [each for each in row if each is not None]
+        found.append(columns[0])
+        for row in (each for each in columns[1][1:] if isinstance(each, list)):
+            known = [each for each in row if isinstance(each, int | float)]
             s.expect(
                 "TW-GEN-030",
                 known == sorted(known, reverse=True),
@@ -328,7 +418,7 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
             )
     s.expect(
         "TW-GEN-027",
-        found[0] == found[1],
+        not differs(found[0], found[1], decimals),
         "raw log-probabilities, independent of the temperature",
         found[1],
         at=history,
@@ -348,7 +438,7 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     if not s.expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link, at=endpoint.described):
         return
     answer = await s.wire.request("GET", resolve(endpoint.described, link))
-    violation = specification.schema_violation("vocabulary", answer.json)
+    violation = schema_violation("vocabulary", answer.json)
     if not s.expect(
         "TW-GEN-037",
         answer.status == 200 and not violation,
@@ -384,12 +474,17 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
         at=other,
     )
     value, history = await generated(s, logprobs=True)
-    tokens, special = answer.json["tokens"], set(answer.json.get("special", ()))
-    spelled = b"".join(base64.b64decode(tokens[each]) for each in value["token_ids"] if each not in special)
     s.expect(
         "TW-GEN-038",
-        spelled.startswith(value["text"].encode()),
+        (spelled := _spelled(answer.members, value["token_ids"])).startswith(value["text"].encode()),
         f"bytes that begin with {value['text']!r}",
         repr(spelled),
         at=history,
     )
+
+
+def _spelled(vocabulary: dict[str, Any], ids: list[Any]) -> bytes:
+    """Return the bytes of these tokens, without special tokens and without ids that the vocabulary does not contain."""
+    tokens, special = vocabulary["tokens"], vocabulary.get("special", [])
+    known = [each for each in ids if type(each) is int and 0 <= each < len(tokens) and each not in special]
+    return b"".join(base64.b64decode(tokens[each]) for each in known)

@@ -70,7 +70,7 @@ async def two_anonymous_callers(s: Session, sample: SampleRequest) -> tuple[Wire
     job = await submit_anonymously(s, first, sample)
     discovery = await first.request("GET", "/v1")
     s.skip_unless(discovery.status == 200, f"{discovery} returned {discovery.status} {discovery.code}")
-    if "list" in discovery.json.get("capabilities", ()):
+    if "list" in discovery.members.get("capabilities", ()):
         s.skip_no_occasion("the server lists the jobs of anonymous callers, so all of them are one user")
     if not _reaches_from_second_address(s):
         s.skip_untested(
@@ -142,7 +142,7 @@ async def other_principals_jobs_look_unknown(s: Session) -> None:
     key = {"Idempotency-Key": secrets.token_hex(16)}
     first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=key)
     second = await other.request("POST", sample.submit_to, json=sample.body, header=key)
-    s.expect("TW-JOB-026", second.status == 201 and second.json.get("id") != first.json.get("id"), "a new job for another principal",
+    s.expect("TW-JOB-026", second.status == 201 and second.members.get("id") != first.members.get("id"), "a new job for another principal",
              f"{second.status} {second.code}", at=second)  # fmt: skip
 
 
@@ -177,7 +177,7 @@ async def list_contains_only_the_callers_jobs(s: Session) -> None:
     other = other_principal(s)
     job = await s.submit(s.any_sample())
     lists = [await wire.request("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
-    mine, theirs = ([entry["id"] for entry in each.json.get("jobs", [])] for each in lists)
+    mine, theirs = ([entry["id"] for entry in each.members.get("jobs", [])] for each in lists)
     shown = f"{lists[0].status} {lists[0].code}, {len(mine)} jobs"
     s.expect("TW-JOB-046", job.id in mine, f"{job.id} in its owner's list", shown, at=lists[0])
     s.expect(

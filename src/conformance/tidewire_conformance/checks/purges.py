@@ -44,8 +44,8 @@ async def purge_sends_done_to_readers(s: Session) -> None:
     if done and sample.endpoint == "tidewire.script":
         s.expect(
             "TW-JOB-060",
-            done[0].json.get("status") == "cancelled",
+            done[0].members.get("status") == "cancelled",
             "cancelled",
-            done[0].json.get("status"),
+            done[0].members.get("status"),
             at=last,
         )

@@ -32,7 +32,7 @@ async def oversized_state_fails_the_job(s: Session) -> None:
         )
     sample = s.script_sample({"bytes": limit + 1})
     _, history = await s.run_to_end(sample)
-    done = history.of_type("done")[0].json
+    done = history.of_type("done")[0].members
     s.expect(
         "TW-FRM-050",
         done.get("error", {}).get("code") == "state_too_large",
@@ -55,7 +55,7 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
     job, history = await s.run_to_end(sample)
     longest = max((len(block.data) for block in history.of_type("message")), default=0)
     s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)
-    value = (await s.read(job)).json["state"]["items"][0]["value"]
+    value = s.items(await s.read(job))[0]["value"]
     s.expect(
         "TW-FRM-049",
         isinstance(value, str) and len(value) == size,

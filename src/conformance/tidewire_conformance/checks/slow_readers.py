@@ -27,8 +27,11 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
             or not _names_base(step.block.json)
         ):
             continue
-        known = [parts.get((step.job, (own[0], seq))) for seq in range(step.block.json["on"] + 1, own[1] + 1)]
-        if len(known) < 2 or None in known:
+        seqs = range(step.block.json["on"] + 1, own[1] + 1)
+        if not 2 <= len(seqs) <= len(parts):
+            continue
+        known = [parts.get((step.job, (own[0], seq))) for seq in seqs]
+        if None in known:
             continue
         paths = {path for each in known if each for path in each}
         wanted = {path for path in paths if isinstance(apply_diffs.find(step.after.value, path), str)}
@@ -43,14 +46,15 @@ def _names_base(data: Any) -> bool:
 
 def _checked_texts(data: Any) -> set[str]:
     """Return the paths of the texts whose length and CRC-32 a diff contains."""
-    found = data.get("check", ()) if isinstance(data, dict) else ()
-    return {str(each[0]) for each in found if isinstance(each, list) and len(each) == 3}
+    found = data.get("check") if isinstance(data, dict) else None
+    checks = found if isinstance(found, list) else []
+    return {str(each[0]) for each in checks if isinstance(each, list) and len(each) == 3}
 
 
 @check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
 async def slow_reader_does_not_delay_others(s: Session) -> None:
     """A reader that stops reading delays neither the job nor other readers. The server does not disconnect the reader."""
-    piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
+    piece = max(1, min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024))
     count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
     steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
     sample = s.server.script_sample(*steps) if count * piece > 2**20 else None

@@ -62,7 +62,7 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
         head = history.logged[-2].id
         s.expect("TW-JOB-081", first is None or first.id == head, f"a snapshot with the id {head} for the cursor {cursor}", first and first.id,
                  at=answer, block=first)  # fmt: skip
-        reason_seen = first.json.get("reason") if first and isinstance(first.json, dict) else answer.status
+        reason_seen = first.members.get("reason") if first and isinstance(first.json, dict) else answer.status
         s.expect(
             "TW-JOB-081",
             reason_seen == reason,

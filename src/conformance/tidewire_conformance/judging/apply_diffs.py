@@ -255,6 +255,7 @@ def verify(state: State, checks: Any, requirement: str) -> None:
     Raises:
         InvalidDiffError: A check is malformed or does not hold.
     """
+    _require(isinstance(checks, list), requirement, f"{checks!r} is not an array of checks")
     for check in checks:
         _require(isinstance(check, list) and len(check) in {2, 3}, requirement, f"{check!r} is not a check")
         path, n, *crc = check
@@ -279,8 +280,15 @@ def verify(state: State, checks: Any, requirement: str) -> None:
 
 
 def digest(items: Any) -> str:
-    """Return the digest of the items of a job (section 5.7)."""
-    return hashlib.sha256(rfc8785.dumps(items)).hexdigest()[:16]
+    """Return the digest of the items of a job (section 5.7).
+
+    Raises:
+        InvalidDiffError: The items contain a number or a text that has no digest, such as NaN.
+    """
+    try:
+        return hashlib.sha256(rfc8785.dumps(items)).hexdigest()[:16]
+    except (rfc8785.CanonicalizationError, UnicodeError) as error:
+        raise InvalidDiffError("TW-DIF-055", f"the items have no digest: {error}") from None
 
 
 def end_of(items: Sequence[str]) -> str:

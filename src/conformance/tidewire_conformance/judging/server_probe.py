@@ -8,9 +8,11 @@ this endpoint if the server has it.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
+from tidewire_conformance.schema_violations import usable, violation_of
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
@@ -26,6 +28,8 @@ MIN_OBSERVABLE_SECONDS: Final = 0.2
 MIN_GROWTH_EVENTS: Final = 5
 """Minimum number of logged events of a job whose stream a check interrupts between events."""
 
+MAX_HEARTBEAT: Final = 15.0
+"""Longest permitted heartbeat interval, in seconds (TW-FRM-071)."""
 LONG_TOKENS: Final = 256
 """Number of tokens of a text generation that runs long enough to be observed."""
 LONG_SECONDS: Final = 30.0
@@ -66,7 +70,7 @@ class SampleRequest:
         return SampleRequest(self.endpoint, self.submit_to, {"inputs": [*values], **more}, seconds)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Endpoint:
     """Endpoint of the server, with its description."""
 
@@ -74,10 +78,19 @@ class Endpoint:
     described: RecordedExchange
     submit_to: str
 
-    @property
+    @cached_property
     def description(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.described.json
+        """Description of the endpoint, without the members that violate the schema. Any member may be absent."""
+        found: dict[str, Any] = usable("endpoint", self.described.json)
         return found
+
+    def input_violation(self, value: Any) -> str:
+        """Say why a value violates the `input_schema`. The text is empty if it does not."""
+        return violation_of(self.description.get("input_schema", {}), value)
+
+    def value_violation(self, value: Any) -> str:
+        """Say why a value violates the `value_schema`. The text is empty if it does not."""
+        return violation_of(self.description.get("value_schema", {}), value)
 
     def capability(self, name: str) -> Any:
         """Return a capability that the endpoint declares. The result is None or false if it is not declared."""
@@ -105,9 +118,10 @@ class Server:
     rejected_examples: list[tuple[str, RecordedExchange]] = field(default_factory=list)
     """Examples that the server rejected, each with the name of the endpoint and the recorded exchange."""
 
-    @property
+    @cached_property
     def discovery_body(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.discovery.json
+        """Discovery document, without the members that violate the schema. Any member may be absent."""
+        found: dict[str, Any] = usable("discovery", self.discovery.json)
         return found
 
     @property
@@ -116,8 +130,14 @@ class Server:
 
     @property
     def limits(self) -> dict[str, int]:
-        found: dict[str, int] = self.discovery_body.get("limits", {})
-        return found
+        # The schema accepts 64.0 as an integer, and limits of later versions may be of any type.
+        declared = self.discovery_body.get("limits", {})
+        return {name: int(value) for name, value in declared.items() if isinstance(value, int | float)}
+
+    @property
+    def survives_restarts(self) -> bool:
+        """Whether the server declares that jobs survive a restart."""
+        return self.discovery_body.get("durability") in {"host", "replicated"}
 
     @property
     def has_script(self) -> bool:
@@ -125,8 +145,9 @@ class Server:
 
     @property
     def heartbeat(self) -> float:
-        """Heartbeat interval in seconds."""
-        return float(self.discovery_body.get("heartbeat_ms", 15_000)) / 1000
+        """Heartbeat interval in seconds, at most `MAX_HEARTBEAT`."""
+        declared: float = self.discovery_body.get("heartbeat_ms", 1000 * MAX_HEARTBEAT)
+        return min(declared / 1000, MAX_HEARTBEAT)
 
     # ---- sample requests by the properties of their jobs -------------------------------------------------------------
 
@@ -210,8 +231,13 @@ class Server:
         return replace(found, seconds=LONG_SECONDS)
 
     def logprobs_sample(self) -> SampleRequest | None:
-        """Return a request for an endpoint that returns log-probabilities, or None."""
-        return self._find_sample(lambda sample: bool(self.endpoints[sample.endpoint].capability("logprobs")))
+        """Return a request for an endpoint that returns log-probabilities, with an input that is an object, or None."""
+        return self._find_sample(
+            lambda sample: (
+                bool(self.endpoints[sample.endpoint].capability("logprobs"))
+                and isinstance(sample.inputs[0], dict)
+            )
+        )
 
     def _find_sample(
         self, holds: Callable[[SampleRequest], bool], *, longest: bool = False
@@ -260,13 +286,9 @@ async def probe(
         )
     server = Server(discovery)
     wanted = set(only)
-    listed = [
-        each
-        for each in discovery_body.get("endpoints", ())
-        if not wanted or each.get("name") in wanted | {SCRIPT}
-    ]
-    for each in listed:
-        await _describe(wire, server, each)
+    for each in server.discovery_body.get("endpoints", ()):
+        if "name" in each and (not wanted or each["name"] in wanted | {SCRIPT}):
+            await _describe(wire, server, each)
     before_examples(server)
     for endpoint in server.endpoints.values():
         own = [example for name, example in cli_examples if name == endpoint.name]
@@ -304,12 +326,13 @@ def _discovery_hint(discovery: RecordedExchange) -> str:
 
 
 async def _describe(wire: Wire, server: Server, listed: dict[str, Any]) -> None:
-    name = str(listed.get("name", ""))
-    href = listed.get("href")
-    place = resolve(server.discovery, href) if isinstance(href, str) else f"/v1/endpoints/{quote(name)}"
-    described = await wire.request("GET", place)
+    name, own = listed["name"], f"/v1/endpoints/{quote(listed['name'])}"
+    try:
+        described = await wire.request("GET", resolve(server.discovery, listed.get("href", own)))
+    except IncompleteResponseError:
+        return  # A check requests the description again, and reports this.
     if described.status == 200 and isinstance(described.json, dict):
-        server.endpoints[name] = Endpoint(name, described, f"/v1/endpoints/{quote(name)}/jobs")
+        server.endpoints[name] = Endpoint(name, described, f"{own}/jobs")
 
 
 async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: Any) -> None:

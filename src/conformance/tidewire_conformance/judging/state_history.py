@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State
+from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
@@ -16,9 +17,9 @@ Key = tuple[int, int]
 """Event id as a pair of its epoch and its sequence number."""
 
 
-def key(name: str | None) -> Key | None:
+def key(name: Any) -> Key | None:
     """Parse an event id into its epoch and its sequence number. Returns None if the id is not valid."""
-    epoch, _, seq = (name or "").partition("-")
+    epoch, _, seq = name.partition("-") if isinstance(name, str) else ("", "", "")
     sound = all(part.isascii() and part.isdigit() and len(part) <= 15 for part in (epoch, seq))
     return (int(epoch), int(seq)) if sound else None
 
@@ -34,6 +35,8 @@ class Step(NamedTuple):
     after: State | None
     error: InvalidDiffError | None
     """Error that says why the event does not apply, or None if it applies."""
+    violation: str = ""
+    """Violations of the schema by the state after the event. If there are any, `after` is None."""
 
     @property
     def epoch(self) -> int:
@@ -53,6 +56,7 @@ class Histories:
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[str, str], State] = {}
+        self._judged: dict[tuple[str, str | None, str], tuple[Any, str]] = {}
         self.streams: list[tuple[RecordedExchange, list[Step]]] = []
         for exchange in self.record:
             self._remember_states(exchange)
@@ -68,23 +72,35 @@ class Histories:
         """Remember the states in the job resources that a response contains."""
         for body in job_bodies(exchange):
             if "state" in body and body.get("done") is None and isinstance(body.get("columns"), list):
-                state = State(body["state"], tuple(body["columns"]))
-                self._known.setdefault((str(body.get("id")), str(body.get("cursor"))), state)
+                place = str(body.get("id")), str(body.get("cursor"))
+                if not schema_violation("state", body["state"]):
+                    self._known.setdefault(place, State(body["state"], tuple(body["columns"])))
 
     def _steps(self, exchange: RecordedExchange) -> Iterator[Step]:
         job = job_of(exchange)
         held = self._known.get((job, exchange.cursor))
         place = key(exchange.cursor)
+        before = held
         for block in exchange.logged:
-            before, fault = held, None
+            fault = None
             try:
                 held = _applied(block, held, place)
             except InvalidDiffError as error:
                 held, fault = None, error
+            violation = "" if held is None else self._violation((job, block.id, block.type), held.value)
             place = key(block.id)
-            if held is not None and block.type != "done":
-                self._known.setdefault((job, block.id or ""), held)
-            yield Step(job, exchange, block, before, held, fault)
+            # The next event is applied even to an invalid state, but no check reads an invalid state.
+            after = None if violation else held
+            if after is not None and block.type != "done":
+                self._known.setdefault((job, block.id or ""), after)
+            yield Step(job, exchange, block, before, after, fault, violation)
+            before = after
+
+    def _violation(self, place: tuple[str, str | None, str], state: Any) -> str:
+        """Validate a state. Most states occur in several streams, so the result for each event is kept."""
+        if place not in self._judged or self._judged[place][0] != state:
+            self._judged[place] = state, schema_violation("state", state)
+        return self._judged[place][1]
 
 
 def _applied(block: Block, held: State | None, place: Key | None) -> State | None:
@@ -117,6 +133,24 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     return None
 
 
+def log_fault(exchange: RecordedExchange) -> str:
+    """Say why a stream from the cursor `0-0` is not a log from which a reader can resume. The text is empty if it is.
+
+    Checks of single requirements start from a sound log. If the log of every job has the same fault, only the checks of
+    the log report it, and not every check that reads a log.
+    """
+    if not all(block.reading.is_json for block in exchange.events):
+        return "an event has data that is not JSON"
+    ids = [key(block.id) for block in exchange.logged]
+    known = [each for each in ids if each is not None]
+    if len(known) < max(2, len(ids)) or known != sorted({*known}):
+        return f"the ids {[block.id for block in exchange.logged][:8]} do not rise"
+    if exchange.logged[0].type != "snapshot":
+        return "the log does not begin with a snapshot"
+    steps = [step for _, found in Histories([exchange]).streams for step in found]
+    return next((str(step.error or step.violation) for step in steps if step.error or step.violation), "")
+
+
 def job_of(exchange: RecordedExchange) -> str:
     """Return the id of the job that a request is about, or an empty string if the request is not about a job."""
     place = exchange.response_header("location") if exchange.method == "POST" else ""
@@ -125,10 +159,17 @@ def job_of(exchange: RecordedExchange) -> str:
 
 
 def job_bodies(exchange: RecordedExchange) -> Iterator[dict[str, Any]]:
-    """Yield the job resources that the body of a response contains."""
+    """Yield the job resources that the body of a response contains. Each of them has an `id` that is a string."""
     about_jobs = "/v1/jobs" in exchange.path or exchange.path.endswith("/jobs")
     if not (about_jobs and exchange.is_whole and 200 <= exchange.status < 300 and not exchange.is_stream):
         return
     body = exchange.json
     found = body.get("jobs", [body]) if isinstance(body, dict) else []
-    yield from (each for each in found if isinstance(each, dict) and "id" in each)
+    entries = found if isinstance(found, list) else []
+    yield from (each for each in entries if isinstance(each, dict) and isinstance(each.get("id"), str))
+
+
+def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the items of a job resource. The list is empty if the resource has no valid state."""
+    state = body.get("state")
+    return [] if schema_violation("state", state) else body["state"]["items"]

@@ -30,8 +30,11 @@ _MEMBER_CONTEXT = 40, 100
 _NAME = re.compile("[A-Za-z_]{3,}")
 _MAX_ARGUMENT_BYTES = 2000
 """Maximum size, in bytes, of a request body that is printed in a curl command. A longer body is replaced by `@BODY`."""
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters except tab and line feed, and Unicode's line separators and controls of the writing direction."""
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters except tab and line feed, Unicode's line separators and controls of the writing direction, and lone
+surrogates, which no file can contain."""
 _IMPLIED_HEADERS = frozenset({"host", "content-length"})
 """Request headers that curl sets by itself, so reports omit them."""
 _UNINTERESTING_HEADERS = frozenset({"date", "server", "connection", "transfer-encoding", "keep-alive"})

@@ -55,7 +55,7 @@ summary { cursor: pointer; } summary .mark { float: right; }
 
 def write(report: Report, path: Path) -> None:
     """Write a report to an HTML file."""
-    path.write_text("\n".join(_lines(report)) + "\n", encoding="utf-8")
+    path.write_text("\n".join(_lines(report)) + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def _lines(report: Report) -> Iterator[str]:

@@ -15,7 +15,11 @@ SHOWN = 20
 
 def write(report: Report, path: Path) -> None:
     """Write a report to a JSON file."""
-    path.write_text(json.dumps(content(report), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(content(report), ensure_ascii=False, indent=1) + "\n",
+        encoding="utf-8",
+        errors="backslashreplace",
+    )
 
 
 def content(report: Report) -> dict[str, Any]:

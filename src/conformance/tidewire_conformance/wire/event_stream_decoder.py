@@ -77,6 +77,11 @@ class Block:
         return self.reading.value
 
     @property
+    def members(self) -> dict[str, Any]:
+        """Members of the JSON object in the data, or an empty object if the data is not a JSON object."""
+        return self.json if isinstance(self.json, dict) else {}
+
+    @property
     def is_logged(self) -> bool:
         return self.is_event and self.type in LOGGED_TYPES
 

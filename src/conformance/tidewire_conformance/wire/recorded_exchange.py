@@ -105,10 +105,14 @@ class RecordedExchange:
         return self.reading.value
 
     @property
+    def members(self) -> dict[str, Any]:
+        """Members of the JSON object in the body, or an empty object if the body is not a JSON object."""
+        return self.json if isinstance(self.json, dict) else {}
+
+    @property
     def code(self) -> str:
         """Problem code of an error response, or an empty string if the response is not a problem document."""
-        found = self.json if self.status >= 400 and isinstance(self.json, dict) else {}
-        return str(found.get("code", ""))
+        return str(self.members.get("code", "")) if self.status >= 400 else ""
 
     @property
     def events(self) -> list[Block]:
@@ -133,5 +137,8 @@ class RecordedExchange:
 
 
 def resolve(exchange: RecordedExchange, link: str) -> str:
-    """Resolve a link in a response against the URL of the request."""
-    return urljoin(exchange.url, link)
+    """Resolve a link in a response against the URL of the request. A link that is not a URI reference stays as it is."""
+    try:
+        return urljoin(exchange.url, link)
+    except ValueError:  # for example an IPv6 address without a closing bracket
+        return link

@@ -218,9 +218,12 @@ class Wire:
             **sent: Optional parts of the request.
 
         Raises:
-            IncompleteResponseError: The connection failed, or no response header arrived before the timeout.
+            IncompleteResponseError: The connection failed, no response header arrived before the timeout, or a link of the
+                server is not the URL of an HTTP resource.
         """
         url, header, body = self.url(place), sent.get("header") or {}, sent.get("body")
+        if not _is_http_url(url):
+            raise IncompleteResponseError(f"{method} {url[:200]!r}: this is not an http URL")
         if sent.get("json") is not None:
             header, body = {"Content-Type": "application/json", **header}, strict_json.compact(sent["json"])
         fields = self._fields(method, url, header, body)
@@ -257,6 +260,9 @@ class Wire:
             exchange.fault = exchange.fault or f"no response header within {seconds * self.patience:g} s"
         except OSError as error:
             exchange.fault = f"{type(error).__name__}: {error}"
+        except (h11.LocalProtocolError, UnicodeError) as error:
+            # The request repeats data of the server, such as an event id that contains a line feed.
+            exchange.fault = f"the request cannot be sent: {error}"
         try:
             if not exchange.status:
                 raise IncompleteResponseError(
@@ -284,6 +290,15 @@ def _retry_after(exchange: RecordedExchange) -> float | None:
     """Return the `Retry-After` of a response with status 429 or 503, in seconds, or None."""
     value = exchange.response_header("retry-after")
     return float(value) if exchange.status in BUSY_STATUSES and value.isascii() and value.isdigit() else None
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        split = urlsplit(url)
+        sound = split.scheme in {"http", "https"} and bool(split.hostname) and split.port != 0
+    except ValueError:
+        return False
+    return sound and url.isascii() and url.isprintable() and " " not in url
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -78,7 +78,7 @@ def read(text: bytes) -> ParsedJson:
         return ParsedJson(None, tuple(faults), is_json=False)
     if depth(value) > MAX_DEPTH:
         fault("TW-OVR-006", f"arrays and objects are nested {depth(value)} deep")
-    if _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+    elif _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
         fault("TW-OVR-005", "a string contains a lone surrogate")
     return ParsedJson(value, tuple(faults), is_json=True)
 
