@@ -48,12 +48,14 @@ class InputError(ValueError):
     Attributes:
         member: Name of the invalid or unsupported input member.
         code: Problem code, as defined by the specification.
+        within: JSON Pointer of the invalid part within the member.
     """
 
-    def __init__(self, message: str, *, member: str, code: str = "invalid_input") -> None:
+    def __init__(self, message: str, *, member: str, code: str = "invalid_input", within: str = "") -> None:
         super().__init__(message)
         self.member = member
         self.code = code
+        self.within = within
 
 
 class EngineError(RuntimeError):
@@ -178,6 +180,7 @@ class Engine(Protocol):
 
         Raises:
             InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
+            EngineFullError: Too many requests of this caller are being validated.
         """
         ...
 

@@ -87,6 +87,12 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
     caps = engine.caps
     vocabulary = caps.vocabulary
 
+    async def check(request: Generate) -> None:
+        try:
+            await engine.check(request)
+        except EngineFullError as error:
+            raise ItemError(str(error), code="queue_full") from error
+
     async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
         logged = _logged_tokens(stream.value, request) if on_restart == "continue" else None
@@ -120,7 +126,7 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
         on_restart=on_restart,
         columns=columns_of,
         initial=initial_of,
-        validate=engine.check,
+        validate=check,
         capabilities={
             "logprobs": {"max_top": caps.max_top},
             "rollback": "num_beams" in caps.served,
