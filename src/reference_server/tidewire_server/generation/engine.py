@@ -62,6 +62,10 @@ class EngineError(RuntimeError):
     """The engine failed while it processed a request."""
 
 
+class InputTooExpensiveError(EngineError):
+    """The engine ended a request, because its input needs too much work."""
+
+
 class EngineFullError(EngineError):
     """The engine rejected a request, because too many requests are running or waiting."""
 
@@ -195,6 +199,7 @@ class Engine(Protocol):
         Raises:
             InputError: The engine cannot serve the request; see `check`.
             ContinuationError: The logged tokens do not belong to the engine's model.
+            InputTooExpensiveError: The input needs too much work, for example to match its JSON Schema.
             EngineError: The engine failed, is full, or is closed.
         """
         ...

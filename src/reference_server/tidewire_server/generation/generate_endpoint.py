@@ -19,6 +19,7 @@ from tidewire_server.generation.engine import (
     EngineCapabilities,
     EngineError,
     EngineFullError,
+    InputTooExpensiveError,
     LoggedTokens,
 )
 from tidewire_server.generation.generate_input_and_value import (
@@ -111,6 +112,8 @@ def add_engine(server: Server, engine: Engine, *, on_restart: OnRestart = "rerun
             raise ItemError(str(error), code="worker_lost") from error
         except EngineFullError as error:
             raise ItemError(str(error), code="queue_full") from error
+        except InputTooExpensiveError as error:
+            raise ItemError(str(error), code="invalid_input", pointer="/input/json_schema") from error
         except EngineError as error:
             raise ItemError(str(error), code="internal") from error
 

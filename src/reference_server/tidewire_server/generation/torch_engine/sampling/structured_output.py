@@ -163,7 +163,7 @@ class Grammar:
         self._mask_seconds += self._seconds
         if self._shared_steps >= MIN_SHARED_STEPS and self._mask_seconds > max_share * self._shared_seconds:
             self._refusal = (
-                f"its masks took {self._mask_seconds / self._shared_seconds:.0%} of the last {self._shared_steps} steps that "
+                f"its masks took {self._mask_seconds / self._shared_seconds:.0%} of the {self._shared_steps} steps that "
                 f"it shared with other requests, but at most {max_share:.0%} is allowed (max_mask_share); use a simpler schema"
             )
 
