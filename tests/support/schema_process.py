@@ -126,7 +126,8 @@ if __name__ == "__main__":
     from tidewire_server.generation.torch_engine.request_reader import COMPILE_STACK_BYTES
 
     resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
-    threading.stack_size(COMPILE_STACK_BYTES)
+    # A quarter of the stack must suffice.
+    threading.stack_size(COMPILE_STACK_BYTES // 4)
     thread = threading.Thread(target=_work, args=(int(sys.argv[1]),))
     thread.start()
     thread.join()

@@ -46,13 +46,21 @@ _NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiv
 def check_schema(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT_LIMITS) -> str:
     """Check the JSON Schema of a request, and return it as compact JSON.
 
+    Raises:
+        SchemaLimitError: The schema exceeds a limit, or has a reference or an option that is not supported.
+    """
+    return count_schema(schema, LimitCounts(limits))
+
+
+def count_schema(schema: Mapping[str, Any], counts: LimitCounts) -> str:
+    """Compare all sizes of a schema with their limits, and return the schema as compact JSON.
+
     Each object in the schema is checked like a schema, also inside `const` or `default`, because a `$ref` can refer to it.
 
     Raises:
         SchemaLimitError: The schema exceeds a limit, or has a reference or an option that is not supported.
     """
     text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
-    counts = LimitCounts(limits)
     # The other checks take time that grows with the size, and recurse as deep as the schema.
     counts.compare("max_schema_bytes", len(text.encode("utf-8", "surrogatepass")), ())
     nodes = list(values_in(schema))

@@ -58,7 +58,7 @@ class SchemaLimits:
         16_384, "length of the text that the schema requires, where `items` count `minItems` times,"
     )
     max_items: int = _limit(1024, "value of `minItems`, `maxItems`, `minProperties` and `maxProperties`")
-    max_string_length: int = _limit(65_536, "value of `minLength` and `maxLength`")
+    max_string_length: int = _limit(2**20, "value of `minLength` and `maxLength`")
     max_digits: int = _limit(20, "number of digits of a number, written without an exponent,")
     max_multiple: int = _limit(1000, "value of `multipleOf`, without its decimal point,")
 
@@ -82,10 +82,13 @@ class LimitCounts:
     def __init__(self, limits: SchemaLimits) -> None:
         self._limits = limits
         self._totals: Counter[str] = Counter()
+        self.largest: Counter[str] = Counter()
+        """Largest number that was compared with each limit."""
 
     def compare(self, limit: str, found: int, path: Path) -> None:
         """Raise a `SchemaLimitError` if a number exceeds its limit."""
         most = getattr(self._limits, limit)
+        self.largest[limit] = max(self.largest[limit], found)
         if found > most:
             what = next(each.metadata["description"] for each in fields(SchemaLimits) if each.name == limit)
             raise SchemaLimitError(

@@ -28,9 +28,9 @@ COMPILE_THREADS: Final = 2
 MAX_WAITING: Final = 1024
 """Maximum number of prompts, and of schemas, of one caller that wait for a thread."""
 
-COMPILE_STACK_BYTES: Final = 64 << 20
-"""Size of the stack of a thread that compiles. The library recurses for each reference to a definition that it has not
-compiled yet, with about 8 kB for each level. A schema of `max_schema_bytes` has at most a thousand levels."""
+COMPILE_STACK_BYTES: Final = 16 << 20
+"""Size of the stack of a thread that compiles. The library recurses over a schema and over its references, with about 8 kB for
+each of at most `max_resolved_depth` levels. The default of some platforms is 512 kB."""
 
 
 class RequestReader:

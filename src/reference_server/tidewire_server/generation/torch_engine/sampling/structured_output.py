@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LIBRARY_LIMITS: Final = LLParserLimits(
     initial_lexer_fuel=100_000,
-    step_lexer_fuel=20_000,
+    step_lexer_fuel=15_000,
     step_max_items=1_000,
     max_items_in_row=2_000,
     max_lexer_states=10_000,
@@ -36,8 +36,8 @@ LIBRARY_LIMITS: Final = LLParserLimits(
     verbose_errors=False,
 )
 """Limits of the library on the effort of compiling, on the effort of one mask, and on the states that a generation keeps.
-They are a tenth of the defaults of the library. Without `precompute_large_lexemes`, the library would compute the forced text
-at the begin of a generation without any limit."""
+They are a tenth of the defaults of the library, or less. Without `precompute_large_lexemes`, the library would search for the
+first bytes of a text without any limit."""
 
 MIN_SHARED_STEPS: Final = 16
 """Number of steps shared with other requests before which the masks of a request never take too long. The first masks of a
@@ -125,15 +125,19 @@ class Grammar:
 
     def mask(self, logits: torch.Tensor) -> None:
         """Set the logits of all tokens that cannot follow to minus infinity, [V], in place."""
+        allowed = self.allowed()
+        if not self._matcher.is_error():
+            logits.masked_fill_(to_device(torch.from_numpy(~allowed), logits.device), -torch.inf)
+
+    def allowed(self) -> np.ndarray:
+        """Return which tokens can follow, [V]. The result has no meaning if this sets `error`."""
         begun = time.thread_time()
         if self._allowed is None:
             self._allowed = self._compute()
         self._seconds = time.thread_time() - begun
-        if not self._matcher.is_error():
-            logits.masked_fill_(to_device(torch.from_numpy(~self._allowed), logits.device), -torch.inf)
+        return self._allowed
 
     def _compute(self) -> np.ndarray:
-        """Return which tokens can follow, [V]."""
         if not self._forced:
             self._forced.extend(self._matcher.compute_ff_tokens())
         if self._forced:
