@@ -9,15 +9,21 @@ guidance-ai/jsonschemabench on GitHub.
 them, the CPU time of a mask, and memory. It does so with the vocabulary of the bundled model, and with a random one of
 128,000 tokens.
 
-Both write their results to bench/results, and `--write` writes them to docs/explanation/structured-output.md.
+`python bench/schemas.py --attack SECONDS` runs a server with the bundled model, one caller that sends the schemas of the
+fuzzer with six concurrent requests, and another caller whose tokens per second it counts in windows of ten seconds.
+
+All write their results to bench/results, and `--write` writes them to docs/explanation/structured-output.md.
 """
 
 import argparse
+import itertools
 import json
 import random
 import re
 import resource
+import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -177,6 +183,29 @@ def measure(
     }
 
 
+def attacked(seconds: float) -> dict[str, Any]:
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    from support.hostile_schemas import hostile_schema
+    from support.schema_attack import SchemaAttack
+
+    with tempfile.TemporaryDirectory() as folder, SchemaAttack(Path(folder)) as attack:
+        ratios, outcomes = list[float](), Counter[str]()
+        for ratio, window in attack.ratios(seconds, 10.0, map(hostile_schema, itertools.count())):
+            ratios.append(ratio)
+            outcomes += window.outcomes
+            print(f"{ratio:.2f}, {window.tokens_per_second:.0f} tokens/s", flush=True)
+        grown = attack.peak_bytes - attack.start_bytes
+    return {
+        "seconds": seconds,
+        "windows": len(ratios),
+        "lowest": min(ratios),
+        "median": statistics.median(ratios),
+        "schemas": outcomes.total(),
+        "refused": outcomes["422"] + outcomes["400"],
+        "grown_mib": grown / 2**20,
+    }
+
+
 def bundled() -> tuple[Grammars, int, Any]:
     c = load(default_model(), device="cpu")
     return (
@@ -269,13 +298,27 @@ def cost_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def attack_text(found: dict[str, Any]) -> str:
+    return (
+        f"In {found['seconds'] / 60:.0f} minutes, the attacker sent {found['schemas']:,} schemas, of which {found['refused']:,} were "
+        f"refused. In the {found['windows']} windows with the attack, the other caller had {found['lowest']:.2f} to "
+        f"{found['median']:.2f} (lowest and median) times its tokens per second of the windows next to them, in which the attacker "
+        f"used an ordinary schema. The memory of the server grew by {found['grown_mib']:.0f} MiB.\n"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--attack", type=float, metavar="SECONDS")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    if args.folder is not None:
+    if args.attack is not None:
+        result = attacked(args.attack)
+        save(HERE / "results/schema_attack.json", result, "llguidance")
+        text, name = attack_text(result), "attack"
+    elif args.folder is not None:
         found = public(args.folder)
         save(HERE / "results/schemas.json", found, "llguidance")
         text, name = public_table(found), "public schemas"

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,10 +76,9 @@ ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
         "max_pattern_properties",
         {"type": "object", "patternProperties": {f"^[a-z]{{{i}}}$": {} for i in range(1, 401)}},
     ),
-    # Each mask took from 20 ms to 2 s.
+    # Each mask took from 9 ms to 2.5 s.
     "repeated repetition": ("max_pattern_size", {"type": "string", "pattern": "^(a{1000}){1000}$"}),
     "optional characters": ("max_schema_bytes", {"type": "string", "pattern": "^" + "(a?)" * 15_000 + "$"}),
-    "repeated option": ("max_pattern_size", {"type": "string", "pattern": "^(a?){15000}$"}),
     "long constant": ("max_schema_bytes", {"const": "x" * 60_000}),
     "constant of the size of a schema": ("max_text_length", {"const": "x" * 8_000}),
 }
@@ -178,29 +176,11 @@ def test_fuzzed_schemas_of_one_caller_leave_the_engine_to_another(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.timeout(2 * FUZZ_SECONDS + 300)
 def test_tokens_per_second_of_another_caller_never_fall_below_half(tmp_path: Path):
-    """Windows with and without the attack take turns, because the speed of a machine changes over the minutes."""
     schemas = map(hostile_schema, itertools.count(time.time_ns()))
     with SchemaAttack(tmp_path) as attack:
-        attack.window(5.0)
-        ordinary, ratios, outcomes = attack.window(WINDOW_SECONDS), [], Counter[str]()
-        end = time.monotonic() + FUZZ_SECONDS
-        while time.monotonic() < end:
-            attacked, before, ordinary = (
-                attack.window(WINDOW_SECONDS, schemas),
-                ordinary,
-                attack.window(WINDOW_SECONDS),
-            )
-            outcomes += attacked.outcomes
-            ratios.append(
-                2 * attacked.tokens_per_second / (before.tokens_per_second + ordinary.tokens_per_second)
-            )
-            print(
-                f"{ratios[-1]:.2f} of {ordinary.tokens_per_second:.0f} tokens/s, {attack.peak_bytes >> 20} MiB",
-                flush=True,
-            )
+        found = [*attack.ratios(FUZZ_SECONDS, WINDOW_SECONDS, schemas)]
         assert attack.process.poll() is None
         grown = attack.peak_bytes - attack.start_bytes
-    print(f"{sum(outcomes.values())} schemas: {dict(outcomes)}; {grown >> 20} MiB more")
-    assert outcomes.keys() <= OUTCOMES
+    assert {outcome for _, window in found for outcome in window.outcomes} <= OUTCOMES
     assert grown < MAX_SERVER_GROWN_BYTES
-    assert min(ratios) > 0.5
+    assert min(ratio for ratio, _ in found) > 0.5

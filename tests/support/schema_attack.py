@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -111,16 +112,36 @@ class SchemaAttack:
         for each in attackers:
             each.start()
         tokens, begun, before = 0, time.monotonic(), self._engine_seconds()
-        with self._client("victim-token") as client:
-            while (elapsed := time.monotonic() - begun) < seconds:
-                outcome = self._generate(client, threading.Event(), temperature=0, logit_bias={"0": -100.0})
-                assert outcome == "length", outcome
-                tokens += TOKENS
-        found = Window(elapsed, tokens, self._engine_seconds() - before, outcomes)
-        stop.set()
-        for each in attackers:
-            each.join()
-        return found
+        try:
+            with self._client("victim-token") as client:
+                while (elapsed := time.monotonic() - begun) < seconds:
+                    members = {"temperature": 0, "logit_bias": {"0": -100.0}}
+                    outcome = self._generate(client, threading.Event(), **members)
+                    assert outcome == "length", outcome
+                    tokens += TOKENS
+            return Window(elapsed, tokens, self._engine_seconds() - before, outcomes)
+        finally:
+            stop.set()
+            for each in attackers:
+                each.join()
+
+    def ratios(
+        self, seconds: float, window: float, schemas: Iterator[dict[str, Any]]
+    ) -> Iterator[tuple[float, Window]]:
+        """Attack in every second window for some time. Windows with and without the attack take turns, because the speed of
+        a machine changes over the minutes.
+
+        Yields:
+            The tokens per second of the other caller, relative to the mean of the windows before and after, and the window.
+        """
+        self.window(5.0)
+        end, ordinary = time.monotonic() + seconds, self.window(window)
+        while time.monotonic() < end:
+            attacked, before, ordinary = self.window(window, schemas), ordinary, self.window(window)
+            yield (
+                2 * attacked.tokens_per_second / (before.tokens_per_second + ordinary.tokens_per_second),
+                attacked,
+            )
 
     def _client(self, token: str) -> httpx.Client:
         return httpx.Client(
@@ -148,6 +169,7 @@ class SchemaAttack:
         """Return the CPU time of the thread of the server that has used most of it, which is that of the engine."""
         ticks = []
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            fields = (task / "stat").read_text().rpartition(")")[2].split()
-            ticks.append(int(fields[11]) + int(fields[12]))
+            with suppress(OSError):  # The thread has ended.
+                fields = (task / "stat").read_text().rpartition(")")[2].split()
+                ticks.append(int(fields[11]) + int(fields[12]))
         return max(ticks) / os.sysconf("SC_CLK_TCK")

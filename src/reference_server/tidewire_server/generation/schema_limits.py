@@ -1,7 +1,7 @@
 """Limits on the JSON Schema of a request (`SchemaLimits`), which `check_schema` compares before a library compiles the schema.
 
 The library recurses over the schema, intersects its parts, and searches the states of its patterns. Some of this work has
-no limit of its own, runs to its end after the client has left, or could end the process by a stack overflow. The limits keep
+no other limit, runs to its end after the client has left, or could end the process by a stack overflow. The limits keep
 all of it small, and leave room for the schemas that `bench/schemas.py` has measured.
 """
 

@@ -1,7 +1,7 @@
 """Reading and validation of requests (`RequestReader`): prompts become token ids, JSON Schemas become grammars.
 
-A long prompt takes up to seconds, and a schema up to a tenth of a second. Tokenizing and compiling have threads of their own,
-so that one does not delay the other, and each caller can use half of them.
+A long prompt takes up to seconds, and a schema up to a tenth of a second. Tokenizing and compiling have separate threads, so
+that one does not delay the other, and each caller can use half of them.
 """
 
 from __future__ import annotations
