@@ -16,7 +16,13 @@ from tidewire.errors import SeveralItemsError
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.engine import CORE_MEMBERS, EngineClosedError, InputError, check_members
+from tidewire_server.generation.engine import (
+    CORE_MEMBERS,
+    EngineClosedError,
+    EngineFullError,
+    InputError,
+    check_members,
+)
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate, Generated
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
@@ -116,6 +122,36 @@ def test_invalid_input_is_refused_before_the_engine_is_called(
         server.call("generate", **members)
     assert (refusal.value.problem.code, refusal.value.problem.pointer) == (code, pointer)
     assert asyncio.run(engine.stats()).started == 0
+
+
+def test_schema_above_a_limit_is_refused_with_the_place_and_the_limit():
+    server = Server()
+    add_generate(server, max_schema_bytes=300, slots=1, context=128)
+    schema = {"type": "object", "properties": {"a/b": {"type": "string", "pattern": "(a{100}){10}"}}}
+    with pytest.raises(ProblemError) as refusal:
+        server.call("generate", json_schema=schema)
+    problem = refusal.value.problem
+    assert (problem.code, problem.status) == ("invalid_input", 422)
+    assert problem.pointer == "/input/json_schema/properties/a~1b/pattern"
+    assert "max_pattern_size: the number of" in problem.detail
+    assert "is 1010, and may be at most 512" in problem.detail
+    with pytest.raises(ProblemError, match="max_schema_bytes: .* may be at most 300"):
+        server.call("generate", json_schema={"description": "x" * 300})
+
+
+def test_caller_with_too_many_requests_to_validate_may_retry(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
+):
+    async def check(request: Generate) -> None:
+        raise EngineFullError("1024 requests of this caller wait")
+
+    monkeypatch.setattr(engine, "check", check)
+    server = Server()
+    add_engine(server, engine)
+    with pytest.raises(ProblemError, match="1024 requests") as refusal:
+        server.call("generate")
+    assert (refusal.value.problem.code, refusal.value.problem.status) == ("queue_full", 429)
+    assert refusal.value.problem.retryable
 
 
 def test_schemas_have_only_what_the_engine_supports(engine: TorchEngine):

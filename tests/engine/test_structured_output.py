@@ -2,23 +2,30 @@
 
 import asyncio
 import json
+import random
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
+import torch
+from tokenizers import Tokenizer
 
 from support.model_checkpoints import (
+    collect,
     crafted_checkpoint,
     generate,
     generate_one,
     random_llama,
 )
-from tidewire_server.generation.engine import InputError
+from tidewire_server.generation.engine import InputError, InputTooExpensiveError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import load
-from tidewire_server.generation.torch_engine.sampling.structured_output import MAX_SCHEMA_CHARACTERS, Grammars
+from tidewire_server.generation.torch_engine.sampling.structured_output import Grammars
 from tidewire_server.model import default_model
 
 Start = Callable[..., TorchEngine]
@@ -87,18 +94,13 @@ def test_greedy_text_follows_the_schema_and_the_processed_distribution_has_only_
     [
         ({"type": "objec"}, "Invalid type"),
         ({"type": "string", "if": {}}, "if"),
-        ({"const": "x" * MAX_SCHEMA_CHARACTERS}, f"limit is {MAX_SCHEMA_CHARACTERS}"),
+        ({"description": "x" * 8192}, "max_schema_bytes"),
     ],
 )
 def test_schema_that_cannot_be_used_is_refused_with_the_reason(start: Start, bundled, schema, reason: str):
     with pytest.raises(InputError, match=f"json_schema .*{reason}") as refusal:
         asyncio.run(start(bundled).check(Generate(json_schema=schema)))
     assert refusal.value.member == "json_schema"
-
-
-def test_schema_of_the_largest_size_is_accepted(start: Start, bundled):
-    schema = {"const": "x" * (MAX_SCHEMA_CHARACTERS - len('{"const":""}'))}
-    asyncio.run(start(bundled).check(Generate(json_schema=schema)))
 
 
 def test_model_without_end_of_text_token_has_no_structured_output(start: Start, tmp_path: Path):
@@ -112,6 +114,76 @@ def test_prescribed_text_is_tokenized_like_the_tokenizer_or_with_the_longest_tok
     grammars = Grammars(bundled.vocabulary, bundled.vocab_size, bundled.end_ids, SpacePrefix())
     ids = grammars._tokens.tokenize_str('{"name')
     assert b"".join(map(bundled.vocabulary.bytes_of, ids)) == b'{"name'
+
+
+def test_prescribed_text_is_tokenized_once(bundled):
+    tokenizer = CountingTokenizer(bundled.tokenizer.backend_tokenizer)
+    grammars = Grammars(bundled.vocabulary, bundled.vocab_size, bundled.end_ids, tokenizer)
+    grammar = grammars.compile({"enum": [f"one {'text ' * 40}", f"two {'text ' * 40}"]})
+    text, steps = b"", 0
+    while not text.endswith(b' "'):
+        logits = torch.zeros(bundled.vocab_size)
+        grammar.mask(logits)
+        (first, *_) = torch.nonzero(logits == 0).flatten().tolist()
+        grammar.advance(first)
+        text += bundled.vocabulary.bytes_of(first)
+        steps += 1
+    assert grammar.error is None
+    assert json.loads(text).split()[1:] == ["text"] * 40
+    assert steps > 40
+    assert tokenizer.texts.count(max(tokenizer.texts, key=len)) == 1
+    assert len(tokenizer.texts) < 8
+
+
+def test_forced_tokens_are_those_that_the_masks_of_the_library_allow(bundled):
+    grammars = Grammars(
+        bundled.vocabulary, bundled.vocab_size, bundled.end_ids, bundled.tokenizer.backend_tokenizer
+    )
+    for seed in range(20):
+        grammar, plain = grammars.compile(PERSON), grammars.compile(PERSON)._matcher
+        rng = random.Random(seed)
+        token = -1
+        while token not in bundled.end_ids:
+            logits = torch.zeros(bundled.vocab_size)
+            grammar.mask(logits)
+            bits = np.frombuffer(plain.compute_bitmask(), np.uint8)
+            expected = np.unpackbits(bits, count=bundled.vocab_size, bitorder="little").astype(bool)
+            assert np.array_equal(logits.numpy() == 0, expected)
+            token = int(rng.choice(np.flatnonzero(expected)))
+            grammar.advance(token)
+            plain.consume_token(token)
+
+
+def test_request_whose_masks_take_too_long_fails_and_the_others_continue(start: Start, bundled):
+    engine = start(bundled, max_mask_share=1e-9)
+    greedy = {"prompt": "data = ", "max_tokens": 60, "temperature": 0, "logprobs": True}
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 50}
+
+    async def together() -> list[Any]:
+        requests = [Generate(**greedy), Generate(**greedy, json_schema=numbers)]
+        return await asyncio.gather(*(collect(engine, each) for each in requests), return_exceptions=True)
+
+    other, slow = asyncio.run(together())
+    assert len(other.token_ids) == 60
+    assert isinstance(slow, InputTooExpensiveError)
+    assert re.search(
+        r"its masks took \d+% of the 16 steps that it shared with other requests, but at most 0% is allowed \(max_mask_share\)",
+        str(slow),
+    )
+    # A request that shares its steps with no other one never fails.
+    assert len(generate_one(engine, **greedy, json_schema=numbers).token_ids) == 60
+
+
+class CountingTokenizer:
+    """Tokenizer that records the texts that it tokenizes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.texts: list[str] = []
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str, *, add_special_tokens: bool):
+        self.texts.append(text)
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
 class SpacePrefix:

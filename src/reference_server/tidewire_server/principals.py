@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Iterable
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Final
 
@@ -25,6 +26,9 @@ ANONYMOUS: Final = "anonymous"
 
 Otherwise, the principal of an anonymous caller is this text, followed by a space and the client's address.
 """
+
+CALLER: Final[ContextVar[str]] = ContextVar("caller", default=ANONYMOUS)
+"""Principal for which the current task validates an input or calls a function. Work that callers share is divided by it."""
 
 _UNKNOWN_ADDRESS: Final = "unknown"
 

@@ -411,6 +411,19 @@ class Launch(BaseModel):
         le=64,
         description="Maximum of the input member `num_beams`. A beam search needs as many slots. 1 disables beam search.",
     )
+    max_schema_bytes: int = Field(
+        8192,
+        ge=256,
+        le=64 * KIB,
+        description="Maximum size of the input member `json_schema` as compact JSON, in bytes. Its other limits are fixed.",
+    )
+    max_mask_share: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="Maximum share of the time of its steps that the masks of one text with a `json_schema` may take; "
+        "otherwise the text fails. Only steps that it shares with other texts count. 1 for no limit.",
+    )
     on_restart: Literal["auto", "rerun", "fail", "continue"] = Field(
         "auto",
         description="Treatment of texts that were being generated when the server stopped, if the log is in a file: rerun from "

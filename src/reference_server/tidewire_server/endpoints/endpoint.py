@@ -407,7 +407,11 @@ class Endpoint:
         except ValueError as error:
             member = getattr(error, "member", None)
             code = getattr(error, "code", None) or "invalid_input"
-            where = pointer if member is None else f"{pointer}/{escape(str(member))}"
+            where = (
+                pointer
+                if member is None
+                else f"{pointer}/{escape(str(member))}{getattr(error, 'within', '')}"
+            )
             refused = ItemError(f"{where}: {error}", code=str(code), pointer=where)
             raise ProblemError(refused.problem()) from None
         return value

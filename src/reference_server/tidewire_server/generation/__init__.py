@@ -23,6 +23,8 @@ def add_generate(
     context: int | None = None,
     max_top: int = 20,
     max_num_beams: int = 8,
+    max_schema_bytes: int = 8192,
+    max_mask_share: float = 0.25,
     on_restart: OnRestart | Literal["auto"] = "auto",
     share_prefixes: bool = False,
     profile: str | os.PathLike[str] | None = None,
@@ -43,6 +45,10 @@ def add_generate(
         max_top: Maximum value of `top_logprobs`.
         max_num_beams: Maximum value of `num_beams`. A beam search needs one slot for each beam, so values above `slots` have
             no effect. 1 disables beam search. Otherwise the endpoint has the capability `rollback`.
+        max_schema_bytes: Maximum size of the member `json_schema` as compact JSON. Its other limits are fixed
+            (`tidewire_server.generation.schema_limits.SchemaLimits`).
+        max_mask_share: Maximum share of the time of its steps that the masks of one request with a `json_schema` may take.
+            Otherwise the request fails. Only steps that it shares with other requests count. 1 for no limit.
         on_restart: Treatment of unfinished generations after a restart of the server, if the log is in a file. With
             "continue", they continue after the logged tokens, and no text is retracted; in float32 and with a seed or a
             temperature of 0, the text is the same as without a restart. So that they can continue, each event and each
@@ -64,6 +70,7 @@ def add_generate(
     begun = time.perf_counter()
     # These imports are inside the function, because importing this package must require neither torch nor the server.
     from tidewire_server.generation.generate_endpoint import add_engine  # noqa: PLC0415
+    from tidewire_server.generation.schema_limits import SchemaLimits  # noqa: PLC0415
     from tidewire_server.model import default_model  # noqa: PLC0415
     from tidewire_server.user_paths import user_path  # noqa: PLC0415
 
@@ -79,6 +86,8 @@ def add_generate(
         context=context,
         max_top=max_top,
         max_num_beams=max_num_beams,
+        schema_limits=SchemaLimits(max_schema_bytes=max_schema_bytes),
+        max_mask_share=max_mask_share,
         profile=None if profile is None else user_path(profile),
         since=begun,
     )

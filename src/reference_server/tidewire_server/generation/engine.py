@@ -48,16 +48,22 @@ class InputError(ValueError):
     Attributes:
         member: Name of the invalid or unsupported input member.
         code: Problem code, as defined by the specification.
+        within: JSON Pointer of the invalid part within the member.
     """
 
-    def __init__(self, message: str, *, member: str, code: str = "invalid_input") -> None:
+    def __init__(self, message: str, *, member: str, code: str = "invalid_input", within: str = "") -> None:
         super().__init__(message)
         self.member = member
         self.code = code
+        self.within = within
 
 
 class EngineError(RuntimeError):
     """The engine failed while it processed a request."""
+
+
+class InputTooExpensiveError(EngineError):
+    """The engine ended a request, because its input needs too much work."""
 
 
 class EngineFullError(EngineError):
@@ -180,6 +186,7 @@ class Engine(Protocol):
 
         Raises:
             InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
+            EngineFullError: Too many requests of this caller are being validated.
         """
         ...
 
@@ -203,6 +210,7 @@ class Engine(Protocol):
         Raises:
             InputError: The engine cannot serve the request; see `check`.
             ContinuationError: The logged tokens do not belong to the engine's model.
+            InputTooExpensiveError: The input needs too much work, for example to match its JSON Schema.
             EngineError: The engine failed, is full, or is closed.
         """
         ...

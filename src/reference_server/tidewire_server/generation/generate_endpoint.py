@@ -20,6 +20,7 @@ from tidewire_server.generation.engine import (
     EngineCapabilities,
     EngineError,
     EngineFullError,
+    InputTooExpensiveError,
     LoggedTokens,
 )
 from tidewire_server.generation.generate_input_and_value import (
@@ -111,6 +112,12 @@ def add_engine(
         logged = _logged_tokens(value, request)
         return engine.continues(request, logged) if logged else not _generated_text(value, request)
 
+    async def check(request: Generate) -> None:
+        try:
+            await engine.check(request)
+        except EngineFullError as error:
+            raise ItemError(str(error), code="queue_full") from error
+
     async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
         request.cache_scope = "" if share_prefixes else writer_of(stream).principal
@@ -128,6 +135,8 @@ def add_engine(
             raise
         except EngineFullError as error:
             raise ItemError(str(error), code="queue_full") from error
+        except InputTooExpensiveError as error:
+            raise ItemError(str(error), code="invalid_input", pointer="/input/json_schema") from error
         except EngineError as error:
             raise ItemError(str(error), code="internal") from error
 
@@ -143,7 +152,7 @@ def add_engine(
         on_restart="rerun" if on_restart == "auto" else on_restart,
         columns=columns_of,
         initial=initial_of,
-        validate=engine.check,
+        validate=check,
         capabilities={
             "logprobs": {"max_top": caps.max_top},
             "rollback": "num_beams" in caps.served,

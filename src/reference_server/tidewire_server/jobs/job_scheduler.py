@@ -29,6 +29,7 @@ from tidewire_server.jobs.endpoint_queues_and_groups import (
     make_endpoint_queues,
 )
 from tidewire_server.jobs.job import Job
+from tidewire_server.principals import CALLER
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import Queue, QueueEntry
 
@@ -352,6 +353,7 @@ class JobScheduler:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, endpoint_queue: EndpointQueue, entry: QueueEntry) -> None:
+        CALLER.set(entry.principal)
         free = self._release_function(endpoint_queue, [1], entry.principal)
         try:
             await self._start(entry, free)

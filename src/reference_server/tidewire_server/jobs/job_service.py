@@ -46,7 +46,7 @@ from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.snapshot_events import epoch_block, first_block
 from tidewire_server.metrics import Metrics
-from tidewire_server.principals import may_use
+from tidewire_server.principals import CALLER, may_use
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import (
     JobRecord,
@@ -188,6 +188,7 @@ class JobService:
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
         self._refuse_while_draining()
         settings = self.settings
+        CALLER.set(principal)
         limit = settings.max_jobs_per_principal
         if await self.store.jobs.unfinished(principal) >= limit:
             raise _too_many_jobs(limit)

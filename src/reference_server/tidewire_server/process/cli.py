@@ -49,6 +49,8 @@ _GENERATE_ARGUMENTS = {
     "context": "context",
     "max_top_logprobs": "max_top",
     "max_num_beams": "max_num_beams",
+    "max_schema_bytes": "max_schema_bytes",
+    "max_mask_share": "max_mask_share",
     "on_restart": "on_restart",
     "share_prefixes": "share_prefixes",
     "profile": "profile",

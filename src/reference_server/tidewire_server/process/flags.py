@@ -34,6 +34,8 @@ FLAGS: Final = {
         "context",
         "max_top_logprobs",
         "max_num_beams",
+        "max_schema_bytes",
+        "max_mask_share",
         "on_restart",
         "share_prefixes",
         "profile",

@@ -28,6 +28,7 @@ from tidewire_server.generation.engine import (
 )
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.model_folder import bytes_text
+from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.cache_sizing import allocate_cache
 from tidewire_server.generation.torch_engine.capabilities import capabilities_of
@@ -50,6 +51,7 @@ class Flight(NamedTuple):
     """A step that was launched, and whose tokens are not on the host yet."""
 
     step: StepPlan[RunningRequest]
+    begun: float
     launched: LaunchedStep[RunningRequest]
 
 
@@ -68,6 +70,8 @@ class TorchEngine:
             larger, the engine uses a shorter context. It has no effect if `context` is set.
         profile: Folder to which profiles of some steps are written. None profiles nothing.
         execution: Execution of the steps. None selects the one that suits the checkpoint's device.
+        schema_limits: Limits on the input member `json_schema`.
+        max_mask_share: Maximum share of the time of its steps that the masks of one request with a JSON Schema may take.
 
     Raises:
         LoadError: `slots` is less than 1, the model's context is shorter than `context`, the cache cannot be allocated,
@@ -87,13 +91,16 @@ class TorchEngine:
         max_cache_bytes: int = 4 << 30,
         profile: Path | None = None,
         execution: Execution | None = None,
+        schema_limits: SchemaLimits = DEFAULT_LIMITS,
+        max_mask_share: float = 0.25,
     ) -> None:
         cache = allocate_cache(checkpoint, slots, context=context, max_bytes=max_cache_bytes)
         self._checkpoint = checkpoint
         self._caps = capabilities_of(
             checkpoint, context=cache.context, slots=slots, max_top=max_top, max_num_beams=max_num_beams
         )
-        self._reader = RequestReader(checkpoint, cache.context)
+        self._reader = RequestReader(checkpoint, cache.context, schema_limits)
+        self._max_mask_share = max_mask_share
         self._scheduler: StepScheduler[RunningRequest] = StepScheduler(slots, max(step_tokens, slots + 1))
         self._execution = execution or Execution.of(checkpoint.device)
         self._runner = Runner(checkpoint, cache, buckets=self._execution.buckets)
@@ -130,6 +137,8 @@ class TorchEngine:
         context: int | None = None,
         profile: Path | None = None,
         since: float | None = None,
+        schema_limits: SchemaLimits = DEFAULT_LIMITS,
+        max_mask_share: float = 0.25,
     ) -> Self:
         """Load a checkpoint and create an engine for it.
 
@@ -145,6 +154,8 @@ class TorchEngine:
             context: Maximum number of tokens of the prompt and the generated text together.
             profile: Folder to which profiles of some steps are written.
             since: Time from `time.perf_counter()` from which the logged duration counts. None is the time of the call.
+            schema_limits: Limits on the input member `json_schema`.
+            max_mask_share: Maximum share of the time of its steps that the masks of one request may take.
 
         Raises:
             LoadError: The checkpoint is not supported, or it cannot be read, or the engine cannot be created for it.
@@ -161,6 +172,8 @@ class TorchEngine:
             max_num_beams=max_num_beams,
             context=context,
             profile=profile,
+            schema_limits=schema_limits,
+            max_mask_share=max_mask_share,
         )
         logger.info(
             "loaded the model %s in %.1f s (%s, %s), memory: %s of weights, %s of cache (%d slots of %d tokens)",
@@ -180,19 +193,9 @@ class TorchEngine:
         return self._caps
 
     async def check(self, request: Generate) -> None:
-        """Validate a request; see `Engine.check`.
-
-        If the size of the prompt in bytes already shows that the prompt fits into the context, and the model has all tokens
-        of its tokenizer, the prompt is not tokenized.
-
-        Raises:
-            InputError: The engine cannot serve the request. The error names the invalid or unsupported input member.
-        """
+        """Validate a request; see `Engine.check`."""
         check_members(request, self._caps)
-        if request.json_schema is not None:
-            await asyncio.to_thread(self._reader.compile_schema, request)
-        if not self._reader.surely_fits(request):
-            await asyncio.to_thread(self._reader.tokenize, request)
+        await self._reader.check(request)
 
     def continues(self, request: Generate, logged: LoggedTokens) -> bool:
         text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
@@ -207,10 +210,7 @@ class TorchEngine:
         merged.
         """
         check_members(request, self._caps)
-        prompt = await asyncio.to_thread(self._reader.tokenize, request)
-        grammar = None
-        if request.json_schema is not None:
-            grammar = await asyncio.to_thread(self._reader.compile_schema, request)
+        prompt, grammar = await self._reader.read(request)
         text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
         continued = [] if logged is None else logged.token_ids
         if logged is not None and (finish := text.feed_again(logged, self._caps.model)) is not None:
@@ -371,7 +371,7 @@ class TorchEngine:
 
     def _launch(self, step: StepPlan[RunningRequest]) -> Flight:
         with nullcontext() if self._profiler is None else self._profiler.step(step):
-            flight = Flight(step, self._runner.launch(step))
+            flight = Flight(step, time.perf_counter(), self._runner.launch(step))
         with self._wake:
             self._scheduler.launched(step)
             self._steps += 1
@@ -405,6 +405,9 @@ class TorchEngine:
             text = f"the engine failed after a step of this request ({type(error).__name__})"
             self._finish([(job, EngineError(text)) for job in step.without_ended().requests])
             return
+        for job in step.sampled if len(step.requests) > 1 else []:
+            if job.processor is not None:
+                job.processor.charge(time.perf_counter() - flight.begun, self._max_mask_share)
         with self._wake:
             self._scheduler.completed(step, [one.token for one in sampled])
             left = [(job, one) for job, one in zip(step.sampled, sampled, strict=True) if job.slot >= 0]

@@ -1,19 +1,36 @@
 """Reading and validation of requests (`RequestReader`): prompts become token ids, JSON Schemas become grammars.
 
-The methods that tokenize or compile take up to seconds. The engine calls them in worker threads.
+A long prompt takes up to seconds, and a schema up to a tenth of a second. Tokenizing and compiling have separate threads, so
+that one does not delay the other, and each caller can use half of them.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Final
 
 from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
+from tidewire_server.generation.torch_engine.caller_threads import CallerThreads
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar, Grammars
 
 SPARE_TOKENS = 8
 """Maximum number of tokens that a tokenizer adds to a text, such as a begin-of-text token or a prefix space."""
+
+TOKENIZE_THREADS: Final = 4
+"""Maximum number of prompts that are tokenized at the same time."""
+
+COMPILE_THREADS: Final = 2
+"""Maximum number of JSON Schemas that are compiled at the same time."""
+
+MAX_WAITING: Final = 1024
+"""Maximum number of prompts, and of schemas, of one caller that wait for a thread."""
+
+COMPILE_STACK_BYTES: Final = 16 << 20
+"""Size of the stack of a thread that compiles. The library recurses over a schema and over its references, with about 8 kB for
+each of at most `max_resolved_depth` levels. The default of some platforms is 512 kB."""
 
 
 class RequestReader:
@@ -22,9 +39,13 @@ class RequestReader:
     Args:
         checkpoint: The loaded model with its tokenizer.
         context: Maximum number of tokens of the prompt and the generated text together.
+        limits: Limits on JSON Schemas.
     """
 
-    def __init__(self, checkpoint: Checkpoint, context: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, context: int, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._tokenizing = CallerThreads("tokenizing", TOKENIZE_THREADS, MAX_WAITING)
+        self._compiling = CallerThreads("schema", COMPILE_THREADS, MAX_WAITING, COMPILE_STACK_BYTES)
         self._checkpoint = checkpoint
         self._context = context
         # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
@@ -32,6 +53,29 @@ class RequestReader:
         self._byte_per_token = checkpoint.tokenizer.backend_tokenizer.normalizer is None
         # If the tokenizer has tokens that the model does not have, each prompt is tokenized to find them.
         self._surplus = checkpoint.tokenizer.backend_tokenizer.get_vocab_size() > checkpoint.vocab_size
+
+    async def check(self, request: Generate) -> None:
+        """Validate the prompt and the schema of a request.
+
+        If the size of the prompt in bytes already shows that the prompt fits into the context, and the model has all tokens
+        of its tokenizer, the prompt is not tokenized.
+
+        Raises:
+            InputError: The prompt or the schema cannot be used.
+            EngineFullError: Too many requests of this caller wait.
+        """
+        await self._compile(request)
+        if not self.surely_fits(request):
+            await self._tokenizing.run(self.tokenize, request)
+
+    async def read(self, request: Generate) -> tuple[list[int], Grammar | None]:
+        """Tokenize the prompt and compile the schema of a request. The exceptions are those of `check`."""
+        return await self._tokenizing.run(self.tokenize, request), await self._compile(request)
+
+    async def _compile(self, request: Generate) -> Grammar | None:
+        return (
+            None if request.json_schema is None else await self._compiling.run(self.compile_schema, request)
+        )
 
     def surely_fits(self, request: Generate) -> bool:
         """Return whether the size of the prompt in bytes already shows that `tokenize` accepts it."""
@@ -102,7 +146,7 @@ class RequestReader:
     @cached_property
     def _grammars(self) -> Grammars:
         c = self._checkpoint
-        return Grammars(c.vocabulary, c.vocab_size, c.end_ids, c.tokenizer.backend_tokenizer)
+        return Grammars(c.vocabulary, c.vocab_size, c.end_ids, c.tokenizer.backend_tokenizer, self._limits)
 
     def _check_size(self, text: str, member: str) -> None:
         """Reject a text if its size in bytes already shows that it is too long. Such a text need not be tokenized.

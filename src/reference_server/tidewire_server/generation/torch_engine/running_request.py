@@ -16,6 +16,7 @@ from tidewire_server.generation.engine import (
     Delta,
     EngineError,
     FinishReason,
+    InputTooExpensiveError,
     LoggedTokens,
 )
 from tidewire_server.generation.generate_input_and_value import Generate
@@ -131,7 +132,9 @@ class RunningRequest(RunningSequence):
         if self.processor is not None:
             self.processor.advance(token)
         if self.processor is not None and (reason := self.processor.error) is not None:
-            return EngineError(f"the text cannot be continued so that it matches json_schema: {reason}")
+            return InputTooExpensiveError(
+                f"the text cannot be continued so that it matches json_schema: {reason}"
+            )
         row = self._row(token, text, sampled.values)
         return Delta([row], [], finish, len(self.prompt) - self.continued)
 

@@ -87,3 +87,8 @@ class LogitsProcessor:
         """Record a generated token for the grammar."""
         if self._grammar is not None:
             self._grammar.advance(token)
+
+    def charge(self, seconds: float, max_share: float) -> None:
+        """Record the duration of a step that was shared with other requests; see `Grammar.charge`."""
+        if self._grammar is not None:
+            self._grammar.charge(seconds, max_share)

@@ -1,28 +1,47 @@
 """Structured output: restrict the tokens of a generation so that its text matches a JSON Schema.
 
-The library llguidance compiles the schema to a grammar, and computes for each position which tokens may follow.
+The library llguidance compiles the schema to a grammar, and computes for each position which tokens may follow. It runs in
+the process of the server, so `SchemaLimits` and `LIBRARY_LIMITS` bound its work before it begins.
 """
 
 from __future__ import annotations
 
-import json
+import time
+from collections import deque
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
 from tidewire_server.generation.engine import InputError
+from tidewire_server.generation.schema_check import check_schema
+from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-MAX_SCHEMA_CHARACTERS = 65_536
-"""Maximum length of a JSON Schema as compact JSON. The library limits the size of the grammar and the effort of a step."""
+LIBRARY_LIMITS: Final = LLParserLimits(
+    initial_lexer_fuel=100_000,
+    step_lexer_fuel=15_000,
+    step_max_items=1_000,
+    max_items_in_row=2_000,
+    max_lexer_states=10_000,
+    max_grammar_size=20_000,
+    precompute_large_lexemes=True,
+    verbose_errors=False,
+)
+"""Limits of the library on the effort of compiling, on the effort of one mask, and on the states that a generation keeps.
+They are a tenth of the defaults of the library, or less. Without `precompute_large_lexemes`, the library would search for the
+first bytes of a text without any limit."""
+
+MIN_SHARED_STEPS: Final = 16
+"""Number of steps shared with other requests before which the masks of a request never take too long. The first masks of a
+request take longest."""
 
 LAYOUT: Final[JsonCompileOptions] = {
     "whitespace_flexible": False,
@@ -41,12 +60,19 @@ class Grammars:
         size: Number of logits at each position.
         end_ids: Ids of the tokens that end a text. There must be at least one.
         tokenizer: Tokenizer of the model, which determines the tokens where the schema allows only one text.
+        limits: Limits on the schemas.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, size: int, end_ids: Collection[int], tokenizer: Tokenizer
+        self,
+        vocabulary: Vocabulary,
+        size: int,
+        end_ids: Collection[int],
+        tokenizer: Tokenizer,
+        limits: SchemaLimits = DEFAULT_LIMITS,
     ) -> None:
         self._size = size
+        self._limits = limits
         self._tokens = LLTokenizer(
             TokenizerWrapper(_TokenBytes(vocabulary, size, end_ids, tokenizer)),
             n_vocab=size,
@@ -57,47 +83,93 @@ class Grammars:
         """Compile a JSON Schema. The result belongs to one generation.
 
         Raises:
-            InputError: The schema is not valid, or contains keywords that are not supported, or is too large.
+            InputError: The schema is not valid, or contains keywords that are not supported, or exceeds a limit.
         """
-        text = json.dumps(schema, separators=(",", ":"))
-        if len(text) > MAX_SCHEMA_CHARACTERS:
-            raise InputError(
-                f"json_schema has {len(text)} characters, but the limit is {MAX_SCHEMA_CHARACTERS}",
-                member="json_schema",
-            )
+        text = check_schema(schema, self._limits)
         matcher = LLMatcher(
             self._tokens,
             LLMatcher.grammar_from_json_schema(text, overrides=LAYOUT),
             log_level=0,
+            limits=LIBRARY_LIMITS,
         )
-        if matcher.is_error():
-            reason = matcher.get_error().strip().split("\n", 1)[0]
+        grammar = Grammar(matcher, self._size)
+        if (reason := grammar.error) is not None:
             raise InputError(f"json_schema cannot be used: {reason}", member="json_schema")
-        return Grammar(matcher, self._size)
+        return grammar
 
 
 class Grammar:
-    """State of one generation within its grammar."""
+    """State of one generation within its grammar.
+
+    The constructor computes the mask of the first token, which takes longer than most others.
+    """
 
     def __init__(self, matcher: LLMatcher, size: int) -> None:
         self._matcher = matcher
         self._size = size
+        self._forced: deque[int] = deque()
+        # Tokens of a text that the grammar requires. It is tokenized once, and needs no masks.
+        self._seconds = 0.0
+        # CPU time for the last mask and the token after it
+        self._shared_steps = 0
+        self._shared_seconds = self._mask_seconds = 0.0
+        self._refusal: str | None = None
+        self._allowed = None if matcher.is_error() else self._compute()
 
     @property
     def error(self) -> str | None:
         """Reason why the generation cannot continue, for example because a step exceeds the limits of the library."""
-        return self._matcher.get_error() if self._matcher.is_error() else None
+        if self._matcher.is_error():
+            return self._matcher.get_error().strip().split("\n", 1)[0]
+        return self._refusal
 
     def mask(self, logits: torch.Tensor) -> None:
         """Set the logits of all tokens that cannot follow to minus infinity, [V], in place."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        allowed = np.unpackbits(bits, count=self._size, bitorder="little").astype(bool)
+        allowed = self.allowed()
         if not self._matcher.is_error():
             logits.masked_fill_(to_device(torch.from_numpy(~allowed), logits.device), -torch.inf)
 
+    def allowed(self) -> np.ndarray:
+        """Return which tokens can follow, [V]. The result has no meaning if this sets `error`."""
+        begun = time.thread_time()
+        if self._allowed is None:
+            self._allowed = self._compute()
+        self._seconds = time.thread_time() - begun
+        return self._allowed
+
+    def _compute(self) -> np.ndarray:
+        if not self._forced:
+            self._forced.extend(self._matcher.compute_ff_tokens())
+        if self._forced:
+            allowed = np.zeros(self._size, dtype=bool)
+            allowed[self._forced[0]] = True
+            return allowed
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        return np.unpackbits(bits, count=self._size, bitorder="little").astype(bool)
+
     def advance(self, token: int) -> None:
         """Record a generated token."""
+        begun = time.thread_time()
+        self._allowed = None
+        if self._forced and self._forced.popleft() != token:
+            self._forced.clear()
         self._matcher.consume_token(token)
+        self._seconds += time.thread_time() - begun
+
+    def charge(self, seconds: float, max_share: float) -> None:
+        """Record the duration of a step that the request shared with other requests, and set `error` if the masks of this
+        request took more than `max_share` of such steps.
+
+        A mask counts with its CPU time, so that a busy machine makes no request fail.
+        """
+        self._shared_steps += 1
+        self._shared_seconds += seconds
+        self._mask_seconds += self._seconds
+        if self._shared_steps >= MIN_SHARED_STEPS and self._mask_seconds > max_share * self._shared_seconds:
+            self._refusal = (
+                f"its masks took {self._mask_seconds / self._shared_seconds:.0%} of the {self._shared_steps} steps that "
+                f"it shared with other requests, but at most {max_share:.0%} is allowed (max_mask_share); use a simpler schema"
+            )
 
 
 class _TokenBytes:

@@ -1,0 +1,129 @@
+"""Check of the JSON Schema of a request against its limits (`check_schema`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from tidewire_server.generation.pattern_size import pattern_size
+from tidewire_server.generation.schema_estimates import MergedSize, RequiredText, resolve_references
+from tidewire_server.generation.schema_limits import (
+    DEFAULT_LIMITS,
+    LimitCounts,
+    Path,
+    SchemaLimitError,
+    SchemaLimits,
+    is_number,
+    values_in,
+)
+
+_TOTALS: Final[Mapping[str, tuple[type, str]]] = {
+    "allOf": (list, "max_all_of"),
+    "anyOf": (list, "max_alternatives"),
+    "oneOf": (list, "max_alternatives"),
+    "properties": (dict, "max_properties"),
+    "required": (list, "max_properties"),
+    "patternProperties": (dict, "max_pattern_properties"),
+}
+"""Keywords whose lengths are added up, with the type of their value."""
+
+_BOUNDS: Final[Mapping[str, str]] = {
+    "minItems": "max_items",
+    "maxItems": "max_items",
+    "minProperties": "max_items",
+    "maxProperties": "max_items",
+    "minLength": "max_string_length",
+    "maxLength": "max_string_length",
+}
+"""Keywords whose value is a number with a maximum."""
+
+_NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+"""Keywords whose value is a number of any size."""
+
+
+def check_schema(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT_LIMITS) -> str:
+    """Check the JSON Schema of a request, and return it as compact JSON.
+
+    Raises:
+        SchemaLimitError: The schema exceeds a limit, or has a reference or an option that is not supported.
+    """
+    return count_schema(schema, LimitCounts(limits))
+
+
+def count_schema(schema: Mapping[str, Any], counts: LimitCounts) -> str:
+    """Compare all sizes of a schema with their limits, and return the schema as compact JSON.
+
+    Each object in the schema is checked like a schema, also inside `const` or `default`, because a `$ref` can refer to it.
+
+    Raises:
+        SchemaLimitError: The schema exceeds a limit, or has a reference or an option that is not supported.
+    """
+    text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+    # The other checks take time that grows with the size, and recurse as deep as the schema.
+    counts.compare("max_schema_bytes", len(text.encode("utf-8", "surrogatepass")), ())
+    nodes = list(values_in(schema))
+    for path, node in nodes:
+        if isinstance(node, dict | list):
+            counts.compare("max_depth", len(path) + 1, path)
+    # The library reads its own options from this member, among them a pattern for whitespace.
+    if "x-guidance" in schema:
+        raise SchemaLimitError("must not have this member", ("x-guidance",))
+    for path, node in nodes:
+        if isinstance(node, dict):
+            _check_keywords(path, node, counts)
+    targets = resolve_references(schema, nodes)
+    RequiredText(targets, counts).check(schema)
+    MergedSize(targets, counts).check(schema)
+    return text
+
+
+def _check_keywords(path: Path, schema: Mapping[str, Any], counts: LimitCounts) -> None:
+    for name, value in schema.items():
+        at = (*path, name)
+        if name in _TOTALS and isinstance(value, list | dict) and isinstance(value, _TOTALS[name][0]):
+            counts.add(_TOTALS[name][1], len(value), at)
+        if name == "$ref" and isinstance(value, str):
+            counts.add("max_refs", 1, at)
+        elif name in {"pattern", "format"} and isinstance(value, str):
+            _check_pattern(value, at, counts)
+        elif name == "patternProperties" and isinstance(value, dict):
+            for pattern in value:
+                _check_pattern(pattern, (*at, pattern), counts)
+        elif name in {"const", "enum"}:
+            _check_values(value, at, counts)
+        elif is_number(value):
+            _check_number(name, value, at, counts)
+
+
+def _check_pattern(pattern: str, path: Path, counts: LimitCounts) -> None:
+    counts.add("max_patterns", 1, path)
+    counts.compare("max_pattern_length", len(pattern), path)
+    counts.compare("max_pattern_size", pattern_size(pattern), path)
+
+
+def _check_values(value: Any, path: Path, counts: LimitCounts) -> None:
+    for inside, node in values_in(value):
+        at = (*path, *inside)
+        counts.add("max_values", 1, at)
+        if isinstance(node, str):
+            counts.compare("max_text_length", len(node), at)
+        elif is_number(node):
+            counts.compare("max_digits", _digits(node), at)
+
+
+def _check_number(name: str, value: float, path: Path, counts: LimitCounts) -> None:
+    if name in _BOUNDS:
+        counts.compare(_BOUNDS[name], int(value), path)
+    elif name in _NUMBERS:
+        counts.compare("max_digits", _digits(value), path)
+    if name == "multipleOf":
+        counts.compare("max_multiple", int("".join(map(str, Decimal(repr(value)).as_tuple().digits))), path)
+
+
+def _digits(number: float) -> int:
+    """Return the number of digits of a number, written without an exponent. The library writes numbers in this way."""
+    decimal = Decimal(repr(number))
+    exponent = decimal.as_tuple().exponent
+    return max(decimal.adjusted() + 1, 1) + max(-exponent, 0) if isinstance(exponent, int) else 0
