@@ -16,7 +16,6 @@ from typing import NamedTuple, Self
 import torch
 
 from tidewire_server.generation.engine import (
-    ContinuationError,
     Delta,
     EngineCapabilities,
     EngineClosedError,
@@ -199,11 +198,7 @@ class TorchEngine:
 
     def continues(self, request: Generate, logged: LoggedTokens) -> bool:
         text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
-        try:
-            text.feed_again(logged, self._caps.model)
-        except ContinuationError:
-            return False
-        return True
+        return text.follows(logged, self._caps.model)
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
         """Generate text; see `Engine.generate`. If the reader is slow, token blocks that it has not read yet are

@@ -83,6 +83,14 @@ class OutputText:
             f"token ids do not match its logged text; it was probably generated with another model than {model}"
         )
 
+    def follows(self, logged: LoggedTokens, model: str) -> bool:
+        """Return whether this model can have generated the tokens of an earlier attempt. See `feed_again`."""
+        try:
+            self.feed_again(logged, model)
+        except ContinuationError:
+            return False
+        return True
+
     def fork(self) -> OutputText:
         """Return a copy, so that two texts continue this one."""
         fork = copy(self)
