@@ -10,10 +10,10 @@ ROWS = {
     "nobody": ([], 10.0, 0.0),
     "submitted": ([(10.0, "submitted", "a")], 11.0, 13.0),
     "submitted and reading": ([(10.0, "submitted", "a"), (10.1, "came", "a")], 10.2, 0.0),
-    "cut": ([(10.0, "submitted", "a"), (10.1, "came", "a"), (11.0, "lost", "a")], 11.5, 14.0),
-    "cut and resumed": ([(11.0, "lost", "a"), (11.5, "came", "a")], 11.6, 0.0),
+    "cut": ([(10.0, "submitted", "a"), (10.1, "came", "a"), (11.0, "closed", "a")], 11.5, 14.0),
+    "cut and resumed": ([(11.0, "closed", "a"), (11.5, "came", "a")], 11.6, 0.0),
     "two cut, one resumed": (
-        [(11.0, "lost", "a"), (11.2, "lost", "a"), (11.5, "came", "a")],
+        [(11.0, "closed", "a"), (11.2, "closed", "a"), (11.5, "came", "a")],
         11.6,
         14.2,
     ),
@@ -23,9 +23,17 @@ ROWS = {
         11.5,
         0.0,
     ),
-    "another job later": ([(10.0, "lost", "a"), (11.0, "submitted", "b")], 11.5, 14.0),
-    "the older of two came": ([(10.0, "lost", "a"), (11.0, "lost", "b"), (11.1, "came", "a")], 11.5, 14.0),
-    "the newer of two came": ([(10.0, "lost", "a"), (11.0, "lost", "b"), (11.1, "came", "b")], 11.5, 13.0),
+    "another job later": ([(10.0, "closed", "a"), (11.0, "submitted", "b")], 11.5, 14.0),
+    "the older of two came": (
+        [(10.0, "closed", "a"), (11.0, "closed", "b"), (11.1, "came", "a")],
+        11.5,
+        14.0,
+    ),
+    "the newer of two came": (
+        [(10.0, "closed", "a"), (11.0, "closed", "b"), (11.1, "came", "b")],
+        11.5,
+        13.0,
+    ),
     "answered": ([(10.0, "submitted", "a"), (10.5, "answered", "a")], 10.6, 0.0),
     "just in time": ([(10.0, "submitted", "a")], 12.99, 13.0),
     "never came": ([(10.0, "submitted", "a")], 13.0, 0.0),
@@ -56,5 +64,5 @@ def test_the_registry_forgets_jobs_whose_time_is_over():
     readers = ExpectedReaders(1.0, lambda: times[0])
     for number in range(1000):
         times[0] = float(number)
-        readers.lost(str(number))
+        readers.closed(str(number))
     assert len(readers._jobs) == 3

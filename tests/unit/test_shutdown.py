@@ -16,7 +16,6 @@ class Stream:
     """An open stream whose reader accepts nothing."""
 
     job_id: str = "a"
-    done_sent: bool = False
     goaways: list[bool] = field(default_factory=list)
 
     def go_away(self, *, spread: float = 0.0, even_if_ended: bool = False) -> None:
@@ -84,8 +83,9 @@ def test_the_wait_ends_when_the_last_stream_and_the_last_expected_reader_are_ser
         draining = asyncio.create_task(server.drain(60.0))
         await asyncio.sleep(0)
         server.stream_closed(lost)
-        server.stream_opened(again := Stream(done_sent=True))
+        server.stream_opened(again := Stream())
         server.stream_closed(again)
+        server.expected.answered(again.job_id)
         await draining
 
     asyncio.run(asyncio.wait_for(drain(), 30.0))

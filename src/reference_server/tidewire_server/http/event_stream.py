@@ -125,7 +125,6 @@ class EventStream:
         "_token_seconds_left",
         "_unsent",
         "_wake",
-        "done_sent",
     )
 
     def __init__(
@@ -184,8 +183,6 @@ class EventStream:
         """Number of seconds over which the reconnects of many readers are spread."""
         self._cancelled = False
         """Whether the ASGI server has cancelled the stream."""
-        self.done_sent = False
-        """Whether the stream has ended with `done`."""
         self._kept_away = 0.0
         """Number of seconds for which a `goaway` asks the reader to wait."""
         self._abort_at: float | None = None
@@ -365,7 +362,6 @@ class EventStream:
                     self._unsent += chunk.frames
                 if ended:
                     await self._end(b"")
-                    self.done_sent = True
                     return
                 await self._write(b"")
                 if cursor != self._log.extent().head:
@@ -494,7 +490,6 @@ class EventStream:
             if ended:
                 chunk = await self._log.read(at.cursor, _CHUNK_BYTES)
                 await self._end(b"" if chunk is None else chunk.frames)
-                self.done_sent = True
                 return
             del at
             if self._unsent:

@@ -281,15 +281,24 @@ class TidewireApp:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def drain(self) -> None:
-        """Begin the shutdown: reject new jobs, wait up to `shutdown_timeout` for the jobs to end, and end all streams."""
+    async def drain(self, *, expect_readers: bool = True) -> None:
+        """Begin the shutdown: reject new jobs, wait up to `shutdown_timeout` for the jobs to end, and end all streams.
+
+        Args:
+            expect_readers: See `Shutdown.drain`.
+        """
         if self._service is not None:
-            await self._service.shutdown.drain(self._settings.shutdown_timeout)
+            await self._service.shutdown.drain(self._settings.shutdown_timeout, expect_readers=expect_readers)
 
     @property
     def jobs_to_drain(self) -> int:
         """Number of jobs that `drain` waits for."""
         return 0 if self._service is None else len(self._service.shutdown.jobs_to_wait_for())
+
+    @property
+    def seconds_for_readers(self) -> float:
+        """Number of seconds for which `drain` waits for readers that may be about to reconnect."""
+        return 0.0 if self._service is None else self._service.shutdown.expected.seconds_left()
 
     async def close(self) -> None:
         """Stop all jobs and release all resources.

@@ -22,10 +22,10 @@ class _Expected:
 
 
 class ExpectedReaders:
-    """Readers that are about to request the stream of a job whose `done` they have not received.
+    """Readers that may be about to request the stream of a job.
 
-    A reader is expected after it has submitted a job, and after its connection was lost, for as long as the first retry
-    delay of a client can take. The registry contains only jobs of this time.
+    A reader is expected after it has submitted a job, and after its stream has ended, for as long as the first retry delay of
+    a client can take. The registry contains only jobs of this time.
     """
 
     def __init__(self, retry: float, clock: Callable[[], float]) -> None:
@@ -46,8 +46,10 @@ class ExpectedReaders:
             found = self._jobs.get(job)
             self._expect(job, 1 if found is None else found.readers)
 
-    def lost(self, job: str) -> None:
-        """Expect a reader whose stream has ended without `done`."""
+    def closed(self, job: str) -> None:
+        """Expect a reader whose stream has ended. Even if it has ended with `done`, a broken network can have lost `done`,
+        and the reader then requests the stream again.
+        """
         if self._within:
             found = self._jobs.get(job)
             self._expect(job, 1 if found is None else found.readers + 1)
@@ -68,6 +70,11 @@ class ExpectedReaders:
         """Return the time until which a reader is expected, or 0 if no reader is expected."""
         self._forget_old()
         return next(reversed(self._jobs.values())).since + self._within if self._jobs else 0.0
+
+    def seconds_left(self) -> float:
+        """Return the number of seconds for which a reader is still expected."""
+        until = self.until()
+        return until - self._clock() if until else 0.0
 
     def _expect(self, job: str, readers: int) -> None:
         self._jobs[job] = _Expected(readers, self._clock())

@@ -14,8 +14,9 @@ jobs of a durable log, but a job in memory exists only in this process.
   durable | has not ended within `shutdown_timeout`   | leaves it to the next process | end with `goaway`
 
 Afterwards the server waits up to `LAST_SECONDS` until the streams have accepted their last event. If the log is in memory,
-the server also waits for expected readers: a client that has submitted a job or lost its connection a moment ago requests
-the stream of the job within its first retry delay (see `ExpectedReaders`). No reader waits for an answer longer than
+the server also waits for expected readers: a client that has submitted a job a moment ago, or whose stream ended a moment
+ago, may request the stream of the job within its first retry delay, because a broken network can have lost `done` (see
+`ExpectedReaders`). No reader waits for an answer longer than
 `shutdown_timeout` plus `LAST_SECONDS`.
 """
 
@@ -47,11 +48,6 @@ class OpenStream(Protocol):
     @property
     def job_id(self) -> str:
         """Id of the job."""
-        ...
-
-    @property
-    def done_sent(self) -> bool:
-        """Whether the stream has ended with `done`."""
         ...
 
     def go_away(self, *, spread: float = 0.0, even_if_ended: bool = False) -> None:
@@ -121,8 +117,7 @@ class Shutdown:
     def stream_closed(self, stream: OpenStream) -> None:
         """Remove a stream that has ended, or whose reader has disconnected."""
         self._streams.discard(stream)
-        if not stream.done_sent:
-            self.expected.lost(stream.job_id)
+        self.expected.closed(stream.job_id)
         self._changed.set()
 
     def item_ended(self, job: Job) -> None:
@@ -137,8 +132,13 @@ class Shutdown:
 
     # ---- phases ------------------------------------------------------------------------------------------------
 
-    async def drain(self, within: float) -> None:
-        """Wait up to `within` seconds for the jobs, and end the remaining jobs and all streams."""
+    async def drain(self, within: float, *, expect_readers: bool = True) -> None:
+        """Wait up to `within` seconds for the jobs, and end the remaining jobs and all streams.
+
+        Args:
+            within: Time for the jobs, in seconds.
+            expect_readers: Whether to wait for expected readers. False if the readers are in the same process.
+        """
         self.began = True
         deadline = self._loop.time() + within
         self._waits_for = {job.id for job in self.jobs_to_wait_for()}
@@ -148,7 +148,7 @@ class Shutdown:
         while self._waits_for and await self._change(deadline):
             pass
         await self.end_jobs()
-        await self._finish_streams(deadline + LAST_SECONDS)
+        await self._finish_streams(deadline + LAST_SECONDS, expect_readers=expect_readers)
 
     async def end_jobs(self) -> None:
         """Fail the unfinished jobs, or leave them to the next process. No more items start."""
@@ -178,9 +178,9 @@ class Shutdown:
         while self._streams and await self._change(until):
             pass
 
-    async def _finish_streams(self, at_most: float) -> None:
+    async def _finish_streams(self, at_most: float, *, expect_readers: bool) -> None:
         last = min(self._loop.time() + LAST_SECONDS, at_most)
-        while until := max(self.expected.until(), last if self._streams else 0.0):
+        while until := max(self.expected.until() if expect_readers else 0.0, last if self._streams else 0.0):
             if not await self._change(min(until, at_most)):
                 break
         for stream in tuple(self._streams):

@@ -412,6 +412,13 @@ class UvicornServer(uvicorn.Server):
                 file=sys.stderr,
                 flush=True,
             )
+        elif seconds and (left := self._tidewire.seconds_for_readers):
+            print(
+                f"stopping: results stay available for up to {left:.1f} s, in case a connection broke; press Ctrl-C again to "
+                "end at once",
+                file=sys.stderr,
+                flush=True,
+            )
         self.end()
 
     def end(self) -> None:
@@ -421,7 +428,8 @@ class UvicornServer(uvicorn.Server):
 
     async def _drain_and_exit(self) -> None:
         try:
-            await self._tidewire.drain()
+            # A server in a background thread has its readers in the same process, and they have left.
+            await self._tidewire.drain(expect_readers=self._shutdown_timeout > 0)
         finally:
             self.should_exit = True
 
