@@ -10,7 +10,7 @@ them, the CPU time of a mask, and memory. It does so with the vocabulary of the 
 128,000 tokens.
 
 `python bench/schemas.py --attack SECONDS` runs a server with the bundled model, one caller that sends the schemas of the
-fuzzer with six concurrent requests, and another caller whose tokens per second it counts in windows of ten seconds.
+fuzzer with six concurrent requests, and another caller whose tokens per second it counts in windows of 20 seconds.
 
 All write their results to bench/results, and `--write` writes them to docs/explanation/structured-output.md.
 """
@@ -190,7 +190,7 @@ def attacked(seconds: float) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, SchemaAttack(Path(folder)) as attack:
         ratios, outcomes = list[float](), Counter[str]()
-        for ratio, window in attack.ratios(seconds, 10.0, map(hostile_schema, itertools.count())):
+        for ratio, window in attack.ratios(seconds, 20.0, map(hostile_schema, itertools.count())):
             ratios.append(ratio)
             outcomes += window.outcomes
             print(f"{ratio:.2f}, {window.tokens_per_second:.0f} tokens/s", flush=True)

@@ -92,7 +92,7 @@ async def test_calls_of_a_caller_above_the_limit_are_refused(calls: Calls):
     await asyncio.gather(*tasks)
 
 
-async def test_a_waiting_call_of_a_client_that_has_left_is_not_made(calls: Calls):
+async def test_a_waiting_call_that_is_cancelled_is_not_made(calls: Calls):
     threads = CallerThreads("test", 1, max_waiting=2)
     first, second = (start(threads, "ann", calls.wait, f"ann {i}") for i in range(2))
     await calls.until(1)
