@@ -49,9 +49,8 @@ async def discovery_document_is_valid(s: Session) -> None:
 def _judge_body(s: Session, requirement: str, name: str, answer: RecordedExchange) -> None:
     """Judge a description of the server. If it has several faults, the assertion lists all of them."""
     violation = schema_violation(name, answer.json)
-    faults = f"these faults:\n{violation}" if "\n" in violation else violation
-    s.expect(requirement, answer.status == 200 and not violation, f"200 and a body that fits {name}.schema.json",
-             f"{answer.status}, and {faults}" if faults else answer.status, at=answer)  # fmt: skip
+    s.expect(requirement, answer.status == 200, "200", answer.status, at=answer)
+    s.expect(requirement, not violation, f"a body that fits {name}.schema.json", violation, at=answer)
 
 
 @check("TW-DSC-005", whole_run=True)
