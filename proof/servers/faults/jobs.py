@@ -22,6 +22,14 @@ def job_status_differs_from_state(hooks):
     )
 
 
+@faulty_server(
+    "TW-JOB-051", "jobs.response_bodies_fit_their_schemas", "cancels.cancel_of_ended_job_has_no_effect"
+)
+def cancel_response_without_cursor(hooks):
+    """The job in the response to a cancel request lacks `cursor`."""
+    rewrite_body(hooks, rb'"cursor":"[^"]*",?', b"", at=".*/cancel")
+
+
 @faulty_server("TW-JOB-041", "jobs.ended_job_includes_done")
 def ended_job_cursor_before_done(hooks):
     """The cursor of an ended job is the id of its last diff instead of the id of `done`."""

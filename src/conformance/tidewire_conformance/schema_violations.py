@@ -44,15 +44,19 @@ class SchemaViolation(NamedTuple):
 
 
 def schema_violation(name: str, value: Any) -> str:
-    """Describe all violations of a schema of the specification, one per line. The text is empty if there is none.
+    """Describe all violations of a schema of the specification. The text is empty if there is none.
+
+    A single violation is one line. Several violations follow a line that announces them, each on a line of its own.
 
     Args:
         name: File name of the schema without `.schema.json`.
         value: JSON value to validate.
     """
-    found = violations(name, value)
+    found = [*map(str, violations(name, value))]
+    if len(found) < 2:
+        return "".join(found)
     more = [f"and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
-    return "\n".join([*map(str, found[:MAX_LISTED]), *more])
+    return "\n- ".join([f"{len(found)} faults:", *found[:MAX_LISTED], *more])
 
 
 def violations(name: str, value: Any) -> list[SchemaViolation]:

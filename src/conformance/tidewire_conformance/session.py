@@ -172,7 +172,14 @@ class Session:
 
     def any_sample(self) -> SampleRequest:
         """Return a sample request for a job that succeeds, or skip the check."""
-        return self.server.any_sample() or self.skip_untested("no example of an endpoint succeeded")
+        failed = [f": {each.why}" for each in self.server.failed_examples[:1]]
+        return self.server.any_sample() or self.skip_untested(
+            "".join(["no example of an endpoint succeeded", *failed])
+        )
+
+    def any_request(self) -> SampleRequest:
+        """Return a sample request for a job that need not succeed, or skip the check."""
+        return self.server.any_request() or self.skip_untested("no endpoint has an example")
 
     def growing_sample(self) -> SampleRequest:
         """Return a sample request for a job whose stream can be cut between events, or skip the check."""

@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.response_schemas import schema_of
 from tidewire_conformance.judging.state_history import Histories, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_violation
@@ -44,7 +45,7 @@ async def submit_returns_the_job(s: Session) -> None:
     """A request to submit a job gets 201 with a `Location` and a valid job. A GET of the `Location` gets 200 with the
     same job.
     """
-    sample = s.any_sample()
+    sample = s.any_request()
     answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
     violation = schema_violation("job", answer.json)
     s.expect("TW-JOB-018", answer.status == 201 and not violation, "201 and a body that fits job.schema.json",
@@ -78,6 +79,33 @@ async def submit_returns_the_job(s: Session) -> None:
         state = each.members.get("state", {})
         s.expect("TW-JOB-038", each.members.get("status") == state.get("status"), "the status of the member state",
                  each.members.get("status"), at=each)  # fmt: skip
+
+
+REQUIREMENTS = {
+    "discovery": "TW-DSC-001",
+    "endpoint": "TW-DSC-016",
+    "job": "TW-JOB-038",
+    "job-list": "TW-JOB-045",
+    "stream-token": "TW-BRW-012",
+}
+"""Schemas of response bodies, each with the requirement to fit the schema."""
+
+
+@check(*REQUIREMENTS.values(), "TW-JOB-018", "TW-JOB-051", whole_run=True)
+async def response_bodies_fit_their_schemas(s: Session) -> None:
+    """The body of each successful response fits its schema."""
+    judged: dict[tuple[str, bytes], str] = {}
+    for each in s.wire.record:
+        name = schema_of(each)
+        if name not in REQUIREMENTS:
+            continue
+        if (name, each.body) not in judged:
+            judged[name, each.body] = schema_violation(name, each.json)
+        submit, cancel = each.path.endswith("/jobs"), each.path.endswith("/cancel")
+        of_job = "TW-JOB-018" if submit else "TW-JOB-051" if cancel else "TW-JOB-038"
+        violation = judged[name, each.body]
+        s.expect(of_job if name == "job" else REQUIREMENTS[name], not violation, f"a body that fits {name}.schema.json",
+                 violation, at=each)  # fmt: skip
 
 
 @check("TW-JOB-023", whole_run=True)
@@ -116,7 +144,7 @@ async def submit_can_return_the_stream(s: Session) -> None:
     """If a submission asks for an event stream, the response has `Location`, `Content-Location`, a `hello` event and a
     snapshot.
     """
-    sample = s.any_sample()
+    sample = s.any_request()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
     answer = await s.wire.request(
         "POST", sample.submit_to, json=sample.body, header=header, seconds=60 + sample.seconds

@@ -107,6 +107,16 @@ class Endpoint:
         return found
 
 
+@dataclass(frozen=True)
+class FailedExample:
+    """Example of an endpoint that started no job, or whose job did not end."""
+
+    request: SampleRequest
+    why: str
+    exchange: RecordedExchange | None = None
+    """Response that shows the failure, or None if there was no response."""
+
+
 @dataclass
 class Server:
     """Server under test, with its endpoints and the results of their examples."""
@@ -115,8 +125,8 @@ class Server:
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     samples: list[SampleRequest] = field(default_factory=list)
     """Sample requests whose jobs ended, one for each example that ran."""
-    rejected_examples: list[tuple[str, RecordedExchange]] = field(default_factory=list)
-    """Examples that the server rejected, each with the name of the endpoint and the recorded exchange."""
+    failed_examples: list["FailedExample"] = field(default_factory=list)
+    """Examples whose jobs did not end, in the order in which they were submitted."""
 
     @cached_property
     def discovery_body(self) -> dict[str, Any]:
@@ -169,6 +179,11 @@ class Server:
     def any_sample(self) -> SampleRequest | None:
         """Return a request for the shortest known job that succeeds, or None."""
         return self.script_sample({"append": "Hel"}, {"append": "lo"}) or self._find_sample(lambda _: True)
+
+    def any_request(self) -> SampleRequest | None:
+        """Return a request for a job that may fail, or None. The input is the one of `any_sample`, or of any example."""
+        tried = [*self.samples, *(each.request for each in self.failed_examples)]
+        return self.any_sample() or next(iter(tried), None)
 
     def growing_sample(self) -> SampleRequest | None:
         """Return a request for a job whose value changes in several logged events, or None."""
@@ -337,28 +352,39 @@ async def _describe(wire: Wire, server: Server, listed: dict[str, Any]) -> None:
 
 async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: Any) -> None:
     """Run an example and record the properties of its job."""
-    body = {"input": example}
-    accept = {"Accept": "text/event-stream"}
-    async with wire.open("POST", endpoint.submit_to, json=body, header=accept) as stream:
-        await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
-        ran = await stream.to_end(CLOSE_SECONDS) if stream.exchange.of_type("done") else stream.exchange
+    request = SampleRequest(endpoint.name, endpoint.submit_to, {"input": example})
+    try:
+        submit = ran = await _read_stream(wire, "POST", endpoint.submit_to, request.body)
+        if submit.status == 201 and isinstance(submit.members.get("id"), str):
+            # The server responded with JSON although the request asks for a stream. A check reports that.
+            ran = await _read_stream(wire, "GET", f"/v1/jobs/{quote(submit.members['id'])}/events")
+    except IncompleteResponseError as error:
+        server.failed_examples.append(FailedExample(request, str(error)))
+        return
     done = ran.of_type("done")
-    if ran.status != 200:
-        server.rejected_examples.append((endpoint.name, ran))
     if not done or not isinstance(done[0].json, dict):
+        code = f" {ran.code}" if ran.code else ""
+        media = f" {ran.media_type or 'without a Content-Type'}" if ran.status < 400 else ""
+        why = "an event stream without a valid done" if ran.is_stream else f"{ran.status}{code}{media}"
+        server.failed_examples.append(FailedExample(request, f"{ran} returned {why}", ran))
         return
     diffs = [block for block in ran.of_type("message") if b"/value" in block.data or block.data[:1] in b'"']
     server.samples.append(
-        SampleRequest(
-            endpoint.name,
-            endpoint.submit_to,
-            body,
-            seconds=ran.finished - ran.began,
+        replace(
+            request,
+            seconds=ran.finished - submit.began,
             events=len(ran.logged),
             ended=str(done[0].json.get("status")),
             grows=len(list(_growth(diffs))) > 1,
         )
     )
+
+
+async def _read_stream(wire: Wire, method: str, place: str, body: Any = None) -> RecordedExchange:
+    """Send a request for a stream, and read the stream until `done` or the end of the response."""
+    async with wire.open(method, place, header={"Accept": "text/event-stream"}, json=body) as stream:
+        await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
+        return await stream.to_end(CLOSE_SECONDS) if stream.exchange.of_type("done") else stream.exchange
 
 
 def _growth(diffs: Sequence[Any]) -> Iterator[Any]:

@@ -1,0 +1,291 @@
+"""A server that is only half built never makes the suite fail: each of its faults has a report."""
+
+import asyncio
+import contextlib
+import copy
+import io
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from proof.servers.fault_proxy import FaultProxy
+from proof.servers.judge_server import CALLER
+from proof.servers.server_process import BOB, ORIGIN
+from support.mutated_server import FAULTS, RandomMutations, mutated, running
+from tidewire_conformance import registry
+from tidewire_conformance.cli import app
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Outcome
+from tidewire_conformance.report import badge, html_report, json_report, junit_report, terminal_report
+from tidewire_conformance.runner import Plan, run
+from tidewire_conformance.session import Hooks
+from tidewire_conformance.specification import schema
+from tidewire_conformance.wire.recording_client import Wire
+
+CHECKS = [check for check in registry.checks() if not check.slow]
+JSON, HTML, STREAM = "application/json", "text/html", "text/event-stream"
+DISCOVERY = schema("discovery.schema.json")["examples"][0] | {
+    "capabilities": ["list", "delete", "batches", "logprobs", "snapshots_only", "stream_tokens", "inband_problems"],
+    "endpoints": [{"name": "words", "href": "/v1/endpoints/words"}],
+}  # fmt: skip
+WORDS = schema("endpoint.schema.json")["examples"][0] | {"name": "words"}
+ANSWERS = {
+    "500 with a page": (500, HTML, b"<h1>error</h1>"),
+    "500 with a problem": (500, "application/problem+json", b'{"code":"internal","title":"x","status":500}'),
+    "404 without a body": (404, JSON, b""),
+    "200 without a body": (200, JSON, b""),
+    "200 with a page": (200, HTML, b"<html>"),
+    "200 with garbage": (200, JSON, b"\xff\xfe{{{"),
+    "200 with null": (200, JSON, b"null"),
+    "200 with a list": (200, JSON, b"[]"),
+    "200 with an empty object": (200, JSON, b"{}"),
+    "201 with an empty object": (201, JSON, b"{}"),
+    "201 with a job that is not described": (201, JSON, b'{"id":"abc"}'),
+    "200 with an empty stream": (200, STREAM, b""),
+    "200 with a stream of garbage": (200, STREAM, b"id:x\ndata:{\n\nevent:done\ndata:null\n\n"),
+    "204": (204, JSON, b""),
+}
+"""Responses that a server sends to every request: status, media type and body."""
+
+
+@contextlib.contextmanager
+def half_built(answer=(404, JSON, b"{}"), **described):
+    """A server that has these documents by path, and sends the same answer to all other requests; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self):
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, media, body = answer
+            if self.command == "GET" and self.path in described:
+                status, media, body = 200, JSON, json.dumps(described[self.path]).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", media)
+            self.send_header("Connection", "close")
+            if status != 204:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_DELETE = do_OPTIONS = do_PUT = answer  # noqa: N815 - http.server defines these names
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+def judged(url, folder=None, checks=CHECKS):
+    """Run the suite and return the graded run, in which no check has the outcome `error`. With a folder, write every report."""
+    other = Wire(url, header=[("Authorization", f"Bearer {BOB}")])
+    plan = Plan(url, CALLER, Hooks(second=other, origin=ORIGIN), budget=40, patience=0.2)
+    report = grade(asyncio.run(run(plan, checks)), checks)
+    for way in (badge, html_report, json_report, junit_report) if folder else ():
+        way.write(report, folder / "report")
+        terminal_report.show(report, Console(file=io.StringIO(), width=100), everything=True)
+    assert [
+        f"{each.check}: {each.note}" for each in report.run.verdicts if each.outcome is Outcome.ERROR
+    ] == []
+    return report
+
+
+def described(discovery=DISCOVERY, words=WORDS):
+    return {"/v1": discovery, "/v1/endpoints/words": words}
+
+
+# ---- servers that answer every request in the same way -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_same_answer_to_every_request_is_the_fault_of_the_server(answer, tmp_path):
+    with half_built(ANSWERS[answer], **described()) as url:
+        report = judged(url, tmp_path)
+    assert report.exit_code == 1
+    assert report.failures
+
+
+def test_a_server_with_nothing_but_discovery_is_judged(tmp_path):
+    with half_built(**{"/v1": DISCOVERY}) as url:
+        report = judged(url, tmp_path)
+    assert "TW-DSC-016" in {each.requirement.id for each in report.failures}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_server_without_discovery_is_described_in_one_message(answer):
+    with half_built(ANSWERS[answer]) as url:
+        done = CliRunner().invoke(app, [url])
+    assert done.exit_code == 3
+    assert done.stderr.startswith(f"tidewire conformance: GET {url}/v1 returned {ANSWERS[answer][0]} and ")
+    assert done.stdout == ""
+
+
+# ---- descriptions with one fault or several --------------------------------------------------------------------------
+
+
+def members_of(name, example):
+    """The members that a schema names, as paths into an example that has all of them."""
+    found = schema(f"{name}.schema.json")["properties"]
+    for member in found:
+        if member in example:
+            yield (member,)
+            for inner in found[member].get("properties", {}):
+                if inner in example[member]:
+                    yield (member, inner)
+
+
+QUICK_FAULTS = ("absent", "null", "text", "empty object")
+DESCRIPTIONS = [
+    *[("discovery", path) for path in members_of("discovery", DISCOVERY) if path != ("protocol",)],
+    *[("discovery", ("endpoints", 0, name)) for name in ("name", "href")],
+    *[("discovery", ("endpoints", 0))],
+    *[("endpoint", path) for path in members_of("endpoint", WORDS)],
+]
+
+
+def pages_with(fault, *places):
+    """The documents of a half-built server with a fault in some members."""
+    pages = {"discovery": DISCOVERY, "endpoint": WORDS}
+    for document, path in places:
+        pages[document] = mutated(pages[document], path, fault)
+    return described(pages["discovery"], pages["endpoint"])
+
+
+def judge_members(fault, places):
+    for place in places:
+        with half_built(**pages_with(fault, place)) as url:
+            assert judged(url).failures, place
+
+
+@pytest.mark.parametrize(("first", "fault"), [*enumerate(QUICK_FAULTS)])
+def test_a_description_with_one_fault_is_judged(first, fault):
+    """Each member has one of the faults here; `make slow` combines each member with each fault."""
+    judge_members(fault, DESCRIPTIONS[first::4])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_description_with_any_one_fault_is_judged(fault):
+    judge_members(fault, DESCRIPTIONS)
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(each, marks=[] if each in QUICK_FAULTS else [pytest.mark.slow]) for each in FAULTS]
+)
+def test_a_description_with_many_faults_is_judged(fault, tmp_path):
+    outer = [place for place in DESCRIPTIONS if len(place[1]) == 1]
+    with half_built(**pages_with(fault, *outer)) as url:
+        assert judged(url, tmp_path).failures
+    with half_built(**pages_with(fault, *(place for place in DESCRIPTIONS if len(place[1]) == 2))) as url:
+        assert judged(url, tmp_path).failures
+
+
+def test_all_faults_of_discovery_are_reported_at_once_with_the_expected_form():
+    wrong = copy.deepcopy(DISCOVERY) | {"capabilities": {"list": True}, "heartbeat_ms": "15000"}
+    del wrong["durability"], wrong["limits"]["max_inputs"]
+    wrong["limits"]["max_event_bytes"] = 100
+    wrong["endpoints"][0]["name"] = "2words"
+    with half_built(**described(discovery=wrong)) as url:
+        done = CliRunner().invoke(app, [url], env={"COLUMNS": "200"})
+    assert done.exit_code == 1
+    first = done.stdout.partition("\nFAIL  ")[2].partition("\nFAIL  ")[0]
+    assert "[TW-DSC-001]" in first
+    assert [line.strip("- ") for line in first.splitlines() if line.startswith("- ")] == [
+        'durability: missing; expected "process", "host" or "replicated"',
+        'capabilities: expected an array in which each element is a string, not {"list": true}',
+        'endpoints[0].name: expected a string that matches ^[A-Za-z][A-Za-z0-9_.-]{0,63}$, not "2words"',
+        'heartbeat_ms: expected an integer of at least 1, not "15000"',
+        "limits.max_inputs: missing; expected an integer of at least 1",
+        "limits.max_event_bytes: expected an integer of at least 1024, not 100",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"type": "strng"}, "'strng' is not valid"),
+        ({"type": "object", "properties": {"n": {"pattern": "("}}}, "is not a 'regex'"),
+        ({"$ref": "#/nowhere"}, "'/nowhere' does not exist"),
+        ({"$ref": "#"}, "RecursionError"),
+        ([], "the schema is [], not an object"),
+        ("string", 'the schema is "string", not an object'),
+    ],
+)
+def test_an_invalid_schema_of_an_endpoint_is_reported_and_not_raised(wrong, message, tmp_path):
+    with half_built(**described(words=WORDS | {"input_schema": wrong, "value_schema": wrong})) as url:
+        report = judged(url, tmp_path)
+    faults = [each.got for _, each in report.results["TW-DSC-017"].broken]
+    assert len(faults) == 2
+    assert all(message in each for each in faults)
+
+
+def test_a_reference_to_another_document_is_not_fetched(tmp_path):
+    with (
+        half_built() as elsewhere,
+        half_built(**described(words=WORDS | {"input_schema": {"$ref": elsewhere}})) as url,
+    ):
+        report = judged(url, tmp_path)
+    assert "TW-DSC-022" in {each.requirement.id for each in report.failures}
+    assert not [each for each in report.run.record if elsewhere in each.url]
+
+
+def test_all_faults_of_a_job_are_reported_although_no_example_succeeds(tmp_path):
+    with half_built((201, JSON, b'{"id":"abc","status":"queued"}'), **described()) as url:
+        report = judged(url, tmp_path)
+        told = CliRunner().invoke(app, [url]).stdout
+    (_, finding), *_ = report.results["TW-JOB-018"].broken
+    assert "id: expected a string that matches" in finding.got
+    assert "columns: missing; expected an array" in finding.got
+    assert "no example of an endpoint succeeded: GET " in " ".join(told.split())
+
+
+# ---- faults in any response and event ------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(120)
+def test_faults_in_random_members_are_judged(tmp_path):
+    judge_random_faults(1, 0.1, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.1, 0.4, 1.0])
+def test_faults_in_many_random_members_are_judged(share, tmp_path):
+    for seed in range(100, 130):
+        judge_random_faults(seed, share, tmp_path)
+
+
+def judge_random_faults(seed, share, folder):
+    hooks = FaultProxy()
+    RandomMutations(seed, share).install(hooks)
+    with running(hooks) as url:
+        assert judged(url, folder).exit_code == 1, seed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_description_of_the_reference_server_with_one_fault_is_judged(fault, tmp_path):
+    for document, path in DESCRIPTIONS:
+        place = "/v1" if document == "discovery" else "/v1/endpoints/talk"
+
+        def change(exchange, status, body, place=place, path=path):
+            if exchange.path != place or exchange.method != "GET":
+                return None
+            with contextlib.suppress(LookupError):
+                return status, json.dumps(mutated(json.loads(body), path, fault)).encode()
+
+        with running(FaultProxy(bodies=[change])) as url:
+            judged(url, tmp_path)
