@@ -153,8 +153,7 @@ class TorchEngine:
             context: Maximum number of tokens of the prompt and the generated text together.
             profile: Folder to which profiles of some steps are written.
             since: Time from `time.perf_counter()` from which the logged duration counts. None is the time of the call.
-            schema_limits: Limits on the input member `json_schema`.
-            max_mask_share: Maximum share of the time of its steps that the masks of one request may take.
+            schema_limits, max_mask_share: See the class.
 
         Raises:
             LoadError: The checkpoint is not supported, or it cannot be read, or the engine cannot be created for it.
@@ -197,9 +196,7 @@ class TorchEngine:
         await self._reader.check(request)
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
-        """Generate text; see `Engine.generate`. If the reader is slow, token blocks that it has not read yet are
-        merged.
-        """
+        """Generate text; see `Engine.generate`. Token blocks that a slow reader has not read yet are merged."""
         check_members(request, self._caps)
         prompt, grammar = await self._reader.read(request)
         text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
