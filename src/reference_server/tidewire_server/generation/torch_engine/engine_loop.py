@@ -153,7 +153,8 @@ class TorchEngine:
             context: Maximum number of tokens of the prompt and the generated text together.
             profile: Folder to which profiles of some steps are written.
             since: Time from `time.perf_counter()` from which the logged duration counts. None is the time of the call.
-            schema_limits, max_mask_share: See the class.
+            schema_limits: Limits on the input member `json_schema`.
+            max_mask_share: Maximum share of the time of its steps that the masks of one request may take.
 
         Raises:
             LoadError: The checkpoint is not supported, or it cannot be read, or the engine cannot be created for it.
@@ -393,8 +394,7 @@ class TorchEngine:
             self._finish([(job, EngineError(text)) for job in step.without_ended().requests])
             return
         for job in step.sampled if len(step.requests) > 1 else []:
-            if job.processor is not None:
-                job.processor.charge(time.perf_counter() - flight.begun, self._max_mask_share)
+            job.charge_mask(time.perf_counter() - flight.begun, self._max_mask_share)
         with self._wake:
             self._scheduler.completed(step, [one.token for one in sampled])
             left = [(job, one) for job, one in zip(step.sampled, sampled, strict=True) if job.slot >= 0]
