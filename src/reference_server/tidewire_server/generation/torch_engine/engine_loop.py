@@ -201,9 +201,7 @@ class TorchEngine:
         return text.follows(logged, self._caps.model)
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
-        """Generate text; see `Engine.generate`. If the reader is slow, token blocks that it has not read yet are
-        merged.
-        """
+        """Generate text; see `Engine.generate`. Token blocks that a slow reader has not read yet are merged."""
         check_members(request, self._caps)
         prompt, grammar = await self._reader.read(request)
         text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
@@ -401,8 +399,7 @@ class TorchEngine:
             self._finish([(job, EngineError(text)) for job in step.without_ended().requests])
             return
         for job in step.sampled if len(step.requests) > 1 else []:
-            if job.processor is not None:
-                job.processor.charge(time.perf_counter() - flight.begun, self._max_mask_share)
+            job.charge_mask(time.perf_counter() - flight.begun, self._max_mask_share)
         with self._wake:
             self._scheduler.completed(step, [one.token for one in sampled])
             left = [(job, one) for job, one in zip(step.sampled, sampled, strict=True) if job.slot >= 0]

@@ -117,6 +117,11 @@ class RunningRequest(RunningSequence):
     loop: asyncio.AbstractEventLoop
     deltas: DeltaQueue = field(default_factory=DeltaQueue)
 
+    def charge_mask(self, seconds: float, max_share: float) -> None:
+        """Record the duration of a step that the request shared with other requests; see `Grammar.charge`."""
+        if self.processor is not None:
+            self.processor.charge(seconds, max_share)
+
     def delta(self, result: Sampled | Searched) -> Delta | EngineError:
         """Build the rows of a step's result. If that fails, return the error that ends the request."""
         try:
