@@ -81,7 +81,7 @@ class TableEngine:
             vocabulary=Vocabulary([word.encode() for word in WORDS], frozenset()),
         )  # fmt: skip
 
-    def check(self, request) -> None:
+    async def check(self, request) -> None:
         from tidewire_server.generation.engine import InputError
 
         used = {

@@ -46,7 +46,7 @@ class SchemaViolation(NamedTuple):
 def schema_violation(name: str, value: Any) -> str:
     """Describe all violations of a schema of the specification. The text is empty if there is none.
 
-    A single violation is one line. Several violations follow a line that announces them, each on a line of its own.
+    A single violation is one line. Several violations follow a line that announces them, one for each line.
 
     Args:
         name: File name of the schema without `.schema.json`.
