@@ -5,15 +5,50 @@ A check is an async function that sends requests to a server and makes assertion
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Final
 
 from tidewire_conformance import specification
 from tidewire_conformance.session import Session
 
 Body = Callable[[Session], Awaitable[None]]
+
+AREAS: Final = (
+    "discovery",
+    "framing",
+    "json_and_times",
+    "errors",
+    "parameters",
+    "bodies",
+    "jobs",
+    "refused_submits",
+    "sizes",
+    "resume",
+    "cursors_in_urls",
+    "state",
+    "text_checks_due",
+    "snapshots",
+    "snapshots_only",
+    "queue_progress_ping_goaway",
+    "cancels",
+    "purges",
+    "deadlines",
+    "idempotency",
+    "batch",
+    "logprobs",
+    "generation",
+    "browser",
+    "ownership",
+    "limits_per_caller",
+    "slow_readers",
+    "durable",
+)
+"""Areas of the checks, ordered from causes to effects: if checks of two areas fail, a fault of the first one is the more
+likely cause, because what the second one tests needs what the first one tests.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +68,10 @@ class Check:
     """Whether the check judges the recorded requests and responses of the whole run. Such a check runs last."""
     slow: bool = False
     """Whether the check waits for half a second or more. A slow check starts before other concurrent checks."""
+    after: str = ""
+    """Area whose failures explain a failure of this check. An empty string means only that of the check's own area."""
+    place: int = 0
+    """Position among all checks, ordered from causes to effects."""
 
     @property
     def profiles(self) -> frozenset[str]:
@@ -66,6 +105,7 @@ def check(
     serial: bool = False,
     whole_run: bool = False,
     slow: bool = False,
+    after: str = "",
 ) -> Callable[[Body], Body]:
     """Register a check.
 
@@ -75,6 +115,7 @@ def check(
         serial: Whether the check must not run concurrently with other checks.
         whole_run: Whether the check judges the recorded requests and responses of the whole run.
         slow: Whether the check waits for half a second or more.
+        after: Area whose failures explain a failure of this check, if it is further down in `AREAS` than the check's own.
 
     Raises:
         ValueError: A requirement id is unknown, no id is passed, the docstring is missing, or the name is already
@@ -90,7 +131,7 @@ def check(
                 f"a check needs at least one requirement id, a docstring and a unique name: {name}"
             )
         about = " ".join(body.__doc__.split())
-        _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow)
+        _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow, after)
         return body
 
     return enter
@@ -111,4 +152,13 @@ def checks() -> list[Check]:
             raise BrokenChecksError(
                 f"cannot load the checks of the area {module.name}: {type(error).__name__}: {error}"
             ) from error
-    return sorted(_CHECKS.values(), key=lambda each: (each.whole_run, each.serial, not each.slow))
+    causes_first = sorted(_CHECKS.values(), key=_cause_order)
+    placed = {each.name: replace(each, place=place) for place, each in enumerate(causes_first, 1)}
+    found = [placed[name] for name in _CHECKS]
+    return sorted(found, key=lambda each: (each.whole_run, each.serial, not each.slow))
+
+
+def _cause_order(check: Check) -> tuple[int, bool]:
+    """Sort key from causes to effects. Within an area, the checks keep the order in which its module defines them."""
+    area = check.after or check.name.partition(".")[0]
+    return AREAS.index(area), bool(check.after)

@@ -243,7 +243,8 @@ class CheckProgress:
                 self._gone = f"the server has stopped responding ({fault}); {last}"
 
     def _not_run(self, check: Check) -> Verdict:
-        verdict = Verdict(check.name, check.requirements, check.about, Outcome.SKIPPED)
+        verdict = new_verdict(check)
+        verdict.outcome = Outcome.SKIPPED
         verdict.why = SkipReason.BLOCKED if self._gone else SkipReason.UNTESTED
         verdict.note = self._gone or self.cut_short or "the check did not run"
         return verdict
@@ -256,6 +257,11 @@ class Budget(Protocol):
     def budget(self) -> float: ...
 
 
+def new_verdict(check: Check) -> Verdict:
+    """Return the verdict of a check that has not run yet."""
+    return Verdict(check.name, check.requirements, check.about, place=check.place, whole_run=check.whole_run)
+
+
 def spent(plan: Budget) -> str:
     """Return the note for a check that did not start because the time budget was used up."""
     return f"the time budget of {plan.budget:g} s was used up"
@@ -264,7 +270,7 @@ def spent(plan: Budget) -> str:
 async def _run(
     plan: Plan, check: Check, wire: Wire, server: Server, number: int, history_cache: dict[int, Histories]
 ) -> Verdict:
-    verdict = Verdict(check.name, check.requirements, check.about)
+    verdict = new_verdict(check)
     began = time.monotonic()
     rng = random.Random(f"{plan.seed}{check.name}{number}")
     session = Session(wire.as_check(check.name), server, plan.hooks, rng, history_cache)

@@ -115,7 +115,7 @@ async def examples_are_accepted(s: Session) -> None:
                  at=each.exchange)  # fmt: skip
 
 
-@check("TW-DSC-020", whole_run=True)
+@check("TW-DSC-020", whole_run=True, after="state")
 async def values_match_value_schema(s: Session) -> None:
     """The value of each item that succeeded fits the `value_schema` of its endpoint."""
     for exchange in s.wire.record:
@@ -135,7 +135,7 @@ async def values_match_value_schema(s: Session) -> None:
                     )
 
 
-@check("TW-DSC-003", "TW-DSC-011")
+@check("TW-DSC-003", "TW-DSC-011", after="browser")
 async def capabilities_match_discovery(s: Session) -> None:
     """The server provides each capability that it declares. It rejects requests for other capabilities as section 2.3
     requires.
@@ -179,7 +179,7 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
              f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
 
-@check("TW-DSC-023", whole_run=True)
+@check("TW-DSC-023", whole_run=True, after="state")
 async def text_is_never_retracted_without_rollback(s: Session) -> None:
     """An endpoint that declares `"rollback": false` never truncates or replaces text in the values of its items."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
@@ -213,7 +213,7 @@ def _extends(old: Any, new: Any) -> bool:
     return True
 
 
-@check("TW-DSC-024", "TW-BAT-006", whole_run=True)
+@check("TW-DSC-024", "TW-BAT-006", whole_run=True, after="state")
 async def value_is_set_once_without_streaming(s: Session) -> None:
     """An endpoint with `"streams": false` sets the value of an item only once, in the event that ends the item."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
@@ -258,7 +258,7 @@ def _time(expiry: Any) -> datetime | None:
         return None
 
 
-@check("TW-DSC-012", "TW-SEC-014")
+@check("TW-DSC-012", "TW-SEC-014", after="bodies")
 async def oversized_body_returns_413(s: Session) -> None:
     """A body one byte above `max_body_bytes` gets 413 `body_too_large`, both with `Content-Length` and in chunked
     coding.

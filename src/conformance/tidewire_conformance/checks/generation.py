@@ -301,7 +301,7 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
     )
 
 
-@check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS)
+@check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS, after="generation")
 async def stop_string_is_never_streamed(s: Session) -> None:
     """A generation ends before its stop string, and no event shows any part of the stop string."""
     whole, _ = await generated(s, temperature=0.9)

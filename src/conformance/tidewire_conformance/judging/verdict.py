@@ -100,6 +100,10 @@ class Verdict:
     seconds: float = 0.0
     rounds: int = 1
     """Number of times the check ran."""
+    place: int = 0
+    """Position of the check among all checks of servers, ordered from causes to effects. A scenario has none."""
+    whole_run: bool = False
+    """Whether the check judges the requests and responses of the whole run, which other checks sent."""
 
     @property
     def broken(self) -> list[Assertion]:

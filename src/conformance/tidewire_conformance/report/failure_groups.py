@@ -6,7 +6,8 @@ their expected and actual results are equal                    | the same observ
 one server check failed twice with the same expected result    | a repetition of the same observation
 one client scenario failed twice, in any server variants       | the first failure in a scenario causes later ones
 
-A report shows each symptom once, under the most specific requirement that it violates.
+A report shows each symptom once, under the requirement that is nearest to the cause. The order of the requirements comes
+from the order of the checks (`registry.AREAS`), because one fault makes all checks fail that need what is broken.
 """
 
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ MAX_SYMPTOMS = 2
 
 The same limit applies to the different expected results of one symptom.
 """
+
+MIN_SOURCES = 5
+"""Minimum number of checks whose messages violate a rule for all messages, if the rule is assumed to be the cause."""
 
 Failure = tuple[Verdict, Assertion]
 
@@ -57,21 +61,56 @@ class Section:
 
 
 def ordered(report: Report) -> list[RequirementResult]:
-    """Return the failed requirements, the most specific ones first.
+    """Return the failed requirements, the one that is nearest to the cause first.
 
-    The most specific requirement is the one whose set of checks is closest to the set of failed checks. Nearly every
-    fault also violates some requirement that half of the suite judges, but such a requirement says little about the
-    cause.
-
-    The first requirement of a client scenario is the one that the scenario was written for. If that requirement fails,
-    it comes before the other requirements that the scenario violates. Requirements in the baseline come after all
-    others except SHOULD requirements, which come last.
+    Requirements in the baseline come after all others except SHOULD requirements, which come last.
     """
     found = [*report.failures, *report.warnings]
+    ranks = _ranks_of_scenarios(found)
+
+    def rank(result: RequirementResult) -> tuple[object, ...]:
+        return (
+            result.outcome is Outcome.WARN,
+            result.requirement.id in report.known,
+            min(_distance(*failure) for failure in result.broken),
+            ranks[result.requirement.id],
+        )
+
+    return sorted(found, key=rank)
+
+
+def fix_first(found: list[RequirementResult]) -> str:
+    """Say which of several ordered requirements to fix first."""
+    return f"Fix {found[0].requirement.id} first, which is nearest to the cause. The others may be consequences of it."
+
+
+def _distance(verdict: Verdict, assertion: Assertion) -> tuple[bool, int, int]:
+    """Return how far a failure of a server check is from the cause. For scenarios of clients, all distances are equal.
+
+    If the messages that violate a rule for all messages belong to few checks, these checks are nearer to the cause than
+    the check that judges all messages. Apart from that, checks are ordered by what they need: a stream can only be
+    resumed if its events are well-formed, so a failed check of the events comes first.
+    """
+    if not verdict.place:
+        return False, 0, 0
+    own = [each.exchange for each in verdict.broken if each.requirement == assertion.requirement]
+    sources = {each.check for each in own if each is not None}
+    is_rare = verdict.whole_run and 0 < len(sources) < MIN_SOURCES
+    return is_rare, verdict.place, verdict.requirements.index(assertion.requirement)
+
+
+def _ranks_of_scenarios(found: list[RequirementResult]) -> dict[str, tuple[object, ...]]:
+    """Rank the requirements that client scenarios violate, the most specific ones first.
+
+    The most specific requirement is the one whose set of scenarios is closest to the set of failed scenarios. Nearly
+    every fault also violates some requirement that half of the suite judges, but such a requirement says little about
+    the cause. The first requirement of a scenario is the one that the scenario was written for. If that requirement
+    fails, it comes before the other requirements that the scenario violates.
+    """
     failed = {verdict.check for result in found for verdict, _ in result.broken}
     scenarios = {_scenario(name) for name in failed}
 
-    def rank(result: RequirementResult) -> tuple[bool, bool, bool, float, bool, int, int]:
+    def rank(result: RequirementResult) -> tuple[object, ...]:
         broken = {verdict.check: verdict for verdict, _ in result.broken}
         own = {_scenario(name) for name in broken}
         judged = {_scenario(verdict.check) for verdict in result.verdicts}
@@ -79,8 +118,6 @@ def ordered(report: Report) -> list[RequirementResult]:
         # If a scenario fails with many server variants, none of these variants is the cause.
         variants_of_same = sum(_scenario(name) in own for name in failed) - len(broken)
         return (
-            result.outcome is Outcome.WARN,
-            result.requirement.id in report.known,
             not is_first and any(assertion.transcript for _, assertion in result.broken),
             -len(own) / (len(scenarios) + len(judged)),
             not is_first,
@@ -88,7 +125,7 @@ def ordered(report: Report) -> list[RequirementResult]:
             -len(result.broken),
         )
 
-    return sorted(found, key=rank)
+    return {result.requirement.id: rank(result) for result in found}
 
 
 def sections(report: Report) -> Iterator[Section]:
@@ -101,7 +138,7 @@ def sections(report: Report) -> Iterator[Section]:
     reported: set[int] = set()
     for result in results:
         new: dict[int, Symptom] = {}
-        for failure in result.broken:
+        for failure in sorted(result.broken, key=lambda each: _distance(*each)):
             symptom = symptom_of[id(failure[1])]
             if id(symptom) not in reported and (id(symptom) in new or len(new) < MAX_SYMPTOMS):
                 new[id(symptom)] = symptom

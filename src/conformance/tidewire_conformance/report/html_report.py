@@ -10,7 +10,7 @@ from tidewire_conformance.judging.grade import Report, RequirementResult
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.report import badge
 from tidewire_conformance.report.failure_evidence import curl, frames
-from tidewire_conformance.report.failure_groups import Section, Symptom, ordered, sections
+from tidewire_conformance.report.failure_groups import Section, Symptom, fix_first, ordered, sections
 from tidewire_conformance.report.terminal_report import some
 
 _CHAPTERS = {
@@ -113,7 +113,7 @@ def _overview(report: Report) -> Iterator[str]:
             yield '<p class="pass">No tested requirement failed.</p>'
         return
     title = "Failed requirements" if report.failures else "Recommendations not followed"
-    yield f'<h2>{title}</h2><p class="soft">The most specific requirement comes first.</p><table class="list">'
+    yield f'<h2>{title}</h2><p class="soft">{fix_first(found)}</p><table class="list">'
     for each in found:
         word = "known" if each.requirement.id in report.known else each.outcome.value
         yield f'<tr><td class="id"><a href="#{each.requirement.id}">{each.requirement.id}</a>'

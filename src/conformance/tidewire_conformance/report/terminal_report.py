@@ -10,7 +10,7 @@ from rich.text import Text
 from tidewire_conformance.judging.grade import Report, RequirementResult
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report.failure_evidence import evidence, visible
-from tidewire_conformance.report.failure_groups import Section, Symptom, ordered, sections
+from tidewire_conformance.report.failure_groups import Section, Symptom, fix_first, ordered, sections
 
 MAX_NAMES = 24
 """Maximum number of names in a printed list of checks."""
@@ -71,11 +71,11 @@ class _Printer:
         self._last_line(report)
 
     def _overview(self, report: Report) -> None:
-        """Print a list with one line for each failed requirement."""
+        """Print what to fix first, and a list with one line for each failed requirement."""
         found = ordered(report)
         if len(found) < 2:
             return
-        self._line(f"\n{_count(found)}, the most specific first:", "bold")
+        self._line(f"\n{_count(found)}. {fix_first(found)}", "bold")
         for result in found:
             begin = f"  {_word(report, result):<5} {result.requirement.id}  "
             width = max(40, min(self._console.width, _MAX_COLUMNS) - len(begin) - 7)
