@@ -9,6 +9,7 @@ from tidewire_conformance import registry
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.verdict import Outcome
 from tidewire_conformance.registry import Check
+from tidewire_conformance.report.failure_groups import sections
 from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.session import Hooks
 from tidewire_conformance.wire.recording_client import Wire
@@ -41,6 +42,12 @@ def is_noticed(server: FaultyServer, report: Report) -> bool:
     """Whether the expected check reported the expected requirement."""
     verdict = next(each for each in report.run.verdicts if each.check == server.check)
     return server.requirement in {each.requirement for each in verdict.broken}
+
+
+def leading_check(report: Report) -> str:
+    """Return the name of the check whose failure a report shows first, or an empty string if nothing failed."""
+    first = next(sections(report), None)
+    return first.symptoms[0].shown[0][0].check if first is not None else ""
 
 
 def findings(report: Report) -> list[str]:

@@ -202,7 +202,7 @@ def test_all_faults_of_discovery_are_reported_at_once_with_the_expected_form():
     assert done.exit_code == 1
     first = done.stdout.partition("\nFAIL  ")[2].partition("\nFAIL  ")[0]
     assert "[TW-DSC-001]" in first
-    assert [line.strip("- ") for line in first.splitlines() if line.startswith("- ")] == [
+    assert [line.strip("- ") for line in first.splitlines() if line.startswith(f"{' ' * 16}- ")] == [
         'durability: missing; expected "process", "host" or "replicated"',
         'capabilities: expected an array in which each element is a string, not {"list": true}',
         'endpoints[0].name: expected a string that matches ^[A-Za-z][A-Za-z0-9_.-]{0,63}$, not "2words"',

@@ -336,9 +336,10 @@ def conformance(
     except ProbeError as error:
         _fail(str(error), UNREACHABLE)
     if not found.server.samples:
+        reasons = [f" ({each.why})" for each in found.server.failed_examples[:1]]
         typer.echo(
-            "tidewire conformance: most checks were skipped, because no example of an endpoint ran to its end; "
-            'pass a working input with the option --example \'ENDPOINT={"its": "input"}\'',
+            f"tidewire conformance: most checks were skipped, because no example of an endpoint ran to its end{''.join(reasons)}; "
+            'fix the endpoint, or pass a working input with the option --example \'ENDPOINT={"its": "input"}\'',
             err=True,
         )
     count = len(registry.checks())

@@ -164,7 +164,15 @@ async def events_match_their_schemas(s: Session) -> None:
                 s.expect("TW-FRM-044", True, "no id on an event of an unknown type")
 
 
-@check("TW-FRM-057", "TW-FRM-058", "TW-FRM-059", "TW-FRM-060", "TW-FRM-061", whole_run=True, after="resume")
+@check(
+    "TW-FRM-057",
+    "TW-FRM-058",
+    "TW-FRM-059",
+    "TW-FRM-060",
+    "TW-FRM-061",
+    whole_run=True,
+    after="cursors_in_urls",
+)
 async def streams_begin_with_hello(s: Session) -> None:
     """Each stream begins with a `retry` field and a `hello` event.
 
@@ -264,7 +272,7 @@ async def retry_is_jittered(s: Session) -> None:
         )
 
 
-@check("TW-FRM-054", "TW-FRM-007", whole_run=True)
+@check("TW-FRM-054", "TW-FRM-007", whole_run=True, after="framing")
 async def closing_event_is_last(s: Session) -> None:
     """No event follows a `done`, `goaway` or `problem` event in a stream."""
     for each in s.streams():
@@ -298,7 +306,7 @@ async def stream_closes_after_done(s: Session) -> None:
                  stream.exchange.fault or stream.exchange.ended, at=stream.exchange)  # fmt: skip
 
 
-@check("TW-FRM-005", after="resume")
+@check("TW-FRM-005", after="cursors_in_urls")
 async def hello_arrives_within_one_second(s: Session) -> None:
     """In the fastest of three attempts, the `hello` event arrives within one second after the request."""
     sample = s.server.long_running_sample() or s.any_sample()
@@ -323,7 +331,7 @@ async def hello_arrives_within_one_second(s: Session) -> None:
              [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
 
 
-@check("TW-FRM-006", serial=True)
+@check("TW-FRM-006", serial=True, after="cursors_in_urls")
 async def events_are_sent_without_delay(s: Session) -> None:
     """The server sends each event at once, without waiting for the next event.
 
@@ -348,7 +356,7 @@ async def events_are_sent_without_delay(s: Session) -> None:
              f"after the request, but the job takes {sample.seconds:g} s", at=stream.exchange)  # fmt: skip
 
 
-@check("TW-FRM-008")
+@check("TW-FRM-008", after="parameters")
 async def unacceptable_stream_request_returns_406(s: Session) -> None:
     """A stream request gets 406 if its `Accept` header excludes event streams. Otherwise, it gets the stream."""
     sample = s.any_sample()

@@ -139,7 +139,7 @@ def _common_length(one: str, other: str) -> int:
     return next((at for at, (this, that) in pairs if this != that), min(len(one), len(other)))
 
 
-@check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001")
+@check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001", after="cursors_in_urls")
 async def submit_can_return_the_stream(s: Session) -> None:
     """If a submission asks for an event stream, the response has `Location`, `Content-Location`, a `hello` event and a
     snapshot.
@@ -224,7 +224,7 @@ def _links(body: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-@check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001", after="resume")
+@check("TW-JOB-041", "TW-JOB-042", "TW-JOB-001", after="cursors_in_urls")
 async def ended_job_includes_done(s: Session) -> None:
     """In an ended job, `cursor` is the id of the `done` event, and the member `done` has the data of that event."""
     job, history = await s.run_to_end(s.any_sample())
@@ -255,7 +255,7 @@ async def ended_job_includes_done(s: Session) -> None:
     )
 
 
-@check("TW-JOB-040", "TW-JOB-039", slow=True, after="resume")
+@check("TW-JOB-040", "TW-JOB-039", slow=True, after="cursors_in_urls")
 async def stream_continues_from_a_read(s: Session) -> None:
     """A stream that is opened with the `cursor` of a job resource continues from the `state` in that resource."""
     sample = s.long_running_sample()

@@ -106,7 +106,7 @@ async def states_are_valid(s: Session) -> None:
                      block=step.block)  # fmt: skip
 
 
-@check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True)
+@check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True, after="generation")
 async def each_id_has_one_state(s: Session) -> None:
     """Diffs, merged diffs, snapshots and reads of a job all lead to the same state at the same event id."""
     found: dict[tuple[str, str], Any] = {}

@@ -180,7 +180,7 @@ class _Printer:
 
     def _prose(self, text: str, style: str = "", indent: str = "") -> None:
         width = min(self._console.width, _MAX_COLUMNS)
-        for line in text.split("\n"):
+        for line in text.replace("\n", f"\n{indent}").split("\n"):
             wrapped = textwrap.wrap(
                 line, width, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False
             )

@@ -1,0 +1,56 @@
+"""The first failure of a report is the one that is nearest to the cause."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from proof.servers.judge_server import leading_check
+from suite.test_reference import requirements_left_out
+from support.foreign_programs import INTEROP
+from tidewire_conformance import registry
+from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.registry import AREAS
+from tidewire_conformance.runner import Plan, run
+
+CHECKS = registry.checks()
+ANCHOR = '            if cursor != "0-0" and (epoch != 1 or seq > head):\n'
+"""Line of the standard-library server before which it knows the position of a cursor."""
+OFF_BY_ONE = {
+    "skips an event": '            seq += bool(cursor) and cursor != "0-0" and epoch == 1 and seq < head - 1\n',
+    "repeats an event": '            seq -= bool(cursor) and cursor != "0-0" and epoch == 1 and 1 < seq <= head\n',
+}
+
+
+def test_each_area_of_checks_has_a_place_in_the_order():
+    assert {check.name.partition(".")[0] for check in CHECKS} == {*AREAS}
+    assert len({*AREAS}) == len(AREAS)
+    assert {check.after for check in CHECKS} <= {*AREAS, ""}
+    assert sorted(check.place for check in CHECKS) == [*range(1, len(CHECKS) + 1)]
+
+
+@contextlib.contextmanager
+def changed_foreign_server(folder, line):
+    """The standard-library server with one more line; yields its URL."""
+    text = (INTEROP / "stdlib_server.py").read_text(encoding="utf-8")
+    assert text.count(ANCHOR) == 1
+    (folder / "server.py").write_text(text.replace(ANCHOR, line + ANCHOR), encoding="utf-8")
+    command = [sys.executable, str(folder / "server.py"), "20"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", OFF_BY_ONE)
+def test_a_resume_that_is_off_by_one_leads_with_the_check_of_resume(fault, tmp_path):
+    broken_anyway = requirements_left_out()["yes"]
+    checks = [check for check in CHECKS if not broken_anyway & {*check.requirements}]
+    with changed_foreign_server(tmp_path, OFF_BY_ONE[fault]) as url:
+        report = grade(asyncio.run(run(Plan(url), checks)), checks)
+    assert len(report.failures) > 3
+    assert leading_check(report) == "resume.ended_job_resumes_from_every_id"
