@@ -13,7 +13,7 @@ from typing import Any
 from proof.kill_matrix import run_matrix
 from proof.servers.expected_side_failures import EXPECTED_SIDE_FAILURES, UNDETECTABLE, is_expected
 from proof.servers.faults import FAULTY_SERVERS, FaultyServer
-from proof.servers.judge_server import findings_by_check, is_noticed, judge
+from proof.servers.judge_server import findings_by_check, is_noticed, judge, leading_check
 from proof.servers.server_process import ForkServer
 from tidewire_conformance import registry, specification
 
@@ -37,6 +37,8 @@ class ServerRow:
     red: dict[str, str]
     """Checks that failed or reached no verdict, with their findings."""
     seconds: float
+    lead: str = ""
+    """Check whose failure the report of the whole suite shows first."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -57,7 +59,13 @@ def _restore(rows: list[dict[str, Any]]) -> list[ServerRow]:
     """Restore the rows of an earlier run, and apply the current list of expected failures."""
     found = [(FAULTY_SERVERS[each["name"]], each) for each in rows if each["name"] in FAULTY_SERVERS]
     return [
-        ServerRow(server.name, fault_of(server, each["red"]), each["red"], each["seconds"])
+        ServerRow(
+            server.name,
+            fault_of(server, each["red"]),
+            each["red"],
+            each["seconds"],
+            each.get("lead", ""),
+        )
         for server, each in found
     ]
 
@@ -74,6 +82,7 @@ def _row(name: str) -> ServerRow:
     began = time.monotonic()
     server = FAULTY_SERVERS[name]
     report = judge(_FORK_SERVER[0], server, whole=True)
+    lead = leading_check(report)
     red = findings_by_check(report, warnings=not server.is_benign)
     if server.is_benign and report.run.cut_short:
         red["the run"] = report.run.cut_short
@@ -83,7 +92,7 @@ def _row(name: str) -> ServerRow:
         report = judge(_FORK_SERVER[0], server)
         if is_noticed(server, report):
             red[server.check] = findings_by_check(report, warnings=True)[server.check]
-    return ServerRow(name, fault_of(server, red), red, time.monotonic() - began)
+    return ServerRow(name, fault_of(server, red), red, time.monotonic() - began, lead)
 
 
 def fault_of(server: FaultyServer, red: dict[str, str]) -> str:
@@ -108,6 +117,8 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
     judged = {requirement for check in checks for requirement in check.requirements}
     proved = {server.check for server in faulty}
     yield f"- The suite ran against {len(faulty)} faulty servers. It noticed {_proved(found, faulty)} of them, and reported no failure that the server's fault does not explain."
+    leading = sum(found[server.name].lead == server.check for server in faulty if server.name in found)
+    yield f"- In {leading} of {len(faulty)} reports, the failure that the report shows first is that of the check that has to notice the fault."
     yield f"- The suite ran against {len(benign)} benign variants (unusual but correct servers). {_proved(found, benign)} of them pass."
     yield f"- The suite has {len(checks)} checks, which judge {len(judged)} requirements. For {len(proved)} of the checks, there is a faulty server that the check has to notice."
     yield from (

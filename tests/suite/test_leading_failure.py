@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import random
 import subprocess
 import sys
 
 import pytest
 
-from proof.servers.judge_server import leading_check
+from proof.servers.faults import FAULTY_SERVERS
+from proof.servers.judge_server import judge, leading_check, run_checks
+from proof.servers.server_process import ForkServer
 from suite.test_reference import requirements_left_out
 from support.foreign_programs import INTEROP
 from tidewire_conformance import registry
@@ -54,3 +57,59 @@ def test_a_resume_that_is_off_by_one_leads_with_the_check_of_resume(fault, tmp_p
         report = grade(asyncio.run(run(Plan(url), checks)), checks)
     assert len(report.failures) > 3
     assert leading_check(report) == "resume.ended_job_resumes_from_every_id"
+
+
+# ---- faulty servers that make checks of several areas fail --------------------------------------------------------------
+
+QUICK_AREAS = [
+    "framing",
+    "json_and_times",
+    "errors",
+    "jobs",
+    "resume",
+    "cursors_in_urls",
+    "state",
+    "snapshots",
+]
+NOISY = [
+    "cursor_event_sent_again",
+    "event_after_cursor_skipped",
+    "event_with_empty_data",
+    "nan_in_an_event",
+    "unknown_cursor_gets_only_new_events",
+    "newline_in_an_id",
+]
+"""Faulty servers whose fault is seen by checks of several areas."""
+SAMPLE = 40
+MIN_LEADING = 36
+"""Minimum number of servers of the sample whose report begins with the check that the fault names.
+
+Some faults are seen first by another check that is as near to the cause.
+"""
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    with ForkServer() as fork_server:
+        yield fork_server
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_a_report_leads_with_the_check_that_the_fault_names(fork_server, name):
+    checks = [check for check in CHECKS if check.is_named_by(QUICK_AREAS) and not check.slow]
+    with fork_server.running(name) as url:
+        report = run_checks(url, checks)
+    assert len([each for each in report.run.verdicts if each.broken]) > 1
+    assert leading_check(report) == FAULTY_SERVERS[name].check
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_most_reports_of_the_whole_suite_lead_with_the_check_that_the_fault_names(fork_server):
+    faulty = sorted(name for name, server in FAULTY_SERVERS.items() if not server.is_benign)
+    others = {}
+    for name in random.Random(0).sample(faulty, SAMPLE):
+        lead = leading_check(judge(fork_server, FAULTY_SERVERS[name], whole=True))
+        if lead != FAULTY_SERVERS[name].check:
+            others[name] = lead
+    assert SAMPLE - len(others) >= MIN_LEADING, others

@@ -16,7 +16,7 @@ import proof
 from proof import client_kill_matrix, server_kill_matrix
 from proof.servers.expected_side_failures import EXPECTED_SIDE_FAILURES
 from proof.servers.faults import FAULTY_SERVERS
-from proof.servers.judge_server import findings, findings_by_check, is_noticed, run_checks
+from proof.servers.judge_server import findings, findings_by_check, is_noticed, leading_check, run_checks
 from proof.servers.server_process import ForkServer
 from tidewire_conformance import registry, specification
 from tidewire_conformance.judging.verdict import Outcome
@@ -77,6 +77,7 @@ def test_a_faulty_server_fails_only_for_the_expected_reason(fork_server, name):
     with fork_server.running(name) as url:
         report = run_checks(url, chosen)
     assert is_noticed(server, report)
+    assert leading_check(report) == server.check
     assert server_kill_matrix.fault_of(server, findings_by_check(report, warnings=True)) == ""
 
 

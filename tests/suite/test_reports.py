@@ -9,6 +9,7 @@ import subprocess
 import threading
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -302,6 +303,28 @@ def test_specific_requirements_come_before_general_ones(tmp_path):
         assert failures == sorted(failures)
     assert [*sections_of(terminal_output(report))] == [special, general]
     assert "listed in the baseline: so it is" in terminal_output(report)
+
+
+def placed(verdict, place, *sources, whole_run=False):
+    """A failed verdict of a server check. Each source is a check whose response shows the failure."""
+    verdict.place, verdict.whole_run = place, whole_run
+    ((name, expected, got),) = {(each.requirement, each.expected, each.got) for each in verdict.assertions}
+    verdict.assertions = [
+        Assertion(name, False, expected, got, SimpleNamespace(check=source, number=1)) for source in sources
+    ]
+    return verdict
+
+
+def test_the_failure_that_is_nearest_to_the_cause_comes_first():
+    first, second, third, *_ = CHOICE
+    few = placed(broken("all.rule", (first,), (first, "a", "")), 1, "late.one", whole_run=True)
+    many = placed(broken("all.rule", (first,), (first, "a", "")), 1, *"abcdefgh", whole_run=True)
+    late = placed(broken("late.one", (second,), (second, "b", "")), 3, "late.one")
+    early = placed(broken("early.two", (third,), (third, "c", "")), 2, "early.two")
+    for general, expected in ((many, [first, third, second]), (few, [third, second, first])):
+        report = report_of(late, general, early)
+        assert [each.requirement.id for each in failure_groups.ordered(report)] == expected
+        assert failure_groups.fix_first(failure_groups.ordered(report)).startswith(f"Fix {expected[0]} first")
 
 
 def test_each_link_of_the_html_report_has_a_target(tmp_path):

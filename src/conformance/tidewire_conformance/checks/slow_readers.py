@@ -54,8 +54,8 @@ def _checked_texts(data: Any) -> set[str]:
 @check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
 async def slow_reader_does_not_delay_others(s: Session) -> None:
     """A reader that stops reading delays neither the job nor other readers. The server does not disconnect the reader."""
-    piece = max(1, min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024))
-    count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2)
+    piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)
+    count = min(2 * 2**20 // piece, s.server.limits.get("max_state_bytes", 0) // piece - 2) if piece else 0
     steps = [step for _ in range(count) for step in ({"bytes": piece}, {"sleep_ms": 12})]
     sample = s.server.script_sample(*steps) if count * piece > 2**20 else None
     if sample is None:
