@@ -13,7 +13,7 @@ from tidewire.errors import InvalidInputError, ItemFailedError, TotalTimeoutErro
 from tidewire.hooks import Hooks
 from tidewire.http.api_session import ApiSession, Timing, may_run
 from tidewire.http.auth_refresh import Auth
-from tidewire.http.proxy_and_tls_checks import check_proxy, check_uds, check_verify
+from tidewire.http.proxy_and_tls_checks import FAKE_SERVERS, check_proxy, check_uds, check_verify
 from tidewire.http.transport import Transport
 from tidewire.http.url_and_token import read_url_and_token
 from tidewire.jobs.batch_job import AsyncBatchJob
@@ -123,7 +123,10 @@ class AsyncClient:
             max_state_bytes=max_state_bytes,
         ).changed(headers={} if headers is None else headers)
         transport = Transport(
-            verify=check_verify(verify), proxy=check_proxy(proxy), uds=check_uds(uds, proxy)
+            verify=check_verify(verify),
+            proxy=check_proxy(proxy),
+            uds=check_uds(uds, proxy),
+            fakes=FAKE_SERVERS,
         )
         server = read_url_and_token(url, token, auth=auth, headers=headers)
         self._starter = JobStarter(

@@ -7,8 +7,8 @@ the content of all chunks that one read has returned. It parses simple chunks wi
 with h11.
 
 The internal objects of httpcore are not public. If they are not of the expected kind, for example because of HTTP/2,
-another transport or a later version of httpcore, `fast_body_of` returns None and the client reads the body through the
-response of httpcore or httpx.
+another transport or a later version of httpcore, `fast_body_of` returns None and the client reads the body through
+httpx.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ SEGMENT_BYTES: Final = 256 * 2**10
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
-_LAYERS: Final = ("_stream", "_connection", "_h11_state")
+_LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")
 
 
 class FastBody:
@@ -137,7 +137,7 @@ def fast_body_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[st
     not as expected.
 
     Args:
-        stream: The attribute `stream` of a response of httpcore.
+        stream: The attribute `stream` of a response of httpx.
         headers: Headers of the response.
         extensions: Extensions of the response.
     """

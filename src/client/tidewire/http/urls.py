@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
+import httpx
+
 from tidewire.errors import ProtocolError, Where
-from tidewire.http.transport import join_url, origin, without_credentials
 from tidewire.protocol.resources import API_ROOT
 
 _ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
@@ -20,6 +21,28 @@ _ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
 _PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9_-][A-Za-z0-9_/-]*")
 """Pattern of absolute paths that can be appended to a scheme, host and port unchanged. Such a path has no host, no dot
 segments and no characters that must be quoted."""
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Return the scheme, host and port of a URL. If the URL has no port, the port is the default port of the scheme.
+
+    Raises:
+        ValueError: The URL is not valid.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is not a valid URL: {error}") from None
+    if "%20" in parsed.host:
+        raise ValueError(f"{url!r} is not a valid URL: its host contains a space")
+    port = {"http": 80, "https": 443}.get(parsed.scheme) if parsed.port is None else parsed.port
+    return parsed.scheme, parsed.host, port
+
+
+def without_credentials(address: str) -> str:
+    """Remove the user and password from a URL, so that the URL can appear in a message."""
+    scheme, separator, rest = address.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def same_origin(first: str, second: str) -> bool:
@@ -46,8 +69,8 @@ def resolve(base: str, reference: str) -> str:
     if root is not None and _PLAIN_PATH.fullmatch(reference):
         return root[0] + reference
     try:
-        return join_url(base, reference)
-    except ValueError as error:
+        return str(httpx.URL(base).join(reference))
+    except httpx.InvalidURL as error:
         raise ProtocolError(
             f"the response contains the invalid link {reference[:200]!r}: {error}", where=Where(url=base)
         ) from None

@@ -30,7 +30,6 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.hooks import Hook, tell
-from tidewire.http.transport import is_mounted
 from tidewire.jobs.item_text_changes import TextColumns
 from tidewire.jobs.queue_warnings import QUEUE_WARNING_AFTER, QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
@@ -436,7 +435,7 @@ class JobReader(ABC):
             self._queue_warning_due = self._queue_warning_due and self._stream.follower.document is None
             return await self._stream.next_outcomes(BLOCK)
         with self._queue_warnings.waiting():
-            if self._queue_warning_due and not is_mounted(self.base):
+            if self._queue_warning_due and not self._session.transport.in_process:
                 self._queue_warning_at = self._queue_warning_at or anyio.current_time() + QUEUE_WARNING_AFTER
                 with anyio.CancelScope(deadline=min(self._queue_warning_at, queue_until or math.inf)):
                     return await self._stream.next_outcomes(BLOCK)
