@@ -12,7 +12,7 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -187,11 +187,6 @@ class JobReader(ABC):
         )
 
     @property
-    def received(self) -> int:
-        """Number of bytes that were read from the job's stream, on all connections together."""
-        return self._stream.received
-
-    @property
     def delivered(self) -> Position | None:
         """Position after the last delivered update; None if no update was delivered."""
         return self._settled()[0]
@@ -310,6 +305,12 @@ class JobReader(ABC):
         """Close the connection soon, without awaiting the close. Finalizers and other threads use this method."""
         if not self._stream_in_use:
             self._stream.close_soon()
+
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine function on the event loop of the job, without waiting. This method may be called on any
+        thread.
+        """
+        self._session.transport.loop.start_soon(work)
 
     @abstractmethod
     def raise_outcome(self) -> None:

@@ -68,7 +68,6 @@ class JobStream:
         follower: State of the protocol for this job: the document, the cursor and the number of retries.
         events_url: URL of the event stream.
         job_url: URL of the job.
-        received: Number of bytes that were read on all connections together.
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class JobStream:
         self.follower = follower
         self.job_url = job_url
         self.events_url = events_url
-        self.received: int = 0
         self._session = session
         self._options = options
         self._connection: Connection | None = None
@@ -231,7 +229,6 @@ class JobStream:
         self._silence = 0.0
         if segment is None:
             return self._cut(TransportError("the stream ended before the job did"))
-        self.received += len(segment)
         try:
             self._events.extend(decoder.feed(segment))
         except EventTooLargeError as error:

@@ -4,9 +4,8 @@ Every job object keeps the position up to which the caller has received items, a
 The position advances when the caller receives an item, not when the event arrives from the server. If a loop is left
 early, its iterator returns the undelivered updates to the job, and the next iterator starts with them.
 
-The async client iterates item by item. The blocking client fetches whole blocks of items on the thread of its event
-loop and delivers them on the caller's thread. The module `tidewire.blocking.read_ahead` describes how the two threads
-share the work.
+The async client iterates item by item. The blocking client calls `fill` on the thread of its event loop, and delivers
+the items of the block on the caller's thread.
 """
 
 import sys
@@ -106,11 +105,9 @@ class UpdateBatch(Generic[X]):
     Attributes:
         items: The items to yield.
         at: Number of items that the caller has received.
-        received: Number of bytes that had been read from the stream when the block was built. Only `ReadAhead` sets it;
-            otherwise it is 0.
     """
 
-    __slots__ = ("_changes", "_covered", "_following", "at", "items", "received")
+    __slots__ = ("_changes", "_covered", "_following", "at", "items")
 
     def __init__(
         self,
@@ -132,7 +129,6 @@ class UpdateBatch(Generic[X]):
         """
         self.items: Sequence[X] = items
         self.at: int = 0
-        self.received: int = 0
         self._covered = covered
         self._changes = changes
         self._following = following
@@ -167,16 +163,13 @@ class UpdateBatch(Generic[X]):
                 return rest
         return ()
 
-    def undelivered(self, *, entered: bool) -> list[Change]:
-        """Return the updates of this block that are not completely delivered.
-
-        Args:
-            entered: Whether delivery of this block has started. If so, the changes that precede its first item count as
-                delivered.
+    def undelivered(self) -> list[Change]:
+        """Return the updates of this block that are not completely delivered. Those that precede its first item count
+        as delivered.
         """
         if self._covered is None:
             return [*self._changes[self.at :]]
-        return [update for covered in self._covered[self.at + entered :] for update in covered]
+        return [update for covered in self._covered[self.at + 1 :] for update in covered]
 
 
 class UpdateIterator(AsyncIterator[X], Generic[X]):
@@ -185,8 +178,6 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
     Leaving the iterator early does not end the job, and a later iterator continues after the last delivered item. After
     a cancelled wait, the iterator can continue on the same connection, unless another iterator has started since then.
-
-    The blocking client does not use `__anext__`. It calls `fetch`, `build_batch` and `acquire`, on two threads.
 
     Attributes:
         block: The block of items that is being delivered.
@@ -241,11 +232,16 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         if self.finished or self.ready():
             return
         try:
-            following = self.build_batch(await self.fetch())
+            updates = await self._fetch()
+            if self.closed:
+                # An interrupt has ended the blocking loop, although this call could not be cancelled in time.
+                self.requeue(updates)
+                return
+            following = self._build_batch(updates)
         except TidewireError:
             self.fail()
             raise
-        self.acquire(following)
+        self._deliver(following)
 
     def ready(self) -> bool:
         """Whether `take` can return an item without waiting."""
@@ -258,7 +254,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
     # ---- block by block ----------------------------------------------------------------------------------------
 
-    async def fetch(self) -> list[Change]:
+    async def _fetch(self) -> list[Change]:
         """Wait for updates. An empty list means that the job has ended.
 
         Raises:
@@ -290,11 +286,6 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
     async def _take(self, queue_until: float | None) -> list[Change]:
         return await self._job.take(queue_until, silent=self._projection.silent)
 
-    @property
-    def received(self) -> int:
-        """Number of bytes read from the job's stream, over all connections."""
-        return self._job.received
-
     async def _begin(self) -> None:
         self._job.acquire(self)
         self._deadline, self._queue_until = self._job.deadline(), self._job.queue_deadline()
@@ -302,7 +293,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         with self._job.bounded(self._deadline):
             await self._projection.prepare()
 
-    def build_batch(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
+    def _build_batch(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
         """Build a block of items from fetched updates.
 
         After the end of the job, the caller passes no updates. The first call without updates returns the items that
@@ -329,7 +320,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             _cover(items, covered, self._projection.settled(None))
         return UpdateBatch(items, covered, following=following)
 
-    def acquire(self, block: UpdateBatch[X] | None) -> None:
+    def _deliver(self, block: UpdateBatch[X] | None) -> None:
         """Start delivering the next block of items. Passing None ends the iteration.
 
         Raises:
@@ -354,11 +345,12 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         """Stop iterating, return undelivered updates to the job for the next iterator, and close the connection."""
         if not self.closed:
             self.leave()
-            await self.release()
+            await self._job.pause()
 
-    async def release(self) -> None:
-        """Close the connection, unless another call is reading from it."""
-        await self._job.pause()
+    def close_soon(self) -> None:
+        """Close the iterator soon, on its event loop. This method may be called on any thread."""
+        if not self.closed:
+            self._job.start_soon(self.aclose)
 
     def fail(self) -> None:
         """Close the iterator after an error or in a finalizer. This method may be called on any thread."""
@@ -367,18 +359,10 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             self.leave()
             self._job.pause_soon()
 
-    def leave(self, ahead: Iterable[UpdateBatch[X]] = ()) -> None:
-        """Stop reading the job, and return the undelivered updates to the job for the next iterator.
-
-        Args:
-            ahead: Blocks that were built in advance and whose delivery has not started.
-        """
+    def leave(self) -> None:
+        """Stop reading the job, and return the undelivered updates to the job for the next iterator."""
         self.settle()
-        undelivered = self.block.undelivered(entered=True)
-        for block in ahead:
-            if block is not self.block:
-                undelivered += block.undelivered(entered=False)
-        self.requeue([*undelivered, *self._projection.undelivered(), *self._after_fault])
+        self.requeue([*self.block.undelivered(), *self._projection.undelivered(), *self._after_fault])
         self._after_fault = []
         self.block = UpdateBatch(())
         # Set `closed` last. As soon as `closed` is set, another iterator may start, even on another thread.
