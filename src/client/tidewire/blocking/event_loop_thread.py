@@ -84,15 +84,15 @@ class LoopThread:
             raise error.with_traceback(None)  # noqa: B904 - the same exception
         except _EndingError as wrapped:
             raise wrapped.error from None
-        except (CancelledError, RuntimeError):
-            if not self._state.closed:
-                raise
-            raise ClientClosedError("the client was closed during the call") from None
-        except KeyboardInterrupt:
-            # Wait until the coroutine has ended, because until then it may change the state of the job.
-            with suppress(RuntimeError):
-                running.loop.call_soon_threadsafe(pending.cancel)
-                pending.ended.wait(INTERRUPT_TIMEOUT)
+        except BaseException as error:
+            if self._state.closed and isinstance(error, CancelledError | RuntimeError):
+                raise ClientClosedError("the client was closed during the call") from None
+            if not pending.ended.is_set():
+                # A signal, such as Ctrl-C, has interrupted the wait. Wait until the coroutine has ended, because until
+                # then it may change the state of the job.
+                with suppress(RuntimeError):
+                    running.loop.call_soon_threadsafe(pending.cancel)
+                    pending.ended.wait(INTERRUPT_TIMEOUT)
             raise
 
     def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
