@@ -13,8 +13,7 @@ from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hook
 from tidewire.jobs.batch_job import AsyncBatchJob
-from tidewire.jobs.job import AsyncJob
-from tidewire.jobs.job_base import NO_COPY, JobBase
+from tidewire.jobs.job import NO_COPY, AsyncJob, JobBase
 from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.tokens import Token
 from tidewire.options import check_seconds

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tidewire.checkpoint import UndeliveredUpdate
 from tidewire.errors import ItemFailedError, advice_for
-from tidewire.jobs.job_reader import JobReader
-from tidewire.jobs.queue_warnings import QueueWarnings
+from tidewire.jobs.job_reader import JobReader, QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
 from tidewire.protocol.document.apply_ops import OBJECTS

@@ -20,10 +20,10 @@ from tidewire.http.api_session import ApiSession
 from tidewire.http.response import Connection, Response
 from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
-from tidewire.jobs.batch_job import AsyncBatchJob
+from tidewire.jobs.batch_job import AsyncBatchJob, cancel_all
 from tidewire.jobs.batch_job_reader import BatchJobReader
-from tidewire.jobs.map_work import MapWork, cancel_all
-from tidewire.jobs.queue_warnings import QueueWarnings
+from tidewire.jobs.job_reader import QueueWarnings
+from tidewire.jobs.map_work import MapWork
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
 from tidewire.jobs.tokens import Vocabularies

@@ -11,9 +11,8 @@ from tidewire.errors import (
     advice_for,
 )
 from tidewire.jobs.final_text import FinalTextReader
-from tidewire.jobs.job_reader import ActiveIterator, JobReader
+from tidewire.jobs.job_reader import ActiveIterator, JobReader, QueueWarnings
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
-from tidewire.jobs.queue_warnings import QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
 from tidewire.jobs.update_iterator import StateIterator, TextDeltas, UpdateIterator, WholeUpdates
