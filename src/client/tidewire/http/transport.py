@@ -29,7 +29,7 @@ from tidewire.http.connection_diagnosis import (
 )
 from tidewire.http.httpx_fixes import OnePiece, Pool, TlsCleanup
 from tidewire.http.owning_loop import OwningLoop
-from tidewire.http.request_errors import Route, request_error
+from tidewire.http.request_errors import DIRECT, Route, request_error
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response
 from tidewire.http.urls import origin, same_origin
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, overlaid
@@ -77,9 +77,8 @@ class Transport:
     """Makes requests with a connection pool, and converts httpx's exceptions to the client's errors.
 
     Args:
+        route: The proxy or the Unix domain socket to connect to.
         verify: Whether to verify the server's certificate, or the TLS context to use.
-        proxy: URL of the proxy for all requests. None: that of the environment variables, if any.
-        uds: Path of the Unix domain socket to connect to.
         fakes: Transports of the fake servers in this process, by URL. The first request looks for its origin there.
 
     Attributes:
@@ -92,10 +91,9 @@ class Transport:
 
     def __init__(
         self,
+        route: Route = DIRECT,
         *,
         verify: bool | ssl.SSLContext = True,
-        proxy: str | None = None,
-        uds: str | None = None,
         fakes: Mapping[str, httpx.AsyncBaseTransport] = NO_FAKES,
     ) -> None:
         self.loop: OwningLoop = OwningLoop()
@@ -104,7 +102,7 @@ class Transport:
         self.in_process: bool = False
         self._fakes = fakes
         self._verify = verify
-        self._route = Route(proxy, uds)
+        self._route = route
         self._pool: Pool | None = None
         """The connection pool; None until the first request."""
         self._cleans_up_tls = False

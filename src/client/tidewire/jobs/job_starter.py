@@ -15,8 +15,10 @@ from tidewire.errors import (
     InvalidInputError,
     ProtocolError,
     TidewireError,
+    TotalTimeoutError,
+    Where,
 )
-from tidewire.http.api_session import ApiSession
+from tidewire.http.api_session import ApiSession, may_run
 from tidewire.http.response import Connection, Response
 from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
@@ -33,7 +35,7 @@ from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.follower import Follower
 from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.problems import did_you_mean
-from tidewire.protocol.resources import EndpointDescription, JobResource, Limits
+from tidewire.protocol.resources import API_ROOT, EndpointDescription, JobList, JobResource, Limits
 from tidewire.protocol.status_table import RequestKind
 from tidewire.submit_members import encoded, options_on_the_wire
 from tidewire.types import Position, ResultType
@@ -139,6 +141,26 @@ class JobStarter:
             stream, initial = self._stream(job, response)
         return self._single(stream, None, shape, initial=initial, endpoint=name)
 
+    async def run(
+        self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
+    ) -> T:
+        """Submit a job with one input and wait for its value. The client's timeout bounds both together.
+
+        Raises:
+            TotalTimeoutError: The timeout passed.
+        """
+        reader: SingleJobReader[T] | None = None
+        timeout = self.options.timeout
+        with anyio.move_on_after(timeout):
+            reader = await self.submit(endpoint, members, key, shape)
+            await reader.wait(check=reader.check_single)
+            return reader.outcome()
+        passed = f"the timeout of {timeout:g} s"
+        if reader is not None:
+            raise reader.timed_out(passed)
+        what = f"{passed} passed before the server accepted the job"
+        raise TotalTimeoutError(what, where=Where("POST", self.session.base), advice=may_run(key))
+
     async def submit_batch(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
     ) -> AsyncBatchJob[T]:
@@ -228,7 +250,23 @@ class JobStarter:
     def _jobs_url(self, endpoint: str) -> str:
         return f"{self.session.endpoint_url(endpoint)}/jobs"
 
-    # ---- attaching ---------------------------------------------------------------------------------------------
+    # ---- existing jobs ---------------------------------------------------------------------------------------------
+
+    async def list_jobs(self, limit: int) -> list[JobResource]:
+        """Request the caller's own jobs, page by page."""
+        found: list[JobResource] = []
+        session, options = self.session, self.options
+        url = f"{session.base}{API_ROOT}/jobs"
+        with anyio.move_on_after(options.timeout):
+            while url and len(found) < limit:
+                response = await session.request("GET", url, options)
+                page = session.read(JobList, response, what="jobs")
+                found += page.jobs
+                # Stop at a page without jobs even if the page links to a next page, because a faulty server could send
+                # such pages forever.
+                url = session.same_origin_link(response.url, page.next, "") if page.next and page.jobs else ""
+            return found[:limit]
+        raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))
 
     def attach(
         self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
