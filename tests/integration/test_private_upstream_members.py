@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 from support.reference_server import QUICK
 from tidewire import AsyncClient
 from tidewire.http import fast_body_reader
-from tidewire.http.fast_body_reader import FastBody
+from tidewire.http.chunked_coding import ChunkedDecoder
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn import uvicorn_internals, uvicorn_protocol
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
@@ -284,13 +284,13 @@ def test_the_server_writes_events_of_a_stream_directly_to_the_transport(server_u
 
 
 def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(server_url, monkeypatch):
-    decoded, plain = [], FastBody._decode_chunks
+    decoded, plain = [], ChunkedDecoder.feed
 
-    def counted(body, chunks):
-        decoded.append(plain(body, chunks))
+    def counted(chunks, data):
+        decoded.append(plain(chunks, data))
         return decoded[-1]
 
-    monkeypatch.setattr(FastBody, "_decode_chunks", counted)
+    monkeypatch.setattr(ChunkedDecoder, "feed", counted)
     assert follow(server_url, 200) == "word " * 200
     assert b"event:done" in b"".join(decoded), (
         "no chunk was read directly: the layers of httpcore are no longer recognized"

@@ -24,7 +24,6 @@ from tidewire.http.connection_diagnosis import (
     goes_through_a_proxy,
     sniff,
     speaks_tls,
-    text_of,
     unusable_environment,
 )
 from tidewire.http.httpx_fixes import OnePiece, Pool, TlsCleanup
@@ -84,8 +83,6 @@ class Transport:
     Attributes:
         loop: The event loop that the pool belongs to.
         open: Streamed responses that are not closed.
-        unread: Number of open event streams that the server sent in response to submitted jobs, and from which nothing
-            was read yet.
         in_process: Whether the server is a fake one in this process. False before the first request.
     """
 
@@ -98,7 +95,6 @@ class Transport:
     ) -> None:
         self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
-        self.unread: int = 0
         self.in_process: bool = False
         self._fakes = fakes
         self._verify = verify
@@ -258,6 +254,13 @@ class Transport:
             return await pool.send(request, stream=True)
         raise httpx.ReadTimeout("the headers did not arrive in time", request=request)
 
+    @property
+    def unread(self) -> int:
+        """Number of open event streams that the server sent in response to submitted jobs, and from which nothing was
+        read yet.
+        """
+        return sum(each.is_unread_submit for each in self.open)
+
     def _connection(self, response: httpx.Response) -> Connection:
         async def close() -> None:
             with suppress(httpx.HTTPError):
@@ -266,7 +269,7 @@ class Transport:
         request = response.request
         return Connection(
             (request.method, str(request.url), response.status_code, dict(response.headers)),
-            _body_of(response),
+            _body_of(response, self.loop),
             network=response.extensions.get("network_stream"),
             owner=self,
             close=close,
@@ -314,7 +317,7 @@ class Transport:
             await self.loop.finish(CLOSE_TIMEOUT)
             # Close the connections concurrently, because closing each of them may take `CLOSE_TIMEOUT` seconds.
             async with anyio.create_task_group() as tasks:
-                for connection in [one for one in self.open if not one.being_read]:
+                for connection in [one for one in self.open if not one.body.being_read]:
                     tasks.start_soon(connection.aclose)
         finally:
             # Another task may call this method at the same time, and a generator can be closed only once at a time.
@@ -400,24 +403,35 @@ class Transport:
 # ---- bodies --------------------------------------------------------------------------------------------------------
 
 
-class _Chunks:
+class _Chunks(Body):
     """A streamed response body that is read one chunk at a time, because `fast_body_of` does not know its layers."""
 
     # A cancelled read closes the generators of httpx and httpcore, so the body cannot be read again.
     resumable = False
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, where: Where, response: httpx.Response) -> None:
+        super().__init__(where)
         # Each call of `read` has its own time limit.
         response.request.extensions["timeout"]["read"] = None
         # Event streams have no content coding.
         self._chunks = response.aiter_raw()
 
-    async def read(self, limit: float) -> bytes | None:
-        with anyio.fail_after(limit):
-            try:
-                return await anext(self._chunks, None)
-            except httpx.HTTPError as error:
-                raise ConnectionError(text_of(error)) from None
+    async def read(self) -> bytes | None:
+        self.was_read = self.being_read = True
+        started = anyio.current_time()
+        try:
+            with anyio.fail_after(max(0.0, self.limit - self._waited)):
+                segment = await anext(self._chunks, None)
+        except httpx.HTTPError as error:
+            raise self._broken(error) from None
+        except TimeoutError:
+            raise self._timed_out() from None
+        finally:
+            self.being_read = False
+            self._waited += anyio.current_time() - started
+        if self._limits_silence:
+            self._waited = 0.0
+        return segment
 
     async def unwind(self) -> None:
         # httpx and httpcore use nested generators, and closing the outer generator does not close the inner generators.
@@ -428,11 +442,12 @@ class _Chunks:
                 pass
 
 
-def _body_of(response: httpx.Response) -> Body:
+def _body_of(response: httpx.Response, loop: OwningLoop) -> Body:
     # Import httpcore only when a stream needs it, because it imports every installed event loop library.
     from tidewire.http.fast_body_reader import fast_body_of  # noqa: PLC0415
 
-    return fast_body_of(response.stream, response.headers, response.extensions) or _Chunks(response)
+    where = Where(response.request.method, str(response.request.url))
+    return fast_body_of(response, where, loop) or _Chunks(where, response)
 
 
 async def _read_response(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
