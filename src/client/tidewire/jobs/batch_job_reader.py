@@ -106,13 +106,14 @@ class BatchJobReader(JobReader, Generic[T]):
     def raise_outcome(self) -> None:
         """Do nothing, because a loop over a batch job does not raise an error when the job or an item has failed."""
 
-    def _updates(self, applied: Applied) -> Iterator[ItemChange[T]]:
-        position = self._position(applied)
+    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+        position = Position(applied.view, applied.columns, applied.cursor)
         diff = applied.diff
         changed = self._changed(position) if diff is None else sorted(_items_in_diff(diff, position))
+        self._has_updates = self._has_updates or (applied.visible and bool(changed))
         for index in changed:
             deleted, text = self._texts.change(index, position, applied.texts)
-            yield ItemChange(
+            change = ItemChange(
                 position,
                 self._shape,
                 applied.first_seq,
@@ -123,6 +124,13 @@ class BatchJobReader(JobReader, Generic[T]):
                 settles=index == changed[-1],
                 snapshot=applied.snapshot,
             )
+            if not applied.visible and (merge or not silent):
+                continue
+            if merge or self._merged:
+                self._merge(change)
+            else:
+                self._ready.append(change)
+        self._latest = position
 
     def _changed(self, position: Position) -> list[int]:
         """Return the indices of the items that an event without a diff has changed. The state after the event is

@@ -12,7 +12,7 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -148,6 +148,8 @@ class JobReader(ABC):
         """Whether there was an update that changed a value. This update may still be waiting for delivery."""
         self._latest = delivered
         """Position of the last received event."""
+        self._items_may_differ = True
+        """Whether the number of items may have changed since `check_items` was called."""
         self._iterator: weakref.ref[ActiveIterator] | None = None
         self._texts = TextColumns(delivered)
 
@@ -302,12 +304,18 @@ class JobReader(ABC):
             QueueTimeoutError: The job was still queued at `queue_until`.
             TidewireError: The client could not read the event stream up to the job's end.
         """
+        follower = self._stream.follower
         async with self._reading_lock():
-            while not self._ready and not self._merged and not self.ended:
+            while not self._ready and not self._merged and follower.done is None:
                 await self._advance(queue_until, silent=silent)
-            updates = [*self._ready, *self._take_merged()]
+            updates = [*self._ready]
             self._ready.clear()
-            return updates
+            if self._merged:
+                updates += self._take_merged()
+        if self._items_may_differ:
+            self.check_items()
+            self._items_may_differ = False
+        return updates
 
     async def state_after(
         self, position: Position | None, queue_until: float | None = None
@@ -327,7 +335,11 @@ class JobReader(ABC):
         async with self._reading_lock():
             while self._latest is position and not self.ended:
                 await self._advance(queue_until, merge=True)
-            return None if self._latest is position else self._latest
+        self.check_items()
+        return None if self._latest is position else self._latest
+
+    def check_items(self) -> None:  # noqa: B027 - a batch job may have any number of items
+        """Raise an error if this reader cannot read a job with so many items."""
 
     def commit(self, position: Position, undelivered: Sequence[ItemChange[Any]]) -> None:
         """Record that the caller has received all updates up to a position, except those in `undelivered`. Checkpoints
@@ -384,40 +396,49 @@ class JobReader(ABC):
             silent: Whether to keep updates in which no value changed.
             merge: Whether to merge the updates into one update for each item, because no iterator is consuming them.
         """
-        if self.ended:
+        follower, stream = self._stream.follower, self._stream
+        if follower.done is not None:
             return
-        for outcome in (block := await self._next_block(queue_until)):
-            if isinstance(outcome, Applied):
+        if queue_until is None and not self._queue_warning_due:
+            block = await stream.next_outcomes(BLOCK)
+        else:
+            block = await self._block_of_queued(queue_until)
+        notices = False
+        for outcome in block:
+            if type(outcome) is Applied:
                 self._receive(outcome, silent=silent, merge=merge)
+            else:
+                notices = True
         # Call the listener only after all updates of the block were stored, so that no update is lost if the listener
         # is cancelled.
-        for outcome in block:
-            if isinstance(outcome, Notice):
-                await self._notify(outcome.message)
-        if self.ended:
-            await self._stream.aclose()
-            await self._stream.notify_end()
+        if notices:
+            for outcome in block:
+                if isinstance(outcome, Notice):
+                    await self._notify(outcome.message)
+        if follower.done is not None:
+            await stream.aclose()
+            await stream.notify_end()
 
-    def _receive(self, outcome: Applied, *, silent: bool = False, merge: bool = False) -> None:
-        position: Position | None = None
-        for update in self._updates(outcome):
-            position = update.position
-            if not update.visible and (merge or not silent):
-                continue
-            if update.visible:
-                self._has_updates = True
-            if merge or self._merged:
-                earlier = self._merged.get(update.index)
-                first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
-                if earlier is not None:
-                    update.snapshot = update.snapshot or earlier.latest.snapshot
-                # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged`
-                # computes the change again from the text before and the text after the merged updates.
-                update.deleted, update.text = 0, ""
-                self._merged[update.index] = _MergedChange(first_seq, base, update)
-            else:
-                self._ready.append(update)
-        self._latest = position or self._position(outcome)
+    @abstractmethod
+    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+        """Convert an applied event to changes of this job's items, and store them in `_ready` or with `_merge`.
+
+        Args:
+            applied: The event.
+            silent: Whether to keep changes in which no value changed.
+            merge: Whether to merge the changes with earlier ones, because no iterator is consuming them.
+        """
+
+    def _merge(self, change: ItemChange[Any]) -> None:
+        """Merge a change with the earlier changes of its item."""
+        earlier = self._merged.get(change.index)
+        first_seq, base = (change.first_seq, self._latest) if earlier is None else earlier[:2]
+        if earlier is not None:
+            change.snapshot = change.snapshot or earlier.latest.snapshot
+        # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged` computes the
+        # change again from the text before and the text after the merged changes.
+        change.deleted, change.text = 0, ""
+        self._merged[change.index] = _MergedChange(first_seq, base, change)
 
     def _take_merged(self) -> list[ItemChange[Any]]:
         """Remove the merged changes and return them as one update for each item, ordered by position."""
@@ -438,18 +459,11 @@ class JobReader(ABC):
             self.progress = message
         await tell(self.listener, message)
 
-    @abstractmethod
-    def _updates(self, applied: Applied) -> Iterable[ItemChange[Any]]:
-        """Convert an applied event to changes of this job's items."""
-
     def _items(self) -> list[Any]:
         """Return the items of the job's current state."""
         document = self._stream.follower.document
         items: Any = [] if document is None else document.value("/items")
         return items  # type: ignore[no-any-return]
-
-    def _position(self, applied: Applied) -> Position:
-        return Position(applied.view, applied.columns, applied.cursor)
 
     # ---- timeouts ----------------------------------------------------------------------------------------------
 
@@ -472,10 +486,8 @@ class JobReader(ABC):
         document = self._stream.follower.document
         return document is not None and document.value("/status") == "queued"
 
-    async def _next_block(self, queue_until: float | None) -> list[Applied | Notice]:
+    async def _block_of_queued(self, queue_until: float | None) -> list[Applied | Notice]:
         """Wait for the next events. If the job is queued, log its position once, and apply the limit `queue_until`."""
-        if queue_until is None and not self._queue_warning_due:
-            return await self._stream.next_outcomes(BLOCK)
         if not self._queued:
             # Once the job has left the queue, no longer look at its status before each block.
             self._queue_warning_due = self._queue_warning_due and self._stream.follower.document is None

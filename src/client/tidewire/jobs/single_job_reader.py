@@ -1,6 +1,5 @@
 """`SingleJobReader`, which reads the event stream of a job with one input."""
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidewire.errors import (
@@ -95,6 +94,9 @@ class SingleJobReader(JobReader, Generic[T]):
         """Return the validated value of a job that has ended. If the job failed or was cancelled, raise its error."""
         return self._shape.validate(self._final_item().get("value"), where=self.where)
 
+    def check_items(self) -> None:
+        self.check_single()
+
     def check_single(self) -> None:
         """Raise an error if the job is known to have several items, so that no reader mistakes one for all of them.
 
@@ -107,18 +109,6 @@ class SingleJobReader(JobReader, Generic[T]):
     def acquire(self, iterator: ActiveIterator) -> None:
         self.check_single()
         super().acquire(iterator)
-
-    async def take(self, queue_until: float | None = None, *, silent: bool) -> list[ItemChange[Any]]:
-        updates = await super().take(queue_until, silent=silent)
-        self.check_single()
-        return updates
-
-    async def state_after(
-        self, position: Position | None, queue_until: float | None = None
-    ) -> Position | None:
-        state = await super().state_after(position, queue_until)
-        self.check_single()
-        return state
 
     def _final_item(self) -> Any:
         self.check_single()
@@ -148,20 +138,37 @@ class SingleJobReader(JobReader, Generic[T]):
         error.value = item.get("value")
         raise error
 
-    def _updates(self, applied: Applied) -> Iterable[ItemChange[T]]:
-        position = self._position(applied)
-        deleted, text = self._texts.change(0, position, applied.texts)
-        last = applied.done is not None and not self._has_updates and applied.done.status == "succeeded"
-        change = ItemChange(
-            position,
-            self._shape,
-            applied.first_seq,
-            deleted=deleted,
-            text=text,
-            visible=applied.visible or last,
-            snapshot=applied.snapshot,
+    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+        position = Position(applied.view, applied.columns, applied.cursor)
+        texts, columns = applied.texts, applied.columns
+        # Most jobs stream one text, which is their only column, and most events append to it.
+        if len(texts) == 1 and columns == (texts[0].pointer,) and self._texts.columns.get(0) == columns[0]:
+            deleted, text = texts[0].deleted, texts[0].text
+        else:
+            deleted, text = self._texts.change(0, position, texts)
+        if type(applied.diff) is not str:
+            self._items_may_differ = True
+        # The end of a job is an update if the job had no other.
+        done = applied.done
+        visible = applied.visible or (
+            done is not None and not self._has_updates and done.status == "succeeded"
         )
-        return (change,)
+        if visible or (silent and not merge):
+            self._has_updates = self._has_updates or visible
+            change = ItemChange(
+                position,
+                self._shape,
+                applied.first_seq,
+                deleted=deleted,
+                text=text,
+                visible=visible,
+                snapshot=applied.snapshot,
+            )
+            if merge or self._merged:
+                self._merge(change)
+            else:
+                self._ready.append(change)
+        self._latest = position
 
     async def _description(self) -> EndpointDescription:
         if self._endpoint is None:

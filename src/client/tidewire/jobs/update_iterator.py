@@ -9,8 +9,10 @@ the items of the block on the caller's thread.
 """
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -24,6 +26,8 @@ Change = ItemChange[Any]
 U = TypeVar("U", bound=Update[Any])
 X = TypeVar("X")
 X_co = TypeVar("X_co", covariant=True)
+
+_IS_VISIBLE: Callable[[Change], bool] = attrgetter("visible")
 
 
 class Projection(Protocol[X_co]):
@@ -99,39 +103,24 @@ class TextDeltas:
         return ()
 
 
+@dataclass(slots=True, eq=False)
 class UpdateBatch(Generic[X]):
     """A block of items that were fetched together, with the number of items that were already delivered.
 
     Attributes:
         items: The items to yield.
+        covered: Lists of changes. Element 0 contains the changes that count as delivered before the first item. Element
+            n contains the changes that are delivered with the n-th item. None if each item delivers exactly one change.
+        changes: If `covered` is None, the change that each item delivers.
+        following: Changes that were fetched together with those of this block, but that no item delivers.
         at: Number of items that the caller has received.
     """
 
-    __slots__ = ("_changes", "_covered", "_following", "at", "items")
-
-    def __init__(
-        self,
-        items: Sequence[X],
-        covered: Sequence[Sequence[Change]] | None = None,
-        *,
-        changes: Sequence[Change] = (),
-        following: Sequence[Change] = (),
-    ) -> None:
-        """Create a block of items that are delivered one after the other.
-
-        Args:
-            items: The items to yield.
-            covered: Lists of changes. Element 0 contains the changes that count as delivered before the first item.
-                Element n contains the changes that are delivered with the n-th item. None if each item delivers exactly
-                one change.
-            changes: If `covered` is None, the change that each item delivers.
-            following: Changes that were fetched together with those of this block, but that no item delivers.
-        """
-        self.items: Sequence[X] = items
-        self.at: int = 0
-        self._covered = covered
-        self._changes = changes
-        self._following = following
+    items: Sequence[X]
+    covered: Sequence[Sequence[Change]] | None = None
+    changes: Sequence[Change] = ()
+    following: Sequence[Change] = ()
+    at: int = 0
 
     def delivered(self) -> tuple[Position, Sequence[Change]] | None:
         """Return a position up to which changes were delivered, and the changes up to this position that were not
@@ -141,7 +130,7 @@ class UpdateBatch(Generic[X]):
         """
         rest: Sequence[Change] | None = None
         for at in range(self.at, -1, -1):
-            covered = self._changes[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
+            covered = self.changes[max(at - 1, 0) : at] if self.covered is None else self.covered[at]
             for update in reversed(covered):
                 if update.settles:
                     return update.position, ()
@@ -153,11 +142,11 @@ class UpdateBatch(Generic[X]):
 
     def _rest_of_event(self) -> Sequence[Change]:
         """Return the undelivered changes up to the next one that settles; nothing if this block has no such change."""
-        later: Iterable[Change] = islice(self._changes, self.at, None)
-        if self._covered is not None:
-            later = chain.from_iterable(islice(self._covered, self.at + 1, None))
+        later: Iterable[Change] = islice(self.changes, self.at, None)
+        if self.covered is not None:
+            later = chain.from_iterable(islice(self.covered, self.at + 1, None))
         rest = []
-        for update in chain(later, self._following):
+        for update in chain(later, self.following):
             rest.append(update)
             if update.settles:
                 return rest
@@ -167,9 +156,9 @@ class UpdateBatch(Generic[X]):
         """Return the updates of this block that are not completely delivered. Those that precede its first item count
         as delivered.
         """
-        if self._covered is None:
-            return [*self._changes[self.at :]]
-        return [update for covered in self._covered[self.at + 1 :] for update in covered]
+        if self.covered is None:
+            return [*self.changes[self.at :]]
+        return [update for covered in self.covered[self.at + 1 :] for update in covered]
 
 
 class UpdateIterator(AsyncIterator[X], Generic[X]):
@@ -231,17 +220,35 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         """
         if self.finished or self.ready():
             return
+        self.settle()
+        updates: list[Change] = []
         try:
-            updates = await self._fetch()
+            self._check_open()
+            if not self._ended:
+                self.interrupted = False
+                if not self._prepared:
+                    await self._begin()
+                with self._job.bounded(self._deadline):
+                    updates = await self._take(self._queue_until)
+                self._ended = not updates
             if self.closed:
                 # An interrupt has ended the blocking loop, although this call could not be cancelled in time.
                 self.requeue(updates)
-                return
-            following = self._build_batch(updates)
+            elif updates and isinstance(self._projection, WholeUpdates):
+                visible = [*filter(_IS_VISIBLE, updates)]
+                self.block = UpdateBatch([*map(self._projection.show, visible)], changes=visible)
+            elif (block := self._project(updates)) is not None:
+                self.block = block
+            else:
+                self.finished = self.closed = True
         except TidewireError:
             self.fail()
             raise
-        self._deliver(following)
+        except BaseException:
+            self.interrupted = True
+            raise
+        if self.finished:
+            self._job.raise_outcome()
 
     def ready(self) -> bool:
         """Whether `take` can return an item without waiting."""
@@ -252,39 +259,17 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self.block.at += 1
         return self.block.items[self.block.at - 1]
 
-    # ---- block by block ----------------------------------------------------------------------------------------
-
-    async def _fetch(self) -> list[Change]:
-        """Wait for updates. An empty list means that the job has ended.
-
-        Raises:
-            ConcurrentReadError: Another iterator is reading the job, or this one was closed.
-            TidewireError: The client could not read the event stream up to the job's end.
-        """
+    def _check_open(self) -> None:
+        """Raise an error if this iterator was closed, or if the conversion of an update has failed."""
         if self.closed:
             raise ConcurrentReadError(
                 "this iterator was closed and cannot continue", advice="Start a new loop."
             )
         if self._fault is not None:
             raise self._fault
-        if self._ended:
-            return []
-        self.interrupted = False
-        try:
-            if not self._prepared:
-                await self._begin()
-            with self._job.bounded(self._deadline):
-                updates = await self._take(self._queue_until)
-        except TidewireError:
-            raise
-        except BaseException:
-            self.interrupted = True
-            raise
-        self._ended = not updates
-        return updates
 
-    async def _take(self, queue_until: float | None) -> list[Change]:
-        return await self._job.take(queue_until, silent=self._projection.silent)
+    def _take(self, queue_until: float | None) -> Awaitable[list[Change]]:
+        return self._job.take(queue_until, silent=self._projection.silent)
 
     async def _begin(self) -> None:
         self._job.acquire(self)
@@ -293,15 +278,12 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         with self._job.bounded(self._deadline):
             await self._projection.prepare()
 
-    def _build_batch(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
-        """Build a block of items from fetched updates.
+    def _project(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
+        """Build a block of items with the projection.
 
         After the end of the job, the caller passes no updates. The first call without updates returns the items that
         were still held back, and the next one returns None.
         """
-        if isinstance(self._projection, WholeUpdates):
-            visible = [update for update in updates if update.visible]
-            return UpdateBatch([*map(self._projection.show, visible)], changes=visible) if updates else None
         items: list[X] = []
         covered: list[Sequence[Change]] = [()]
         following: Sequence[Change] = ()
@@ -319,19 +301,6 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             items += self._projection.finish()
             _cover(items, covered, self._projection.settled(None))
         return UpdateBatch(items, covered, following=following)
-
-    def _deliver(self, block: UpdateBatch[X] | None) -> None:
-        """Start delivering the next block of items. Passing None ends the iteration.
-
-        Raises:
-            TidewireError: All items were delivered and the job failed or was cancelled.
-        """
-        self.settle()
-        if block is None:
-            self.finished = self.closed = True
-            self._job.raise_outcome()
-        else:
-            self.block = block
 
     def settle(self) -> None:
         """Advance the position of the job's checkpoints to the last item that the caller has received."""
