@@ -352,11 +352,9 @@ class ApiSession:
             "answer_timeout": options.answer_timeout,
             "whole_timeout": max(self.timing.whole_answer_timeout, options.answer_timeout),
         }
-        work: Awaitable[Response | Connection]
-        if request.stream:
-            work = self.transport.submit(url, headers=headers, body=body or b"", **limits)
-        else:
-            work = self.transport.request(method, url, headers=headers, body=body, **limits)
+        work = self.transport.request(
+            method, url, headers=headers, body=body, stream=request.stream, **limits
+        )
         return await watched(self.hooks.on_request, method, url, work)
 
     async def headers(

@@ -118,18 +118,20 @@ class Transport:
         *,
         headers: Mapping[str, str],
         body: bytes | None = None,
+        stream: bool = False,
         connect_timeout: float = CONNECT_TIMEOUT,
         answer_timeout: float = ANSWER_TIMEOUT,
         whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
         max_state_bytes: int = MAX_STATE_BYTES,
-    ) -> Response:
-        """Make one request and read the whole response.
+    ) -> Response | Connection:
+        """Make one request. Read the whole response, unless it is a requested event stream.
 
         Args:
             method: HTTP method.
             url: Absolute URL.
             headers: Request headers in addition to User-Agent and Accept-Encoding, which this method sets.
             body: Request body.
+            stream: Whether to ask for an event stream as the response.
             connect_timeout: Time limit for opening the connection, in seconds.
             answer_timeout: Maximum time in seconds from the end of the request to the headers of the response, and
                 between two bytes of its body.
@@ -146,15 +148,24 @@ class Transport:
         try:
             with anyio.move_on_after(whole_timeout):
                 response = await self._send(
-                    method, url, _headers(headers), body, connect_timeout, answer_timeout
+                    method,
+                    url,
+                    _stream_headers(headers) if stream else _headers(headers),
+                    body,
+                    connect_timeout,
+                    answer_timeout,
                 )
+                is_ok = response.status_code == HTTPStatus.OK
+                if stream and is_ok and is_event_stream(response.headers.get("content-type")):
+                    return self._connection(response)
                 try:
                     return await _read_response(method, response, max_state_bytes)
                 finally:
                     await response.aclose()
         except Exception as error:  # noqa: BLE001 - converted and raised again
             raise self._error(error, method, url, connect_timeout) from None
-        raise _no_whole_response(whole_timeout, method, url)
+        what = f"no complete response within {whole_timeout:g} s"
+        raise SilenceTimeoutError(what, where=Where(method, url))
 
     async def open_stream(
         self,
@@ -188,40 +199,6 @@ class Transport:
         except Exception as error:  # noqa: BLE001 - converted and raised again
             raise self._error(error, "GET", url, connect_timeout) from None
         raise SilenceTimeoutError(f"no response within {limit:g} s", where=Where("GET", url))
-
-    async def submit(
-        self,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes,
-        connect_timeout: float = CONNECT_TIMEOUT,
-        answer_timeout: float = ANSWER_TIMEOUT,
-        whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
-        max_state_bytes: int = MAX_STATE_BYTES,
-    ) -> Response | Connection:
-        """Send a POST request that submits a job and asks for an event stream as the response. If the response is of
-        another type, it is read completely.
-
-        The arguments and errors are the same as for `request`.
-        """
-        await self._ready(url)
-        try:
-            with anyio.move_on_after(whole_timeout):
-                response = await self._send(
-                    "POST", url, _stream_headers(headers), body, connect_timeout, answer_timeout
-                )
-                if response.status_code == HTTPStatus.OK and is_event_stream(
-                    response.headers.get("content-type")
-                ):
-                    return self._connection(response)
-                try:
-                    return await _read_response("POST", response, max_state_bytes)
-                finally:
-                    await response.aclose()
-        except Exception as error:  # noqa: BLE001 - converted and raised again
-            raise self._error(error, "POST", url, connect_timeout) from None
-        raise _no_whole_response(whole_timeout, "POST", url)
 
     async def _send(
         self,
@@ -473,10 +450,6 @@ async def _read_response(method: str, response: httpx.Response, max_state_bytes:
 def _host_and_port(url: str) -> tuple[str, int]:
     _, host, port = origin(url)
     return host, port or 0
-
-
-def _no_whole_response(seconds: float, method: str, url: str) -> SilenceTimeoutError:
-    return SilenceTimeoutError(f"no complete response within {seconds:g} s", where=Where(method, url))
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -5,22 +5,14 @@ Origins are compared with httpx's URL parser. With another parser, a crafted lin
 make httpx send credentials to another host.
 """
 
-import re
 from base64 import b64encode
 from contextlib import suppress
-from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
 from tidewire.errors import ProtocolError, Where
 from tidewire.protocol.resources import API_ROOT
-
-_ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
-"""Pattern of a scheme, host and port in a simple spelling, which all URL parsers understand in the same way."""
-_PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9_-][A-Za-z0-9_/-]*")
-"""Pattern of absolute paths that can be appended to a scheme, host and port unchanged. Such a path has no host, no dot
-segments and no characters that must be quoted."""
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
@@ -51,11 +43,6 @@ def same_origin(first: str, second: str) -> bool:
     Raises:
         ValueError: One of the URLs is not valid.
     """
-    roots = _ROOT.match(first), _ROOT.match(second)
-    # Most links have literally the same origin as the URL of the response. Do not parse such a link, because parsing
-    # would take most of the time for handling it.
-    if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
-        return True
     return origin(first) == origin(second)
 
 
@@ -65,9 +52,6 @@ def resolve(base: str, reference: str) -> str:
     Raises:
         ProtocolError: The reference is not valid.
     """
-    root = _ROOT.match(base)
-    if root is not None and _PLAIN_PATH.fullmatch(reference):
-        return root[0] + reference
     try:
         return str(httpx.URL(base).join(reference))
     except httpx.InvalidURL as error:
@@ -78,7 +62,7 @@ def resolve(base: str, reference: str) -> str:
 
 def has_host(url: str) -> bool:
     """Whether an absolute URL names a host, unlike `javascript:1`."""
-    return _ROOT.match(url) is not None or bool(origin(url)[1])
+    return bool(origin(url)[1])
 
 
 def path_segment(name: str, what: str) -> str:
@@ -99,22 +83,12 @@ def path_segment(name: str, what: str) -> str:
 
 def is_under(url: str, base: str) -> bool:
     """Whether the path of a URL starts with the path of a base URL of the same origin."""
-    return unquote(_path(url)).startswith(f"{unquote(_path(base)).rstrip('/')}/")
+    return unquote(urlsplit(url).path).startswith(f"{unquote(urlsplit(base).path).rstrip('/')}/")
 
 
 def last_segment(url: str) -> str:
     """Return the last segment of a URL's path, percent-decoded. In a link to a job, this segment is the job's id."""
-    return unquote(_path(url).rpartition("/")[2])
-
-
-def _path(url: str) -> str:
-    """Return the path of a URL or of a URI reference.
-
-    A regular expression reads the usual URLs; `urlsplit`, which takes much longer, reads the others.
-    """
-    root = _ROOT.match(url)
-    path = url if root is None else url[root.end() :]
-    return path if _PLAIN_PATH.fullmatch(path) else urlsplit(url).path
+    return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
 def _with_scheme(url: str) -> str:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 
@@ -30,17 +30,14 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.hooks import Hook, tell
+from tidewire.http.api_session import ApiSession
 from tidewire.jobs.item_text_changes import TextColumns
 from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.options import check_seconds
+from tidewire.options import Options, check_seconds
 from tidewire.protocol.follower_outcomes import Applied, Notice
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource, StreamToken
 from tidewire.types import ItemChange, Position
-
-if TYPE_CHECKING:
-    from tidewire.http.api_session import ApiSession
-    from tidewire.options import Options
 
 BLOCK: Final = 64
 """Maximum number of updates that one read of the stream returns."""
@@ -94,6 +91,14 @@ class QueueWarnings:
             log.warning(IN_QUEUE, job_id, position, base, base)
 
 
+class ReaderContext(NamedTuple):
+    """The parts of a client that all readers of its jobs share."""
+
+    session: ApiSession
+    options: Options
+    queue_warnings: QueueWarnings
+
+
 class ActiveIterator(Protocol):
     """The part of an iterator's interface that the job's reader uses. At most one iterator reads a job at a time."""
 
@@ -115,26 +120,14 @@ class JobReader(ABC):
             The blocking client calls this callback on its background thread.
     """
 
-    def __init__(
-        self,
-        session: "ApiSession",
-        options: "Options",
-        stream: JobStream,
-        *,
-        cancel_url: str,
-        delivered: Position | None,
-        queue_warnings: QueueWarnings,
-    ) -> None:
+    def __init__(self, context: ReaderContext, stream: JobStream, delivered: Position | None) -> None:
         self.listener: Hook[Queue | Progress] | None = None
         self.queue: Queue | None = None
         """The job's position in the server's queue, as last received."""
         self.progress: Progress | None = None
         """The last received progress report."""
-        self._session = session
-        self._options = options
+        self._session, self._options, self._queue_warnings = context
         self._stream = stream
-        self._cancel_url = cancel_url
-        self._queue_warnings = queue_warnings
         self._queue_warning_due = True
         """Whether the queue position of this job may still have to be logged."""
         self._queue_warning_at: float | None = None
@@ -272,7 +265,7 @@ class JobReader(ABC):
     async def cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):
             response = await self._session.request(
-                "POST", self._cancel_url, self._options, body=body, job_id=self.id
+                "POST", f"{self._stream.job_url}/cancel", self._options, body=body, job_id=self.id
             )
         return self._session.read(JobResource, response, what="job", job_id=self.id).status
 

@@ -1,14 +1,14 @@
 """`JobStarter`, which submits jobs to a server and creates the readers of new and existing jobs."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
 
 import anyio
 
-from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint, UndeliveredUpdate
+from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
 from tidewire.errors import (
     CheckpointError,
     EndpointNotFoundError,
@@ -24,7 +24,7 @@ from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
 from tidewire.jobs.batch_job import AsyncBatchJob, cancel_all
 from tidewire.jobs.batch_job_reader import BatchJobReader
-from tidewire.jobs.job_reader import QueueWarnings
+from tidewire.jobs.job_reader import QueueWarnings, ReaderContext
 from tidewire.jobs.map_work import MapWork
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
@@ -66,6 +66,10 @@ class JobStarter:
         view.running, view._vocabularies = self.running, self._vocabularies
         view._queue_warnings = self._queue_warnings
         return view
+
+    @property
+    def _context(self) -> ReaderContext:
+        return ReaderContext(self.session, self.options, self._queue_warnings)
 
     def closing(self) -> Callable[[], Awaitable[None]]:
         """Return a function that cancels the running jobs of abandoned `map` calls and closes all connections.
@@ -193,7 +197,7 @@ class JobStarter:
             raise
         job = self.session.read(JobResource, response, what="submitted job")
         stream, initial = self._stream(job, response)
-        return AsyncBatchJob(self._batch(stream, None, shape, initial=initial))
+        return AsyncBatchJob(BatchJobReader(self._context, stream, None, shape, initial=initial))
 
     def map_work(
         self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
@@ -283,7 +287,7 @@ class JobStarter:
         """Create the reader of an existing job with many inputs. This method sends no request."""
         stream, delivered = self._attached(job_id, checkpoint)
         undelivered = () if checkpoint is None else checkpoint.undelivered
-        return self._batch(stream, delivered, shape, undelivered=undelivered)
+        return BatchJobReader(self._context, stream, delivered, shape, initial=None, undelivered=undelivered)
 
     def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
         """Return an existing job with many inputs. This method sends no request."""
@@ -334,37 +338,13 @@ class JobStarter:
         endpoint: str | None = None,
     ) -> SingleJobReader[T]:
         return SingleJobReader(
-            self.session,
-            self.options,
+            self._context,
             stream,
-            cancel_url=f"{stream.job_url}/cancel",
-            delivered=delivered,
-            queue_warnings=self._queue_warnings,
+            delivered,
+            shape,
             initial=initial,
             vocabularies=self._vocabularies,
             endpoint=endpoint,
-            shape=shape,
-        )
-
-    def _batch(
-        self,
-        stream: JobStream,
-        delivered: Position | None,
-        shape: ResultType[T],
-        *,
-        initial: Applied | None = None,
-        undelivered: Sequence[UndeliveredUpdate] = (),
-    ) -> BatchJobReader[T]:
-        return BatchJobReader(
-            self.session,
-            self.options,
-            stream,
-            cancel_url=f"{stream.job_url}/cancel",
-            delivered=delivered,
-            queue_warnings=self._queue_warnings,
-            initial=initial,
-            shape=shape,
-            undelivered=undelivered,
         )
 
     def _stream(self, job: JobResource, response: Response) -> tuple[JobStream, Applied | None]:

@@ -1,6 +1,6 @@
 """`SingleJobReader`, which reads the event stream of a job with one input."""
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidewire.errors import (
     JobCancelledError,
@@ -10,7 +10,7 @@ from tidewire.errors import (
     advice_for,
 )
 from tidewire.jobs.final_text import FinalTextReader
-from tidewire.jobs.job_reader import ActiveIterator, JobReader, QueueWarnings
+from tidewire.jobs.job_reader import ActiveIterator, JobReader, ReaderContext
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
@@ -20,10 +20,6 @@ from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange, Position, ResultType, TextDelta, Update
 
-if TYPE_CHECKING:
-    from tidewire.http.api_session import ApiSession
-    from tidewire.options import Options
-
 T = TypeVar("T")
 
 
@@ -32,26 +28,16 @@ class SingleJobReader(JobReader, Generic[T]):
 
     def __init__(
         self,
-        session: "ApiSession",
-        options: "Options",
+        context: ReaderContext,
         stream: JobStream,
-        *,
-        cancel_url: str,
         delivered: Position | None,
-        queue_warnings: QueueWarnings,
+        shape: ResultType[T],
+        *,
         initial: Applied | None,
         vocabularies: Vocabularies,
         endpoint: str | None,
-        shape: ResultType[T],
     ) -> None:
-        super().__init__(
-            session,
-            options,
-            stream,
-            cancel_url=cancel_url,
-            delivered=delivered,
-            queue_warnings=queue_warnings,
-        )
+        super().__init__(context, stream, delivered)
         self._shape = shape
         self._endpoint = endpoint
         self._vocabularies = vocabularies

@@ -9,12 +9,13 @@ the items of the block on the caller's thread.
 """
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
 from tidewire.types import UNKNOWN, ItemChange, Position, ResultType, TextDelta, Update
@@ -25,16 +26,29 @@ if TYPE_CHECKING:
 Change = ItemChange[Any]
 U = TypeVar("U", bound=Update[Any])
 X = TypeVar("X")
-X_co = TypeVar("X_co", covariant=True)
 
 _IS_VISIBLE: Callable[[Change], bool] = attrgetter("visible")
 
 
-class Projection(Protocol[X_co]):
-    """Converts a job's updates to the items that one kind of iterator yields, such as pieces of text or tokens."""
+class Projection(ABC, Generic[X]):
+    """Converts a job's updates to the items that one kind of iterator yields, such as pieces of text or tokens.
 
-    silent: bool
-    """Whether this projection also needs the updates in which no value changed."""
+    Attributes:
+        silent: Whether this projection also needs the updates in which no value changed.
+    """
+
+    silent: bool = False
+
+    async def prepare(self) -> None:
+        """Request the information from the server that the projection needs before the first update."""
+
+    @abstractmethod
+    def project(self, update: Change) -> Iterable[X]:
+        """Return the items to yield for an update. The projection may hold back a part of the update."""
+
+    def finish(self) -> Iterable[X]:
+        """Return the last items to yield, after the job has ended."""
+        return ()
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         """Return the updates that count as delivered as soon as the caller has received all items that the last call of
@@ -43,64 +57,29 @@ class Projection(Protocol[X_co]):
         Args:
             update: The update that was just passed to `project`; None after `finish`.
         """
-
-    async def prepare(self) -> None:
-        """Request the information from the server that the projection needs before the first update."""
-
-    def project(self, update: Change) -> Iterable[X_co]:
-        """Return the items to yield for an update. The projection may hold back a part of the update."""
-
-    def finish(self) -> Iterable[X_co]:
-        """Return the last items to yield, after the job has ended."""
+        return () if update is None else (update,)
 
     def undelivered(self) -> Iterable[Change]:
         """Return the updates that this projection still holds back. The next iterator yields them."""
+        return ()
 
 
-class WholeUpdates(Generic[U]):
+class WholeUpdates(Projection[U]):
     """Projection that yields an `Update` or `ItemUpdate` for every change of a value."""
-
-    silent = False
 
     def __init__(self, show: Callable[[Change], U]) -> None:
         self.show: Callable[[Change], U] = show
 
-    async def prepare(self) -> None:
-        """Do nothing, because this projection needs no information from the server."""
-
-    def settled(self, update: Change | None) -> Sequence[Change]:
-        return () if update is None else (update,)
-
     def project(self, update: Change) -> Iterable[U]:
         return (self.show(update),) if update.visible else ()
 
-    def finish(self) -> Iterable[U]:
-        return ()
 
-    def undelivered(self) -> Iterable[Change]:
-        return ()
-
-
-class TextDeltas:
+class TextDeltas(Projection[TextDelta]):
     """Projection for `iter_text_deltas`. Yields every change of the text, without holding text back."""
-
-    silent = False
-
-    async def prepare(self) -> None:
-        """Do nothing, because this projection needs no information from the server."""
-
-    def settled(self, update: Change | None) -> Sequence[Change]:
-        return () if update is None else (update,)
 
     def project(self, update: Change) -> Iterable[TextDelta]:
         text = update.text
         return (TextDelta(update.deleted, text),) if text or update.deleted else ()
-
-    def finish(self) -> Iterable[TextDelta]:
-        return ()
-
-    def undelivered(self) -> Iterable[Change]:
-        return ()
 
 
 @dataclass(slots=True, eq=False)
@@ -218,7 +197,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         Raises:
             TidewireError: The client cannot read the stream to the job's end, or the job failed or was cancelled.
         """
-        if self.finished or self.ready():
+        if self.finished or self.block.at < len(self.block.items):
             return
         self.settle()
         updates: list[Change] = []
@@ -249,15 +228,6 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             raise
         if self.finished:
             self._job.raise_outcome()
-
-    def ready(self) -> bool:
-        """Whether `take` can return an item without waiting."""
-        return self.block.at < len(self.block.items)
-
-    def take(self) -> X:
-        """Return the next item that is ready."""
-        self.block.at += 1
-        return self.block.items[self.block.at - 1]
 
     def _check_open(self) -> None:
         """Raise an error if this iterator was closed, or if the conversion of an update has failed."""
