@@ -30,7 +30,7 @@ from tidewire.http.httpx_fixes import OnePiece, Pool, TlsCleanup
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.request_errors import DIRECT, Route, request_error
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response
-from tidewire.http.urls import origin, same_origin
+from tidewire.http.urls import origin, parse, same_origin
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.status_table import is_event_stream
@@ -217,7 +217,7 @@ class Transport:
         pool = self._opened()
         timeouts = {"connect": connect_timeout, "read": answer_timeout, "write": answer_timeout, "pool": None}
         request = pool.build_request(
-            method, url, headers=dict(headers), content=body, extensions={"timeout": timeouts}
+            method, parse(url), headers=dict(headers), content=body, extensions={"timeout": timeouts}
         )
         if self._cleans_up_tls:
             request.extensions["trace"] = TlsCleanup()

@@ -7,12 +7,23 @@ make httpx send credentials to another host.
 
 from base64 import b64encode
 from contextlib import suppress
+from functools import lru_cache
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
 from tidewire.errors import ProtocolError, Where
 from tidewire.protocol.resources import API_ROOT
+
+
+@lru_cache(maxsize=64)
+def parse(url: str) -> httpx.URL:
+    """Parse a URL. Most requests of a client, and the links in their responses, have the same few URLs.
+
+    Raises:
+        httpx.InvalidURL: The URL is not valid.
+    """
+    return httpx.URL(url)
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
@@ -22,7 +33,7 @@ def origin(url: str) -> tuple[str, str, int | None]:
         ValueError: The URL is not valid.
     """
     try:
-        parsed = httpx.URL(url)
+        parsed = parse(url)
     except httpx.InvalidURL as error:
         raise ValueError(f"{url!r} is not a valid URL: {error}") from None
     if "%20" in parsed.host:
@@ -53,7 +64,7 @@ def resolve(base: str, reference: str) -> str:
         ProtocolError: The reference is not valid.
     """
     try:
-        return str(httpx.URL(base).join(reference))
+        return str(parse(base).join(reference))
     except httpx.InvalidURL as error:
         raise ProtocolError(
             f"the response contains the invalid link {reference[:200]!r}: {error}", where=Where(url=base)
