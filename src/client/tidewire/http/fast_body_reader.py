@@ -43,7 +43,8 @@ class FastBody(Body):
     passed, the timer shuts the connection down, which ends a waiting read.
     """
 
-    resumable = True
+    resumable: bool = True
+    being_read: bool = False
 
     def __init__(
         self,
