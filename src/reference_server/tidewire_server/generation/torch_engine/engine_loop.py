@@ -297,7 +297,7 @@ class TorchEngine:
         """Execute steps until the engine is closed or fails. Then end all requests with an error."""
         try:
             self._execute_steps()
-        except Exception as error:
+        except BaseException as error:  # also a panic of a library in Rust
             logger.exception("the engine failed; restart the server")
             self._reason = (
                 f"the engine failed ({type(error).__name__}); see the server's log, and restart the server"
