@@ -6,7 +6,7 @@ from typing import Final
 
 from tidewire.protocol.input_words import words_for_required_members, words_of
 from tidewire_server.server import Server
-from tidewire_server.serving.fd_limit import connections_that_fit
+from tidewire_server.serving.descriptors import connections_that_fit
 from tidewire_server.settings import Settings
 from tidewire_server.store_urls import file_of
 from tidewire_server.version import SERVER

@@ -119,7 +119,7 @@ def _serve(
         from tidewire_server.process.load_target import TargetImportError, load_target  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
-        from tidewire_server.serving.exposure_check import ExposedServerError  # noqa: PLC0415
+        from tidewire_server.serving.listener import ExposedServerError  # noqa: PLC0415
         from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
