@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 
 import torch
 
+from tidewire_server.generation.checkpoint_folder import bytes_text
 from tidewire_server.generation.engine import (
     Delta,
     EngineCapabilities,
@@ -26,7 +27,6 @@ from tidewire_server.generation.engine import (
     check_members,
 )
 from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.model_folder import bytes_text
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.cache_sizing import allocate_cache
