@@ -244,6 +244,13 @@ def main() -> None:
             "30 µs per token with five candidates.",
             tables.engine_host,
         ),
+        section(
+            "What simpler code costs",
+            "Some mechanisms saved microseconds that no user notices, and were removed. The table compares the revision before\n"
+            "with the revision after, with the same measurements. The script is `python bench/compare.py OLD NEW --json\n"
+            "bench/results/compare.json`.",
+            tables.simplified,
+        ),
     ]
     PAGE.write_text(
         "# Measurements\n\n"

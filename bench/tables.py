@@ -112,6 +112,28 @@ def finding() -> str:
     )
 
 
+def simplified() -> str:
+    result = json.loads((HERE / "results/compare.json").read_text())
+    rows = [
+        [
+            row["what"],
+            f"{row['old']:,.2f} {row['unit']}",
+            f"{row['new']:,.2f} {row['unit']}",
+            f"{row['ratio']:.2f}",
+            row["verdict"],
+        ]
+        for row in result["rows"]
+    ]
+    lines, commits = result["lines"], [result[side]["commit"][:10] for side in ("old", "new")]
+    return (
+        f"{table(['measurement', 'before', 'after', 'after / before', 'verdict'], rows)}\n\n"
+        f"`src` has {lines['old']:,} lines of Python before and {lines['new']:,} after. The revisions are {commits[0]} and "
+        f"{commits[1]}. The numbers are medians of {result['rounds']} rounds in which the revisions alternate, measured with "
+        f"Python {result['python']} on {result['cpus']} cores. *within the spread* means that two runs of the same revision differ "
+        f"as much.\n"
+    )
+
+
 def streams() -> str:
     result = json.loads((HERE / "results/streams.json").read_text())
     steady = table(
