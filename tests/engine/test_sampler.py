@@ -92,7 +92,9 @@ def test_rounding_errors_change_only_tokens_that_nearly_tie():
     errors = torch.randn(4000, 2000, generator=generator) * 1e-3
     settings = [Sampling(seed=1)] * 4000
     before, after = (sample(one, settings, list(range(4000))) for one in (logits, logits + errors))
-    assert (before != after).sum() <= 10  # about 100 borders of a cumulative sum would move past a random number
+    assert (
+        before != after
+    ).sum() <= 10  # about 100 borders of a cumulative sum would move past a random number
 
 
 @pytest.mark.parametrize("size", [1, 2, 127, 128, 129, 1000])
