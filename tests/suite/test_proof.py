@@ -126,7 +126,7 @@ def test_a_faulty_server_is_defined_in_the_module_of_its_area():
         area = server.check.partition(".")[0] or "benign"
         text = (folder / f"{area}.py").read_text(encoding="utf-8")
         stem = name.rstrip("0123456789")  # a loop adds the number
-        assert f'"{stem}' in text or f" {stem}(" in text, name
+        assert f'"{stem}' in text or f"def {stem}" in text, name
 
 
 def test_each_check_is_failed_by_a_faulty_server():
