@@ -143,6 +143,15 @@ class Evidence:
             f"{self._answer.status} {violation}",
         )
 
+    def media_type(self, requirement: str, wanted: str) -> bool:
+        """Assert that the response has a media type."""
+        return self.expect(
+            requirement,
+            self._answer.media_type == wanted,
+            wanted,
+            self._answer.response_header("content-type"),
+        )
+
     def refused(self, requirement: str, status: int, code: str, why: str = "") -> bool:
         """Assert that the request was refused with the expected status and problem code."""
         wanted = f"{status} {code}"

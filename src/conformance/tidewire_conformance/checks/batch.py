@@ -81,12 +81,8 @@ async def failed_item_does_not_affect_others(s: Session) -> None:
     )
     s.at(read).equal("TW-OVR-020", read.member("status"), "partially_failed")
     failed = s.items(read)[1]
-    s.at(read).expect(
-        "TW-DIF-005",
-        failed.get("error", {}).get("detail") == "no such image" or "error" in failed,
-        "the member error in the failed item",
-        failed,
-    )
+    named = failed.get("error", {}).get("detail") == "no such image" or "error" in failed
+    s.at(read).expect("TW-DIF-005", named, "the member error in the failed item", failed)
 
 
 @check("TW-BAT-005", needs=BATCHES, slow=True)
@@ -220,12 +216,8 @@ async def item_cancel_does_not_affect_others(s: Session) -> None:
     s.at(read).equal("TW-JOB-056", ends[0], ("succeeded", "ab"), "the status succeeded with the value ab")
     s.at(read).equal("TW-JOB-057", ends[1], ("cancelled", "c"), "the status cancelled with the value c")
     again = await s.cancel(job, json={"items": [0, 1]})
-    s.at(again).expect(
-        "TW-JOB-052",
-        again.status == 200 and again.member("status") == "partially_failed",
-        "200 and the final status, unchanged",
-        f"{again.status} {again.member('status')}",
-    )
+    state = again.status, again.member("status")
+    s.at(again).equal("TW-JOB-052", state, (200, "partially_failed"), "200 and the final status, unchanged")
 
 
 async def _cancel_generation_item(s: Session) -> None:
@@ -245,26 +237,16 @@ async def _cancel_generation_item(s: Session) -> None:
     first, second = s.items(read)
     if second["status"] == "succeeded" and answer.status == 200:
         s.inconclusive("the job had ended before it was cancelled")
-    s.at(read).expect(
-        "TW-JOB-056",
-        first["status"] == alone["status"] and len(first["value"]["text"]) > 0,
-        f"the status {alone['status']} and a text",
-        first,
-    )
+    same = first["status"] == alone["status"] and len(first["value"]["text"]) > 0
+    s.at(read).expect("TW-JOB-056", same, f"the status {alone['status']} and a text", first)
     held = s.items(begun)[1]["value"]["text"]
+    kept = second["status"] == "cancelled" and second["value"]["text"].startswith(held)
     s.at(read).expect(
-        "TW-JOB-057",
-        second["status"] == "cancelled" and second["value"]["text"].startswith(held),
-        f"the status cancelled and a text that begins with {held!r}",
-        second,
+        "TW-JOB-057", kept, f"the status cancelled and a text that begins with {held!r}", second
     )
     again = await s.cancel(job, json={"items": [0, 1]})
-    s.at(again).expect(
-        "TW-JOB-052",
-        again.status == 200 and again.member("status") == read.json["status"],
-        "200 and the final status, unchanged",
-        f"{again.status} {again.member('status')}",
-    )
+    state = again.status, again.member("status")
+    s.at(again).equal("TW-JOB-052", state, (200, read.json["status"]), "200 and the final status, unchanged")
 
 
 @check("TW-BAT-012", "TW-BAT-014", slow=True)
@@ -293,12 +275,8 @@ async def results_do_not_depend_on_batching(s: Session) -> None:
         job, history = await s.run_to_end(sample.with_inputs([fixed, other, fixed]))
         items = s.items(await s.read(job))
         s.at(history).equal("TW-BAT-014", len(items), 3, "3 items")
-        s.at(history).expect(
-            "TW-BAT-012",
-            [_deterministic_part(item["value"], text_only) for item in items] == [values[0], lone, values[0]],
-            f"{values[0]}, {lone}, {values[0]}",
-            items,
-        )
+        values_in_batch = [_deterministic_part(item["value"], text_only) for item in items]
+        s.at(history).equal("TW-BAT-012", values_in_batch, [values[0], lone, values[0]])
         found.append(sample)
     if not found:
         s.skip_untested("no example returned the same value twice")
@@ -339,12 +317,8 @@ async def row_is_less_than_batch_size(s: Session) -> None:
             for item in items_of(body):
                 batching = item.get("batch", {})
                 if {"size", "row"} <= batching.keys():
-                    s.at(exchange).expect(
-                        "TW-BAT-017",
-                        0 <= batching["row"] < batching["size"],
-                        "a row from 0 to size - 1",
-                        batching,
-                    )
+                    in_batch = 0 <= batching["row"] < batching["size"]
+                    s.at(exchange).expect("TW-BAT-017", in_batch, "a row from 0 to size - 1", batching)
 
 
 @check("TW-FRM-066", "TW-FRM-067", needs=["batches"])

@@ -37,12 +37,9 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
         wrong = {"Last-Event-ID": "x"} if place.endswith(f"{job.id}/events?errors=inband") else {}
         answer = await s.get(place, header=EVENT_STREAM | wrong)
         found = answer.of_type("problem")
-        s.at(answer).expect(
-            "TW-ERR-014",
-            answer.is_stream and found and found[0].member("code") == code,
-            f"200 and a problem {code} in the stream",
-            f"{answer.status} {[block.json for block in found]}",
-        )
+        sound = answer.is_stream and found and found[0].member("code") == code
+        got = f"{answer.status} {[block.json for block in found]}"
+        s.at(answer).expect("TW-ERR-014", sound, f"200 and a problem {code} in the stream", got)
         s.at(answer).expect(
             "TW-ERR-014", any(block.retry is not None for block in answer.blocks), "a retry field"
         )
@@ -57,21 +54,16 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
         await s.wire.request("DELETE", gone.path)
         answer = await s.stream(gone, query="?errors=inband")
         names = [block.member("code") for block in answer.of_type("problem")]
+        got = f"{answer.status} {names}"
         s.at(answer).expect(
-            "TW-ERR-014",
-            names == ["job_expired"],
-            "200 and a problem job_expired in the stream",
-            f"{answer.status} {names}",
+            "TW-ERR-014", names == ["job_expired"], "a problem job_expired in the stream", got
         )
         ended = await s.stream(gone, "0-1", query="?errors=inband")
         s.at(ended).status("TW-ERR-017", 204, "for the cursor 0-1 of a purged job")
     if s.wire.header:
         bare = await s.get(asked[0][0], header=EVENT_STREAM | {"Authorization": None})
-        s.at(bare).response(
-            "TW-ERR-014",
-            bare.is_stream and bare.of_type("problem"),
-            "200 and a problem in the stream, even without credentials",
-        )
+        sound = bare.is_stream and bare.of_type("problem")
+        s.at(bare).response("TW-ERR-014", sound, "200 and a problem in the stream, even without credentials")
     control = await s.stream(job, query="?errors=inband")
     s.at(control).response("TW-ERR-014", control.of_type("done"), "the stream for a valid request")
 
@@ -134,12 +126,8 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
     life = _lifetime(answer, later)
     if life is None:
         return  # `Date` or `expires_at` is missing or invalid. The schema check judges `expires_at`.
-    s.at(answer).expect(
-        "TW-BRW-014",
-        life > 0,
-        f"an expires_at after {answer.response_header('date')}",
-        answer.json["expires_at"],
-    )
+    expiry = answer.json["expires_at"]
+    s.at(answer).expect("TW-BRW-014", life > 0, f"expires_at after {answer.response_header('date')}", expiry)
     s.at(answer).expect(
         "TW-BRW-015", life <= TOKEN_SECONDS + 1, f"a lifetime of at most {TOKEN_SECONDS} s", f"{life:g} s"
     )
@@ -227,11 +215,8 @@ async def stream_token_is_limited_to_its_stream(s: Session) -> None:
             ("GET", f"{other.path}/events"),
         ):
             answer = await s.wire.request(method, f"{place}?token={token}", header={"Authorization": None})
-            s.at(answer).response(
-                "TW-BRW-013",
-                answer.status == 401 or answer.of_type("problem"),
-                f"401 for {method} {place} with the stream token",
-            )
+            refused = answer.status == 401 or answer.of_type("problem")
+            s.at(answer).response("TW-BRW-013", refused, f"401 for {method} {place} with the stream token")
     control = await s.get(url, header=bare)
     s.at(control).response(
         "TW-BRW-013", control.of_type("done"), "the stream of the job that the token was issued for"

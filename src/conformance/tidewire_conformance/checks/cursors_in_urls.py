@@ -15,23 +15,15 @@ async def after_works_like_last_event_id(s: Session) -> None:
     for spelt in (ids[-2].replace("-", "%2D"), f"%31{ids[-2][1:]}"):
         answer = await s.stream(job, query=f"?after={spelt}")
         got = answer.logged_ids
-        s.at(answer).expect(
-            "TW-RES-009",
-            got == ids[-1:],
-            f"the events after {ids[-2]} for ?after={spelt}",
-            f"{answer.status} {got}",
-        )
+        wanted = f"the events after {ids[-2]} for ?after={spelt}"
+        s.at(answer).expect("TW-RES-009", got == ids[-1:], wanted, f"{answer.status} {got}")
     for cursor in ("0-1", ids[-1]):
         async with s.follow(job, query=f"?after={cursor}") as stream:
             await stream.until(lambda now: now.ended, 5)
             s.at(stream.exchange).status("TW-RES-012", 204, f"for ?after={cursor}")
     whole = await s.stream(job, query="?after=0-0")
-    s.at(whole).expect(
-        "TW-RES-012",
-        contents(whole.logged) == contents(history.logged),
-        "the complete log for ?after=0-0",
-        whole.logged_ids,
-    )
+    same = contents(whole.logged) == contents(history.logged)
+    s.at(whole).expect("TW-RES-012", same, "the complete log for ?after=0-0", whole.logged_ids)
 
 
 @check("TW-RES-047", "TW-RES-012", slow=True)

@@ -57,12 +57,9 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     job = Job(place.rpartition("/")[2], sample, stream.exchange)
     ended = await s.read_until(job, lambda answer: answer.member("done"))
     passed = asyncio.get_running_loop().time() - left
-    s.at(ended).expect(
-        "TW-JOB-085",
-        ended.member("status") == sample.ended or passed >= least,
-        f"the status {sample.ended}, because the grace period had not passed",
-        ended.member("status"),
-    )
+    status = ended.member("status")
+    wanted = f"the status {sample.ended}, because the grace period had not passed"
+    s.at(ended).expect("TW-JOB-085", status == sample.ended or passed >= least, wanted, status)
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
@@ -75,22 +72,14 @@ async def deadline_fails_unfinished_items(s: Session) -> None:
     code = done.get("error", {}).get("code") if isinstance(done.get("error"), dict) else None
     s.at(history).equal("TW-JOB-070", done.get("status"), "failed")
     item = s.items(await s.read(job))[0]
-    s.at(history).expect(
-        "TW-JOB-069",
-        item.get("error", {}).get("code") == "deadline_exceeded",
-        "deadline_exceeded",
-        item.get("error") or code,
-    )
+    failed_late = item.get("error", {}).get("code") == "deadline_exceeded"
+    s.at(history).expect("TW-JOB-069", failed_late, "deadline_exceeded", item.get("error") or code)
     async with s.wire.open(
         "POST", sample.submit_to, json=sample.body | {"deadline_ms": deadline}, header=EVENT_STREAM
     ) as stream:
         ends = await stream.until(lambda now: now.of_type("done"), 10 + deadline / 1000)
-        s.at(stream.exchange).expect(
-            "TW-JOB-069",
-            ends,
-            "a done event at the deadline, in the response to the request that submits the job",
-            "none",
-        )
+        wanted = "a done event at the deadline, in the response to the request that submits the job"
+        s.at(stream.exchange).expect("TW-JOB-069", ends, wanted, "none")
     quick = s.any_sample()
     _, control = await s.run_to_end(quick, deadline_ms=600_000)
     status = control.of_type("done")[0].member("status")

@@ -129,12 +129,8 @@ async def values_match_value_schema(s: Session) -> None:
             for item in items_of(body):
                 if item["status"] == "succeeded":
                     fault = endpoint.value_violation(item.get("value"))
-                    s.at(exchange).expect(
-                        "TW-DSC-020",
-                        not fault,
-                        f"a value that fits the value_schema of {endpoint.name}",
-                        fault[:300],
-                    )
+                    wanted = f"a value that fits the value_schema of {endpoint.name}"
+                    s.at(exchange).empty("TW-DSC-020", fault[:300], wanted)
 
 
 @check("TW-DSC-003", "TW-DSC-011", after="browser")
@@ -165,11 +161,7 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
         )
         return
     s.at(answer).response("TW-DSC-003", not served, f"an error for the undeclared capability {name}")
-    s.at(answer).response(
-        "TW-DSC-011",
-        (answer.status, answer.code) == UNDECLARED_CAPABILITY_ERRORS[name],
-        f"{UNDECLARED_CAPABILITY_ERRORS[name]} without the capability {name}",
-    )
+    s.at(answer).refused("TW-DSC-011", *UNDECLARED_CAPABILITY_ERRORS[name], f"the missing capability {name}")
 
 
 @check("TW-DSC-023", whole_run=True, after="state")
@@ -188,12 +180,9 @@ async def text_is_never_retracted_without_rollback(s: Session) -> None:
             continue
         judged = True
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
-            s.at(step.exchange, step.block).expect(
-                "TW-DSC-023",
-                _extends(old.get("value"), new.get("value")),
-                ("a value whose texts begin with the texts of", old.get("value")),
-                new.get("value"),
-            )
+            held, value = old.get("value"), new.get("value")
+            wanted = "a value whose texts begin with the texts of", held
+            s.at(step.exchange, step.block).expect("TW-DSC-023", _extends(held, value), wanted, value)
     if not judged:
         s.skip_no_occasion("each endpoint declares `rollback`")
 
@@ -221,18 +210,10 @@ async def value_is_set_once_without_streaming(s: Session) -> None:
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
             if old.get("value") != new.get("value") and step.block.type == "message":
                 where = s.at(step.exchange, step.block)
-                where.expect(
-                    "TW-DSC-024",
-                    old.get("value") is None and new["status"] not in {"queued", "running"},
-                    "one value, set in the event that ends the item",
-                    new,
-                )
-                where.expect(
-                    "TW-BAT-006",
-                    new["status"] == "succeeded",
-                    "a change of the status to succeeded in the same event as the value",
-                    new,
-                )
+                once = old.get("value") is None and new["status"] not in {"queued", "running"}
+                where.expect("TW-DSC-024", once, "one value, set in the event that ends the item", new)
+                wanted = "a change of the status to succeeded in the same event as the value"
+                where.expect("TW-BAT-006", new["status"] == "succeeded", wanted, new)
 
 
 @check("TW-RES-052", whole_run=True)
@@ -247,12 +228,9 @@ async def expires_at_respects_state_ttl_s(s: Session) -> None:
                 done.get("expires_at") if isinstance(done, dict) else None,
             ):
                 if ended and (until := _time(expiry)):
-                    s.at(exchange).expect(
-                        "TW-RES-052",
-                        until >= ended + kept - CLOCK_TOLERANCE,
-                        f"at least {kept} after {body['ended_at']}",
-                        expiry,
-                    )
+                    late_enough = until >= ended + kept - CLOCK_TOLERANCE
+                    wanted = f"at least {kept} after {body['ended_at']}"
+                    s.at(exchange).expect("TW-RES-052", late_enough, wanted, expiry)
 
 
 def _time(expiry: Any) -> datetime | None:

@@ -104,12 +104,8 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     again = await s.stream(ended, "0-0")
     for requirement in ("TW-DSC-010", "TW-OVR-023"):
         same = contents(again.logged)[-1:] == contents(history.logged)[-1:] and not differing(history, again)
-        s.at(again).expect(
-            requirement,
-            same,
-            "the history sent before the restart",
-            f"{again.status} {again.code} {again.logged_ids}",
-        )
+        got = f"{again.status} {again.code} {again.logged_ids}"
+        s.at(again).expect(requirement, same, "the history sent before the restart", got)
     if token:
         await _judge_token(s, token)
     read = await s.read(running)
@@ -134,24 +130,16 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         "TW-RES-034", continues or new, "a snapshot as the first event of a new epoch", first and first.type
     )
     if new and first is not None and first.member("reason") in {"restart", "rewound"}:
-        where.expect(
-            "TW-RES-033",
-            held[0] < own[0] <= held[0] + 10_000,
-            f"an epoch from {held[0] + 1} to {held[0] + 10_000}",
-            own[0],
-        )
+        least, most = held[0] + 1, held[0] + 10_000
+        where.expect("TW-RES-033", least <= own[0] <= most, f"an epoch from {least} to {most}", own[0])
     s.at(rest).expect("TW-DEP-009", rest.of_type("done"), "done after the restart", rest.logged_types[-2:])
     whole = await s.stream(running, "0-0")
     await _judge_old_cursors(s, running, whole)
     if new and first is not None and first.member("reason") == "restart":
         begun = 1 + sum(_is_restart(block) for block in whole.logged)
         attempt = (await s.read(running)).member("attempt")
-        s.at(rest).expect(
-            "TW-RES-037",
-            attempt == begun or (begun < 2 and isinstance(attempt, int) and attempt >= 2),
-            f"attempt {begun}",
-            attempt,
-        )
+        counted = attempt == begun or (begun < 2 and isinstance(attempt, int) and attempt >= 2)
+        s.at(rest).expect("TW-RES-037", counted, f"attempt {begun}", attempt)
     _judge_new_attempts(s, running, whole)
 
 
@@ -268,20 +256,13 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     if "list" in s.server.capabilities:
         listed = await s.get("/v1/jobs?limit=1000")
         ids = [each["id"] for each in listed.member("jobs", [])]
-        s.at(listed).expect(
-            "TW-OVR-024",
-            first.member("id") in ids,
-            "the job in the list of jobs",
-            f"{listed.status}, {len(ids)} jobs",
-        )
+        got = f"{listed.status}, {len(ids)} jobs"
+        s.at(listed).expect("TW-OVR-024", first.member("id") in ids, "the job in the list of jobs", got)
     if header:
         again = await s.post(sample, header=header)
-        s.at(again).expect(
-            "TW-OVR-024",
-            again.member("id") == first.member("id"),
-            f"the job {first.member('id')} for its idempotency key",
-            f"{again.status} {again.member('id')}",
-        )
+        wanted = f"the job {first.member('id')} for its idempotency key"
+        got = f"{again.status} {again.member('id')}"
+        s.at(again).expect("TW-OVR-024", again.member("id") == first.member("id"), wanted, got)
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
         s.at(await s.read(purged)).refused(
             "TW-JOB-062", 410, "job_expired", "a job purged before the restart"
@@ -335,12 +316,8 @@ async def any_replica_serves_any_job(s: Session) -> None:
     await _judge_replica_lag(s, other)
     there = await s.stream(job, "0-0", wire=other)
     s.at(there).response("TW-DEP-006", there.is_stream, "200 and the stream")
-    s.at(there).expect(
-        "TW-RES-007",
-        contents(there.logged) == contents(history.logged),
-        "the same history as at the first replica",
-        there.logged_ids,
-    )
+    same = contents(there.logged) == contents(history.logged)
+    s.at(there).expect("TW-RES-007", same, "the same history as at the first replica", there.logged_ids)
     await _judge_shared_operations(s, other)
 
 
@@ -352,12 +329,9 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
     job = Job(str(first.member("id")), sample, first)
     if header:
         again = await other.request("POST", sample.submit_to, json=sample.body, header=header)
-        s.at(again).expect(
-            "TW-JOB-028",
-            again.member("id") == job.id,
-            f"the job {job.id} for its idempotency key",
-            f"{again.status} {again.member('id')}",
-        )
+        wanted = f"the job {job.id} for its idempotency key"
+        got = f"{again.status} {again.member('id')}"
+        s.at(again).expect("TW-JOB-028", again.member("id") == job.id, wanted, got)
     if "list" in can:
         listed = await other.request("GET", "/v1/jobs?limit=1000")
         ids = [each["id"] for each in listed.member("jobs", [])]
@@ -367,12 +341,8 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
     async with s.follow(job, "0-0") as stream:
         await other.request("POST", f"{job.path}/cancel")
         ended = await stream.until(lambda now: now.of_type("done"), 10)
-        s.at(stream.exchange).expect(
-            "TW-DEP-006",
-            ended,
-            "a done event soon after the job was cancelled at another replica",
-            "the job still runs after 10 s",
-        )
+        wanted = "a done event soon after the job was cancelled at another replica"
+        s.at(stream.exchange).expect("TW-DEP-006", ended, wanted, "the job still runs after 10 s")
     if "stream_tokens" in can:
         token = await s.wire.request("POST", f"{job.path}/stream-token")
         place = urlsplit(resolve(token, str(token.member("url"))))
@@ -402,12 +372,9 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
                 await there.until(lambda now: now.logged)
                 first = there.exchange.logged[0] if there.exchange.logged else None
                 rewound = first and first.type == "snapshot" and first.member("reason") == "rewound"
-                s.at(there.exchange, first).expect(
-                    "TW-RES-045",
-                    first and not rewound,
-                    f"the events after {cursor}, an id that another replica had sent",
-                    "a snapshot with the reason `rewound`" if rewound else there.exchange.status,
-                )
+                wanted = f"the events after {cursor}, an id that another replica had sent"
+                got = "a snapshot with the reason `rewound`" if rewound else there.exchange.status
+                s.at(there.exchange, first).expect("TW-RES-045", first and not rewound, wanted, got)
 
 
 @check("TW-RES-034", "TW-RES-038", whole_run=True)
@@ -424,9 +391,6 @@ async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
             if block.type == "done":
                 ends.setdefault(job_of(each), epoch)
             elif job_of(each) in ends:
-                s.at(each, block).expect(
-                    "TW-RES-038",
-                    epoch <= ends[job_of(each)],
-                    f"no epoch after {ends[job_of(each)]}, in which the job ended",
-                    epoch,
-                )
+                last = ends[job_of(each)]
+                wanted = f"no epoch after {last}, in which the job ended"
+                s.at(each, block).expect("TW-RES-038", epoch <= last, wanted, epoch)

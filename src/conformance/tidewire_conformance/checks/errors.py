@@ -24,18 +24,9 @@ async def errors_are_valid_problem_documents(s: Session) -> None:
     for each in s.wire.record:
         found = [(block.json, block) for block in each.of_type("problem")]
         if each.status >= 400 and each.is_whole:
-            s.at(each).expect(
-                "TW-ERR-002",
-                each.media_type == "application/problem+json",
-                "application/problem+json",
-                each.response_header("content-type"),
-            )
-            if s.at(each).expect(
-                "TW-ERR-001",
-                isinstance(each.json, dict),
-                "a problem document as the body",
-                repr(each.body[:200]),
-            ):
+            s.at(each).media_type("TW-ERR-002", "application/problem+json")
+            is_object = isinstance(each.json, dict)
+            if s.at(each).expect("TW-ERR-001", is_object, "a problem document", repr(each.body[:200])):
                 s.at(each).equal(
                     "TW-ERR-003", each.member("status"), each.status, f"the member status {each.status}"
                 )
@@ -54,12 +45,8 @@ async def errors_are_valid_problem_documents(s: Session) -> None:
             )
             if known is not None:
                 got = problem["status"], problem.get("retryable", False)
-                s.at(each, block).equal(
-                    "TW-ERR-004",
-                    got,
-                    tuple(known),
-                    f"status and retryable {tuple(known)} for {problem['code']}",
-                )
+                wanted = f"status and retryable {tuple(known)} for {problem['code']}"
+                s.at(each, block).equal("TW-ERR-004", got, tuple(known), wanted)
 
 
 def _items(each: RecordedExchange) -> list[dict[str, Any]]:
@@ -71,12 +58,7 @@ async def successful_responses_are_application_json(s: Session) -> None:
     """Each successful response with a body has the media type `application/json`, unless it is a stream."""
     for each in s.wire.record:
         if each.is_whole and 200 <= each.status < 300 and each.body and not each.is_stream:
-            s.at(each).expect(
-                "TW-JOB-005",
-                each.media_type == "application/json",
-                "application/json",
-                each.response_header("content-type"),
-            )
+            s.at(each).media_type("TW-JOB-005", "application/json")
 
 
 @check("TW-ERR-006", "TW-ERR-007", whole_run=True)
@@ -142,12 +124,8 @@ async def unknown_resources_return_404(s: Session) -> None:
         answer = await s.wire.request(method, place)
         s.at(answer).refused("TW-JOB-003", 405, "method_not_allowed", f"{method} {place}")
         allowed = [each.strip() for each in answer.response_header("allow").split(",")]
-        s.at(answer).expect(
-            "TW-JOB-003",
-            right in allowed and method not in allowed,
-            f"an Allow header with {right} and without {method}",
-            answer.response_header("allow"),
-        )
+        wanted = f"an Allow header with {right} and without {method}"
+        s.at(answer).expect("TW-JOB-003", right in allowed and method not in allowed, wanted, allowed)
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
         s.at(await s.get(place)).refused("TW-JOB-002", 404, "not_found", place)
     # Request the job with its id in swapped letter case, and with names that no server can have assigned as an id.

@@ -25,19 +25,11 @@ async def streams_have_required_headers(s: Session) -> None:
     """Each event stream has the required media type, cache directives and `X-Accel-Buffering` header."""
     for each in s.streams():
         media = each.response_header("content-type").lower().replace(" ", "").replace('"', "")
-        s.at(each).expect(
-            "TW-FRM-001",
-            media in {"text/event-stream", "text/event-stream;charset=utf-8"},
-            "Content-Type: text/event-stream",
-            media,
-        )
+        sound = media in {"text/event-stream", "text/event-stream;charset=utf-8"}
+        s.at(each).expect("TW-FRM-001", sound, "Content-Type: text/event-stream", media)
         directives = {part.strip().lower() for part in each.response_header("cache-control").split(",")}
-        s.at(each).expect(
-            "TW-FRM-002",
-            {"no-store", "no-transform"} <= directives,
-            "Cache-Control: no-store, no-transform",
-            each.response_header("cache-control"),
-        )
+        sound = {"no-store", "no-transform"} <= directives
+        s.at(each).expect("TW-FRM-002", sound, "Cache-Control: no-store, no-transform", sorted(directives))
         s.at(each).equal(
             "TW-FRM-003", each.response_header("x-accel-buffering"), "no", "X-Accel-Buffering: no"
         )
@@ -49,12 +41,8 @@ async def stream_request_returns_an_event_stream(s: Session) -> None:
     sample = s.any_request()
     job = await s.submit(sample)
     answer = await s.stream(job)
-    s.at(answer).expect(
-        "TW-FRM-001",
-        answer.is_stream,
-        "200 with Content-Type: text/event-stream",
-        f"{answer.status} with {answer.response_header('content-type')!r}",
-    )
+    got = f"{answer.status} with {answer.response_header('content-type')!r}"
+    s.at(answer).expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream", got)
 
 
 @check("TW-FRM-004")
@@ -109,11 +97,9 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
         s.at(each, block).expect("TW-FRM-011", fields.count("data") == 1, "exactly one data field", fields)
     if block.is_event:
         s.at(each, block).expect("TW-FRM-012", block.reading.is_json, "a JSON text", repr(block.data[:200]))
+        sound = _STRICT_BLOCK.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw
         s.at(each, block).expect(
-            "TW-FRM-010",
-            _STRICT_BLOCK.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw,
-            "an event that matches the grammar",
-            repr(block.raw[:200]),
+            "TW-FRM-010", sound, "an event that matches the grammar", repr(block.raw[:200])
         )
     s.at(each, block).expect(
         "TW-FRM-016", b"" not in block.values("id"), "no empty id field", repr(block.raw[:80])
@@ -154,11 +140,9 @@ async def events_match_their_schemas(s: Session) -> None:
             elif block.values("id"):
                 fatal = block.type == "problem" and block.id == "0-1"
                 known = block.type in EVENT_SCHEMAS
+                requirement = "TW-FRM-014" if known else "TW-FRM-044"
                 s.at(each, block).expect(
-                    "TW-FRM-014" if known else "TW-FRM-044",
-                    fatal,
-                    "no id on an ephemeral event",
-                    repr(block.raw[:80]),
+                    requirement, fatal, "no id on an ephemeral event", repr(block.raw[:80])
                 )
             else:
                 s.expect("TW-FRM-014", True, "no id on an ephemeral event")
@@ -191,18 +175,11 @@ async def streams_begin_with_hello(s: Session) -> None:
         hello = first.json if isinstance(first.json, dict) else {}
         s.at(each, first).expect("TW-FRM-058", hello.get("job") == job_of(each), f"job {job_of(each)}", hello)
         link = str(hello.get("events", ""))
-        s.at(each, first).expect(
-            "TW-FRM-059",
-            link.partition("?")[0].endswith(f"{job_of(each)}/events"),
-            "a link to the stream of this job",
-            link,
-        )
+        sound = link.partition("?")[0].endswith(f"{job_of(each)}/events")
+        s.at(each, first).expect("TW-FRM-059", sound, "a link to the stream of this job", link)
         opening = each.blocks[: each.blocks.index(first) + 1]
-        s.at(each, first).expect(
-            "TW-FRM-061",
-            any(block.retry is not None for block in opening),
-            "a retry field before or in hello",
-        )
+        states_retry = any(block.retry is not None for block in opening)
+        s.at(each, first).expect("TW-FRM-061", states_retry, "a retry field before or in hello")
         head = key(hello.get("head"))
         # A snapshot with the reason `compacted` is not in the log. Its id may be greater than the `head` in `hello`.
         at_once = [key(block.id) for block in each.logged[:1] if not _is_compacted(block)]
@@ -218,12 +195,8 @@ async def streams_begin_with_hello(s: Session) -> None:
                 "TW-FRM-060", head <= end, f"a `head` of at most {end}, the last id in the log", hello
             )
         if head and known:
-            s.at(each, first).expect(
-                "TW-FRM-060",
-                head >= known,
-                f"a `head` of at least {known}, which the server had already sent",
-                hello,
-            )
+            wanted = f"a `head` of at least {known}, which the server had already sent"
+            s.at(each, first).expect("TW-FRM-060", head >= known, wanted, hello)
 
 
 def _is_compacted(block: Block) -> bool:
@@ -288,12 +261,9 @@ async def stream_closes_after_done(s: Session) -> None:
             await stream.until(lambda seen: seen.of_type("done"), 60 + sample.seconds), "the job did not end"
         )
         await stream.until(lambda _: False, 1.5 * s.server.heartbeat + 1)
-        s.at(stream.exchange).expect(
-            "TW-FRM-007",
-            stream.exchange.ended,
-            "the end of the response after done",
-            f"still open {1.5 * s.server.heartbeat + 1:g} s later",
-        )
+        seconds = 1.5 * s.server.heartbeat + 1
+        still = f"still open {seconds:g} s later"
+        s.at(stream.exchange).expect("TW-FRM-007", stream.exchange.ended, "the end of the response", still)
         s.at(stream.exchange).expect(
             "TW-FRM-013",
             stream.exchange.ended == "whole",
@@ -313,12 +283,7 @@ async def hello_arrives_within_one_second(s: Session) -> None:
             await stream.until(lambda seen: seen.of_type("hello"))
             hello = stream.exchange.of_type("hello")
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
-    s.at(stream.exchange).expect(
-        "TW-FRM-005",
-        min(waits) <= HELLO_SECONDS * s.wire.patience,
-        f"hello within {HELLO_SECONDS:g} s",
-        [round(wait, 3) for wait in waits],
-    )
+    _judge_hello(s, stream.exchange, waits, "in the stream of a job")
     waits = []
     for _ in range(3):
         async with s.wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM) as stream:
@@ -327,12 +292,14 @@ async def hello_arrives_within_one_second(s: Session) -> None:
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
         if waits[-1] <= HELLO_SECONDS:
             break
-    s.at(stream.exchange).expect(
-        "TW-FRM-005",
-        min(waits) <= HELLO_SECONDS * s.wire.patience,
-        f"hello within {HELLO_SECONDS:g} s in the response to a new job",
-        [round(wait, 3) for wait in waits],
-    )
+    _judge_hello(s, stream.exchange, waits, "in the response to a new job")
+
+
+def _judge_hello(s: Session, exchange: RecordedExchange, waits: list[float], place: str) -> None:
+    """Judge the shortest of several delays of `hello`."""
+    sound = min(waits) <= HELLO_SECONDS * s.wire.patience
+    wanted = f"hello within {HELLO_SECONDS:g} s {place}"
+    s.at(exchange).expect("TW-FRM-005", sound, wanted, [round(wait, 3) for wait in waits])
 
 
 @check("TW-FRM-006", serial=True, after="cursors_in_urls")
@@ -371,11 +338,7 @@ async def unacceptable_stream_request_returns_406(s: Session) -> None:
     job = await s.submit(sample)
     for wrong in ("application/json", "text/event-stream;q=0", "*/*, text/event-stream;q=0"):
         refused = await s.stream(job, header={"Accept": wrong})
-        s.at(refused).response(
-            "TW-FRM-008",
-            (refused.status, refused.code) == (406, "not_acceptable"),
-            f"406 not_acceptable for {wrong}",
-        )
+        s.at(refused).refused("TW-FRM-008", 406, "not_acceptable", wrong)
     for accepted in (
         "text/event-stream",
         "application/json;q=0.5, */*",
@@ -395,21 +358,13 @@ async def log_ends_with_exactly_one_done(s: Session) -> None:
         job = await s.submit(sample)
         history = await s.stream(job, "0-0")
         kinds = history.logged_types
-        s.at(history).expect(
-            "TW-FRM-051",
-            kinds.count("done") == 1 and kinds[-1] == "done",
-            "exactly one done, as the last event",
-            kinds[-4:],
-        )
+        once = kinds.count("done") == 1 and kinds[-1] == "done"
+        s.at(history).expect("TW-FRM-051", once, "exactly one done, as the last event", kinds[-4:])
         s.at(history).expect("TW-OVR-022", "done" in kinds, "a done event", kinds[-4:])
         done = history.of_type("done")[0].members if "done" in kinds else {}
         if s.server.has_script and sample is samples[-1]:
-            s.at(history).expect(
-                "TW-OVR-018",
-                done.get("status") == "failed",
-                "the status failed, as the script requests",
-                done,
-            )
+            failed = done.get("status") == "failed"
+            s.at(history).expect("TW-OVR-018", failed, "the status failed, as the script requests", done)
         if done.get("status") == "failed":
             s.at(history).expect(
                 "TW-FRM-053", isinstance(done.get("error"), dict), "the member error in done", done
@@ -430,8 +385,5 @@ async def http_1_0_requests_are_served(s: Session) -> None:
         answer = await stream.to_end(CLOSE_SECONDS)
     s.at(answer).response("TW-DEP-001", answer.is_stream, "an event stream")
     for each in (submit, read, answer):
-        s.at(each).empty(
-            "TW-DEP-001",
-            each.response_header("transfer-encoding"),
-            "no chunked transfer coding in an HTTP/1.0 response",
-        )
+        coding = each.response_header("transfer-encoding")
+        s.at(each).empty("TW-DEP-001", coding, "no chunked transfer coding in an HTTP/1.0 response")

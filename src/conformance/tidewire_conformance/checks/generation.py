@@ -124,12 +124,8 @@ async def unsupported_input_returns_422(s: Session) -> None:
             continue  # The endpoint may report instead that it does not support `prompt_logprobs` (TW-ERR-010).
         s.at(answer).refused("TW-GEN-002", 422, "top_logprobs_too_large", f"{name} {most + 1}")
         problem = answer.json if answer.status == 422 else {}
-        s.at(answer).expect(
-            "TW-GEN-002",
-            problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail")),
-            f"a pointer to {name}, and {most} in the detail",
-            problem,
-        )
+        sound = problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail"))
+        s.at(answer).expect("TW-GEN-002", sound, f"a pointer to {name}, and {most} in the detail", problem)
     wrong = [
         ("TW-GEN-003", {**example, **prompt, "messages": [{"role": "user", "content": "b"}]}),
         ("TW-GEN-001", {**example, "foresight": True}),
@@ -169,12 +165,9 @@ async def accepted_members_take_effect(s: Session) -> None:
         job = Job(answer.json["id"], sample, answer)
         history = await s.history(job)
         value = s.items(await s.read(job))[0]["value"]
-        s.at(history).expect(
-            "TW-GEN-001",
-            _is_served(value, members, shown, prompt),
-            f"a value whose {shown} reflects {members}, or a 422 response",
-            value,
-        )
+        served = _is_served(value, members, shown, prompt)
+        wanted = f"a value whose {shown} reflects {members}, or a 422 response"
+        s.at(history).expect("TW-GEN-001", served, wanted, value)
 
 
 def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> bool:
@@ -183,6 +176,11 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
     if "echo" in members:
         return str(value[shown]).startswith(prompt)
     return "logit_bias" not in members or (isinstance(value[shown], list) and not any(value[shown]))
+
+
+def _judge_usage(s: Session, history: RecordedExchange, usage: dict[str, Any]) -> None:
+    sound = {"prompt_tokens", "completion_tokens"} <= usage.keys()
+    s.at(history).expect("TW-GEN-018", sound, "prompt_tokens and completion_tokens", usage)
 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
@@ -195,34 +193,20 @@ async def finish_reason_and_usage_are_reported(s: Session) -> None:
     s.at(history).expect(
         "TW-GEN-017", reason in {"stop", "length"}, "the finish_reason stop or length", reason
     )
-    s.at(history).expect(
-        "TW-GEN-017",
-        (reason == "length") == (count == MAX_TOKENS) or reason == "stop",
-        f"the finish_reason length at {MAX_TOKENS} tokens",
-        f"{reason} at {count}",
-    )
+    sound = (reason == "length") == (count == MAX_TOKENS) or reason == "stop"
+    wanted = f"the finish_reason length at {MAX_TOKENS} tokens"
+    s.at(history).expect("TW-GEN-017", sound, wanted, f"{reason} at {count}")
     if count > 1:
         # The model generated more than count - 1 tokens. If `max_tokens` is count - 1, the reason must be `length`.
         less, cut = await generated(s, logprobs=True, max_tokens=count - 1)
-        s.at(cut).expect(
-            "TW-GEN-017",
-            less.get("finish_reason") == "length" or less["token_ids"] != value["token_ids"][:-1],
-            f"the finish_reason length at {count - 1} of {count} tokens",
-            less.get("finish_reason"),
-        )
+        reason = less.get("finish_reason")
+        sound = reason == "length" or less["token_ids"] != value["token_ids"][:-1]
+        wanted = f"the finish_reason length at {count - 1} of {count} tokens"
+        s.at(cut).expect("TW-GEN-017", sound, wanted, reason)
     usage = history.of_type("done")[0].member("usage", {})
-    s.at(history).expect(
-        "TW-GEN-018",
-        {"prompt_tokens", "completion_tokens"} <= usage.keys(),
-        "prompt_tokens and completion_tokens",
-        usage,
-    )
-    s.at(history).expect(
-        "TW-GEN-018",
-        count <= tokens_in(usage, "completion_tokens") <= count + 1,
-        f"{count} completion tokens",
-        usage,
-    )
+    _judge_usage(s, history, usage)
+    sound = count <= tokens_in(usage, "completion_tokens") <= count + 1
+    s.at(history).expect("TW-GEN-018", sound, f"{count} completion tokens", usage)
 
 
 @check("TW-GEN-018", needs=LOGPROBS)
@@ -265,19 +249,10 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
     s.at(history).equal("TW-GEN-017", reason, "cancelled")
     done = history.of_type("done")
     usage = done[0].member("usage", {}) if done else {}
-    s.at(history).expect(
-        "TW-GEN-018",
-        {"prompt_tokens", "completion_tokens"} <= usage.keys(),
-        "prompt_tokens and completion_tokens",
-        usage,
-    )
+    _judge_usage(s, history, usage)
     count = len(value["token_ids"])
-    s.at(history).expect(
-        "TW-GEN-018",
-        tokens_in(usage, "completion_tokens") >= count,
-        f"at least {count} completion tokens",
-        usage,
-    )
+    sound = tokens_in(usage, "completion_tokens") >= count
+    s.at(history).expect("TW-GEN-018", sound, f"at least {count} completion tokens", usage)
 
 
 @check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS, after="generation")
@@ -290,11 +265,8 @@ async def stop_string_is_never_streamed(s: Session) -> None:
         s.inconclusive(f"the generated text {text!r} is too short for a stop string")
     wanted = text[: text.index(stop)]
     alone, history = await generated(s, temperature=0.9, stop=stop)
-    s.at(history).expect(
-        "TW-GEN-016",
-        alone["text"] == wanted,
-        f"{wanted!r} for {stop!r} as a single stop string",
-        repr(alone["text"]),
+    s.at(history).equal(
+        "TW-GEN-016", alone["text"], wanted, f"{wanted!r} for {stop!r} as a single stop string"
     )
     value, history = await generated(s, temperature=0.9, stop=[stop])
     if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
@@ -306,12 +278,9 @@ async def stop_string_is_never_streamed(s: Session) -> None:
     for step in Histories([history]).steps:
         shown = step.after.value["items"][0].get("value") if step.after else None
         partial = str(shown.get("text", "")) if isinstance(shown, dict) else ""
-        s.at(history, step.block).expect(
-            "TW-GEN-016",
-            wanted.startswith(partial),
-            f"at most the text {wanted!r} after every event",
-            repr(partial),
-        )
+        sound = wanted.startswith(partial)
+        at_most = f"at most the text {wanted!r} after every event"
+        s.at(history, step.block).expect("TW-GEN-016", sound, at_most, repr(partial))
 
 
 @check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
@@ -335,12 +304,8 @@ async def seeded_generation_is_reproducible(s: Session) -> None:
     for seed in (0, 2**53 - 1):
         pair = [generated(s, logprobs=True, temperature=0.9, seed=seed) for _ in range(2)]
         (one_way, _), (other, history) = await asyncio.gather(*pair)
-        s.at(history).expect(
-            "TW-GEN-007",
-            one_way["token_ids"] == other["token_ids"],
-            f"{one_way['token_ids']} for the seed {seed} again",
-            other["token_ids"],
-        )
+        again = f"{one_way['token_ids']} for the seed {seed} again"
+        s.at(history).equal("TW-GEN-007", other["token_ids"], one_way["token_ids"], again)
     sample = generation(s, logprobs=True, temperature=0.9)
     if s.server.max_inputs(sample) >= 3:
         job, history = await s.run_to_end(

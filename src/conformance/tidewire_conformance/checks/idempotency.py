@@ -42,25 +42,15 @@ async def repeated_submit_returns_the_same_job(s: Session) -> None:
     requirement = "TW-JOB-024" if s.wire.header else "TW-JOB-035"
     s.at(again).equal(requirement, again.member("id"), first.member("id"), f"the job {first.member('id')}")
     s.at(again).expect("TW-JOB-028", again.member("id") == first.member("id"), "the job of the first request")
-    s.at(other).expect(
-        "TW-JOB-028",
-        other.status == 201 and other.member("id") != first.member("id"),
-        "a new job for another key",
-        other.member("id"),
-    )
+    differs = other.status == 201 and other.member("id") != first.member("id")
+    s.at(other).expect("TW-JOB-028", differs, "a new job for another key", other.member("id"))
     replayed = again.response_header("idempotency-replayed")
     s.at(again).equal("TW-JOB-029", replayed, "true", "Idempotency-Replayed: true")
-    s.at(first).expect(
-        "TW-JOB-029",
-        not first.response_header("idempotency-replayed"),
-        "no Idempotency-Replayed in the first response",
-    )
-    s.at(again).expect(
-        "TW-JOB-029",
-        (again.status, again.response_header("location")) == (201, first.response_header("location")),
-        f"201 and Location {first.response_header('location')}",
-        f"{again.status} {again.response_header('location')}",
-    )
+    unasked = first.response_header("idempotency-replayed")
+    s.at(first).empty("TW-JOB-029", unasked, "no Idempotency-Replayed in the first response")
+    got = again.status, again.response_header("location")
+    wanted = 201, first.response_header("location")
+    s.at(again).equal("TW-JOB-029", got, wanted, f"201 and Location {wanted[1]}")
 
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
@@ -73,21 +63,15 @@ async def repeated_submit_returns_the_ended_job(s: Session) -> None:
     first = await _submit(s, sample, key, header=EVENT_STREAM)
     s.skip_unless(first.of_type("done"), f"{first} returned no stream up to done")
     again = await _submit(s, sample, key)
-    s.at(again).response(
-        "TW-JOB-028",
-        again.status == 201 and f"/{again.member('id')}" in first.response_header("location"),
-        "201 and the same job",
-    )
+    same = again.status == 201 and f"/{again.member('id')}" in first.response_header("location")
+    s.at(again).response("TW-JOB-028", same, "201 and the same job")
     stream = await _submit(s, sample, key, header=EVENT_STREAM)
     kinds = stream.logged_types
     s.at(stream).expect(
         "TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot as the first logged event", kinds
     )
-    s.at(stream).response(
-        "TW-JOB-029",
-        stream.status == 200 and stream.response_header("idempotency-replayed") == "true",
-        "200 and Idempotency-Replayed: true",
-    )
+    replayed = stream.status == 200 and stream.response_header("idempotency-replayed") == "true"
+    s.at(stream).response("TW-JOB-029", replayed, "200 and Idempotency-Replayed: true")
     links = stream.response_header("location"), stream.response_header("content-location")
     s.at(stream).expect("TW-JOB-019", all(links), "Location and Content-Location", links)
 
@@ -113,11 +97,8 @@ async def keys_are_case_sensitive_and_scoped_to_the_endpoint(s: Session) -> None
     if elsewhere is not None:
         others.append((f"the endpoint {elsewhere.endpoint}", await _submit(s, elsewhere, key)))
     for why, answer in others:
-        s.at(answer).response(
-            "TW-JOB-026",
-            answer.status == 201 and answer.member("id") != first.member("id"),
-            f"a new job for {why}",
-        )
+        differs = answer.status == 201 and answer.member("id") != first.member("id")
+        s.at(answer).response("TW-JOB-026", differs, f"a new job for {why}")
 
 
 @check("TW-JOB-025")
@@ -149,12 +130,9 @@ async def rejected_submit_does_not_use_up_its_key(s: Session) -> None:
         s.at(answer).response("TW-JOB-034", answer.status == status, f"{status} for an invalid request")
         right = await _submit(s, sample, key)
         replayed = right.response_header("idempotency-replayed")
-        s.at(right).expect(
-            "TW-JOB-034",
-            right.status == 201 and not replayed,
-            f"201 and a new job after a request that was rejected with {status}",
-            f"{right.status} {right.code}{replayed and ', a replay of the rejected request'}",
-        )
+        wanted = f"201 and a new job after a request that was rejected with {status}"
+        got = f"{right.status} {right.code}{replayed and ', a replay of the rejected request'}"
+        s.at(right).expect("TW-JOB-034", right.status == 201 and not replayed, wanted, got)
 
 
 @check("TW-JOB-033", needs=["delete"])
@@ -178,8 +156,5 @@ async def concurrent_submits_start_one_job(s: Session) -> None:
     jobs = {str(answer.member("id")) for answer in answers if answer.status == 201}
     s.at(answers[-1]).expect("TW-JOB-028", len(jobs) == 1, "one job for all requests", sorted(jobs))
     for answer in answers:
-        s.at(answer).response(
-            "TW-JOB-032",
-            answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight"),
-            "201, or 409 idempotency_in_flight",
-        )
+        sound = answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight")
+        s.at(answer).response("TW-JOB-032", sound, "201, or 409 idempotency_in_flight")

@@ -49,25 +49,14 @@ async def submit_returns_the_job(s: Session) -> None:
     answer = await s.post(sample)
     s.at(answer).body("TW-JOB-018", 201, "job")
     place = resolve(answer, answer.response_header("location"))
-    s.at(answer).expect(
-        "TW-JOB-018",
-        place.endswith(f"/v1/jobs/{answer.member('id')}"),
-        "a Location that leads to the job",
-        place,
-    )
-    s.at(answer).expect(
-        "TW-OVR-015",
-        not schema_violation("job-id", answer.member("id")),
-        "a valid job id",
-        answer.member("id"),
-    )
+    leads = place.endswith(f"/v1/jobs/{answer.member('id')}")
+    s.at(answer).expect("TW-JOB-018", leads, "a Location that leads to the job", place)
+    valid = not schema_violation("job-id", answer.member("id"))
+    s.at(answer).expect("TW-OVR-015", valid, "a valid job id", answer.member("id"))
     read = await s.get(place)
     s.at(read).body("TW-JOB-038", 200, "job")
-    s.at(read).expect(
-        "TW-JOB-001",
-        read.status == 200 and read.member("id") == answer.member("id"),
-        "the same job",
-    )
+    same = read.status == 200 and read.member("id") == answer.member("id")
+    s.at(read).response("TW-JOB-001", same, "the same job")
     for each in (answer, read):
         state = each.member("state", {})
         s.at(each).equal(
@@ -113,19 +102,14 @@ async def job_ids_are_unpredictable(s: Session) -> None:
         s.skip_no_occasion(f"this run had fewer than {MIN_JOBS} jobs")
     same = _common_length(found[0], found[-1])
     alike, *two = max((_common_length(one, other) - same, one, other) for one, other in pairwise(found))
-    s.expect(
-        "TW-JOB-023",
-        alike < MAX_COMMON_CHARACTERS,
-        f"no two ids with {MAX_COMMON_CHARACTERS} equal characters in a row after the prefix of {same} characters that all ids share",
-        two,
+    wanted = (
+        f"no two ids with {MAX_COMMON_CHARACTERS} equal characters in a row after the prefix of {same} "
+        "characters that all ids share"
     )
+    s.expect("TW-JOB-023", alike < MAX_COMMON_CHARACTERS, wanted, two)
     short = min(found, key=len)
-    s.expect(
-        "TW-JOB-023",
-        len(short) - same >= MIN_RANDOM_CHARACTERS,
-        f"at least {MIN_RANDOM_CHARACTERS} characters after the prefix, for 128 bits",
-        short,
-    )
+    wanted = f"at least {MIN_RANDOM_CHARACTERS} characters after the prefix, for 128 bits"
+    s.expect("TW-JOB-023", len(short) - same >= MIN_RANDOM_CHARACTERS, wanted, short)
 
 
 def _common_length(one: str, other: str) -> int:
@@ -146,12 +130,9 @@ async def submit_can_return_the_stream(s: Session) -> None:
         "TW-JOB-001", answer.is_stream, "200 and an event stream", f"{answer.status} {answer.media_type}"
     )
     job, events = answer.response_header("location"), answer.response_header("content-location")
-    s.at(answer).expect(
-        "TW-JOB-019",
-        "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events",
-        "a Location for the job and a Content-Location for its stream",
-        f"{job} {events}",
-    )
+    leads = "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events"
+    wanted = "a Location for the job and a Content-Location for its stream"
+    s.at(answer).expect("TW-JOB-019", leads, wanted, f"{job} {events}")
     kinds = [block.type for block in [*answer.events[:1], *answer.logged]]
     s.at(answer).expect("TW-JOB-020", kinds[:2] == ["hello", "snapshot"], "hello, then a snapshot", kinds[:3])
 
@@ -196,12 +177,9 @@ async def links_resolve_to_their_resources(s: Session) -> None:
         for job in job_bodies(each):
             for name, end in (("self", ""), ("events", "/events"), ("cancel", "/cancel")):
                 place = resolve(each, str(_links(job).get(name, "")))
-                s.at(each).expect(
-                    "TW-OVR-013",
-                    place.endswith(f"/v1/jobs/{job['id']}{end}"),
-                    f"{name}: a link to /v1/jobs/{job['id']}{end}",
-                    place,
-                )
+                target = f"/v1/jobs/{job['id']}{end}"
+                wanted = f"{name}: a link to {target}"
+                s.at(each).expect("TW-OVR-013", place.endswith(target), wanted, place)
     for endpoint in s.server.endpoints.values():
         place = resolve(
             endpoint.described, str(endpoint.description.get("links", {}).get("jobs", endpoint.submit_to))
@@ -225,12 +203,8 @@ async def ended_job_includes_done(s: Session) -> None:
     s.at(read).equal("TW-JOB-041", read.member("cursor"), done.id, f"cursor {done.id}")
     held = {name: done.member(name) for name in DONE}
     job_done = read.member("done") or {}
-    s.at(read).expect(
-        "TW-JOB-042",
-        {name: job_done.get(name) for name in DONE} == held,
-        f"the members of done: {held}",
-        job_done,
-    )
+    same = {name: job_done.get(name) for name in DONE} == held
+    s.at(read).expect("TW-JOB-042", same, f"the members of done: {held}", job_done)
     s.at(read).equal("TW-JOB-001", read.member("status"), done.member("status"), "the status in done")
 
 
@@ -247,12 +221,8 @@ async def stream_continues_from_a_read(s: Session) -> None:
         rest = await s.stream(job, read.json["cursor"])
         held = key(read.json["cursor"]) or (0, 0)
         first = next((key(block.id) for block in rest.logged), None)
-        s.at(rest).expect(
-            "TW-JOB-040",
-            first == (held[0], held[1] + 1) or _skips_ids(rest),
-            f"the event after {read.json['cursor']}",
-            first,
-        )
+        follows = first == (held[0], held[1] + 1) or _skips_ids(rest)
+        s.at(rest).expect("TW-JOB-040", follows, f"the event after {read.json['cursor']}", first)
         s.at(rest).expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done")
         _, steps = Histories([read, rest]).streams[0]
         fault = next((str(step.error) for step in steps if step.error is not None), "")
@@ -279,12 +249,8 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
     mine = [(await s.run_to_end(each))[0].id for each in (sample, failing or sample, sample)]
     page = first = await s.get("/v1/jobs?limit=2")
     s.at(page).body("TW-JOB-045", 200, "job-list")
-    s.at(page).expect(
-        "TW-JOB-048",
-        len(page.member("jobs", [])) <= 2,
-        "at most 2 entries",
-        len(page.member("jobs", [])),
-    )
+    count = len(page.member("jobs", []))
+    s.at(page).expect("TW-JOB-048", count <= 2, "at most 2 entries", count)
     found: list[str] = []
     for _ in range(3):
         found += [entry["id"] for entry in page.member("jobs", [])]
@@ -297,9 +263,5 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
         same = ("endpoint", "status", "batch", "columns", "cursor", "attempt", "created_at", "ended_at")
         own, whole = ({name: each.get(name) for name in same} for each in (entry, read))
         s.at(first).equal("TW-JOB-045", own, whole, ("the same members as in a read of the job:", whole))
-    s.at(page).expect(
-        "TW-JOB-047",
-        len(found) >= 3 and len(set(found)) == len(found),
-        "a next page without repeated jobs",
-        found,
-    )
+    distinct = len(found) >= 3 and len(set(found)) == len(found)
+    s.at(page).expect("TW-JOB-047", distinct, "a next page without repeated jobs", found)

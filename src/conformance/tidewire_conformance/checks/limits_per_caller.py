@@ -82,19 +82,12 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
             inband = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(inband.of_type("problem")), None)
             problem = block.json if block and isinstance(block.json, dict) else {}
-            s.at(inband, block).expect(
-                "TW-ERR-016",
-                block and block.id is None,
-                "a `problem` event without an id, because the client may retry",
-                block and block.id,
-            )
+            wanted = "a `problem` event without an id, because the client may retry"
+            s.at(inband, block).expect("TW-ERR-016", block and block.id is None, wanted, block and block.id)
             waits = next((each.retry for each in inband.blocks if each.retry is not None), None)
-            s.at(inband, block).expect(
-                "TW-ERR-016",
-                waits is not None and waits == problem.get("retry_after_ms"),
-                f"a retry field equal to retry_after_ms, {problem.get('retry_after_ms')}",
-                waits,
-            )
+            due = problem.get("retry_after_ms")
+            wanted = f"a retry field equal to retry_after_ms, {due}"
+            s.at(inband, block).expect("TW-ERR-016", waits is not None and waits == due, wanted, waits)
         if s.wire.header and s.hooks.second is not None:
             other = other_principal(s)
             theirs = await _submit(other, sample)
@@ -140,12 +133,8 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
         # A different layer of the server may reject this request. That response needs CORS headers, too.
         late = await s.post(sample, header={"Origin": s.hooks.origin}, once=True)
         allowed = late.response_header("access-control-allow-origin")
-        s.at(late).expect(
-            "TW-BRW-005",
-            late.status == 201 or allowed in {s.hooks.origin, "*"},
-            f"Access-Control-Allow-Origin: {s.hooks.origin}",
-            allowed,
-        )
+        sound = late.status == 201 or allowed in {s.hooks.origin, "*"}
+        s.at(late).expect("TW-BRW-005", sound, f"Access-Control-Allow-Origin: {s.hooks.origin}", allowed)
     if jobs and s.server.heartbeat <= MAX_HEARTBEAT_SECONDS:
         # This cursor says that the reader already has the snapshot. The server must still send the queue position.
         back = EVENT_STREAM | {"Last-Event-ID": "1-1"}
@@ -159,12 +148,10 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
                 "TW-FRM-068", more, f"a ping within {s.server.heartbeat:g} s while the job waits", "nothing"
             )
             waits = not any(block.type in {"message", "done"} for block in waiting.exchange.logged)
-            s.at(waiting.exchange).expect(
-                "TW-FRM-067",
-                waiting.exchange.of_type("queue") or not waits,
-                "a queue event after hello, for a waiting job",
-                [block.type for block in waiting.exchange.events],
-            )
+            sound = bool(waiting.exchange.of_type("queue")) or not waits
+            got = [block.type for block in waiting.exchange.events]
+            wanted = "a queue event after hello, for a waiting job"
+            s.at(waiting.exchange).expect("TW-FRM-067", sound, wanted, got)
             if waits and waiting.exchange.of_type("queue"):
                 # Cancel most of the jobs ahead in the queue. The waiting job must then move up or start.
                 places = len(waiting.exchange.of_type("queue"))

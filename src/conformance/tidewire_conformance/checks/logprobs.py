@@ -103,12 +103,9 @@ async def token_columns_stay_aligned(s: Session) -> None:
                     "TW-GEN-011", len(set(lengths.values())) <= 1, "lists of equal length", lengths
                 )
                 cut = _truncated(step.block.json)
-                s.at(step.exchange, step.block).expect(
-                    "TW-GEN-013",
-                    "text" not in cut or "token_ids" not in value or "token_ids" in cut,
-                    "lists of tokens that are truncated together with the text",
-                    sorted(cut),
-                )
+                sound = "text" not in cut or "token_ids" not in value or "token_ids" in cut
+                wanted = "lists of tokens that are truncated together with the text"
+                s.at(step.exchange, step.block).expect("TW-GEN-013", sound, wanted, sorted(cut))
                 columns = [
                     value[name] for name in ("top_ids", "top_logprobs") if isinstance(value.get(name), list)
                 ]
@@ -157,12 +154,8 @@ def _judge_sum(s: Session, found: list[float | None], decimals: int, at: Recorde
     """Judge the sum of the probabilities of different tokens, and return the sum."""
     whole = sum(math.exp(min(each, MAX_EXPONENT)) for each in found if each is not None)
     most = max_sum(decimals)
-    s.at(at).expect(
-        "TW-GEN-029",
-        whole <= most,
-        f"probabilities that sum to at most 1, or to {most:.5g} if rounded to {decimals} decimals",
-        round(whole, 5),
-    )
+    wanted = f"probabilities that sum to at most 1, or to {most:.5g} if rounded to {decimals} decimals"
+    s.at(at).expect("TW-GEN-029", whole <= most, wanted, round(whole, 5))
     return whole
 
 
@@ -182,23 +175,16 @@ async def logprobs_are_sent_only_on_request(s: Session) -> None:
         "TW-GEN-006", not extra, "no log-probabilities without a request for them", sorted(extra)
     )
     value, history = await generated(s, logprobs=True, top_logprobs=0)
-    s.at(history).expect(
-        "TW-GEN-010",
-        {"logprobs", "token_ids"} <= value.keys() and "top_ids" not in value and "ranks" not in value,
-        "logprobs and token_ids without candidates and ranks",
-        sorted(value),
-    )
+    sound = {"logprobs", "token_ids"} <= value.keys() and value.keys().isdisjoint({"top_ids", "ranks"})
+    wanted = "logprobs and token_ids without candidates and ranks"
+    s.at(history).expect("TW-GEN-010", sound, wanted, sorted(value))
     columns = history.logged[0].json["columns"]
     s.at(history).expect(
         "TW-GEN-012", not columns or columns[0].endswith("/text"), "`text` as the first column", columns
     )
     named = {column.rpartition("/")[2] for column in columns}
-    s.at(history).expect(
-        "TW-GEN-012",
-        not columns or {"token_ids", "logprobs"} <= named,
-        "columns for token_ids and logprobs",
-        columns,
-    )
+    sound = not columns or {"token_ids", "logprobs"} <= named
+    s.at(history).expect("TW-GEN-012", sound, "columns for token_ids and logprobs", columns)
 
 
 @check(
@@ -244,45 +230,24 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
             "TW-GEN-023", all(math.isfinite(each) for each in numbers), "null for a probability of 0", numbers
         )
         all_numbers += numbers
-        s.at(history).expect(
-            "TW-GEN-024",
-            all(abs(each - round(each, decimals)) < 1e-12 for each in numbers),
-            f"log-probabilities rounded to {decimals} decimals",
-            numbers,
-        )
+        rounded = all(abs(each - round(each, decimals)) < 1e-12 for each in numbers)
+        wanted = f"log-probabilities rounded to {decimals} decimals"
+        s.at(history).expect("TW-GEN-024", rounded, wanted, numbers)
         if token in ids:
             at = ids.index(token)
-            s.at(history).expect(
-                "TW-GEN-033",
-                rank <= at + 1 and (rank == at + 1 or found[rank - 1] == found[at]),
-                f"rank {at + 1}",
-                rank,
-            )
-            s.at(history).equal(
-                "TW-GEN-022",
-                logprob,
-                found[at],
-                f"{found[at]}, which is the log-probability of this token among the candidates",
-            )
+            sound = rank <= at + 1 and (rank == at + 1 or found[rank - 1] == found[at])
+            s.at(history).expect("TW-GEN-033", sound, f"rank {at + 1}", rank)
+            wanted = f"{found[at]}, which is the log-probability of this token among the candidates"
+            s.at(history).equal("TW-GEN-022", logprob, found[at], wanted)
         else:
-            s.at(history).expect(
-                "TW-GEN-033",
-                rank > TOP_LOGPROBS or found[-1] == logprob,
-                f"a rank above {TOP_LOGPROBS}",
-                rank,
-            )
-            s.at(history).expect(
-                "TW-GEN-031",
-                found[-1] is None or logprob is None or logprob <= found[-1],
-                f"a log-probability of at most {found[-1]} for a token outside the candidates",
-                logprob,
-            )
-    s.at(history).expect(
-        "TW-GEN-024",
-        any(each != round(each, decimals - 2) for each in all_numbers),
-        f"log-probabilities with all {decimals} decimals",
-        all_numbers[:6],
-    )
+            sound = rank > TOP_LOGPROBS or found[-1] == logprob
+            s.at(history).expect("TW-GEN-033", sound, f"a rank above {TOP_LOGPROBS}", rank)
+            sound = found[-1] is None or logprob is None or logprob <= found[-1]
+            wanted = f"a log-probability of at most {found[-1]} for a token outside the candidates"
+            s.at(history).expect("TW-GEN-031", sound, wanted, logprob)
+    sound = any(each != round(each, decimals - 2) for each in all_numbers)
+    wanted = f"log-probabilities with all {decimals} decimals"
+    s.at(history).expect("TW-GEN-024", sound, wanted, all_numbers[:6])
 
     # At a temperature of 0 and with one candidate per token, each chosen token must be that candidate.
     value, history = await generated(s, top_logprobs=1, temperature=0, max_tokens=2 * MAX_TOKENS)
@@ -290,12 +255,8 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
         "TW-GEN-034", all(len(row) == 1 for row in value["top_ids"]), "1 candidate", value["top_ids"]
     )
     first = [[token] for token in value["token_ids"]]
-    s.at(history).equal(
-        "TW-GEN-001",
-        first,
-        [row[:1] for row in value["top_ids"]],
-        "the most probable token at a temperature of 0",
-    )
+    best = [row[:1] for row in value["top_ids"]]
+    s.at(history).equal("TW-GEN-001", first, best, "the most probable token at a temperature of 0")
     value, history = await generated(s, logprobs=True, logprob_decimals=0)
     whole = all(each is None or each == round(each) for each in value["logprobs"])
     s.at(history).expect(
@@ -315,12 +276,8 @@ async def ranks_match_candidate_positions(s: Session) -> None:
         # A chosen token that is not a candidate may have the same log-probability as the last candidate.
         place = ids.index(token) if token in ids else top
         tied = token in ids and 0 < rank <= place and found[rank - 1] == found[place]
-        s.at(history).expect(
-            "TW-GEN-033",
-            rank > top or found[-1:] == [logprob] if place == top else rank == place + 1 or tied,
-            f"rank {place + 1}",
-            rank,
-        )
+        sound = rank > top or found[-1:] == [logprob] if place == top else rank == place + 1 or tied
+        s.at(history).expect("TW-GEN-033", sound, f"rank {place + 1}", rank)
 
 
 @check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
@@ -333,12 +290,9 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     many, history = await generated(s, top_logprobs=top, temperature=0)
     few, _ = await generated(s, top_logprobs=2, temperature=0)
     same = not differs(many["top_logprobs"][0][:2], few["top_logprobs"][0], decimals)
-    s.at(history).expect(
-        "TW-GEN-022",
-        same,
-        "the same log-probabilities for two candidates as for a larger number of candidates",
-        [few["top_logprobs"][0], many["top_logprobs"][0][:2]],
-    )
+    wanted = "the same log-probabilities for two candidates as for a larger number of candidates"
+    got = [few["top_logprobs"][0], many["top_logprobs"][0][:2]]
+    s.at(history).expect("TW-GEN-022", same, wanted, got)
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
         whole = _judge_sum(s, found, decimals, history)
         s.at(history).expect("TW-GEN-022", whole > 1e-6, "log-probabilities in nats", round(whole, 8))
@@ -357,12 +311,8 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
             members = {"top_logprobs": 2, "max_tokens": 1, "temperature": temperature, "logprobs_mode": mode}
             value, history = await generated(s, **members)
             found[mode, temperature] = value["top_logprobs"][0]
-    s.at(history).expect(
-        "TW-GEN-025",
-        not differs(found["raw", 0.5], found["raw", 2.0], decimals),
-        f"{found['raw', 0.5]} at every temperature",
-        found["raw", 2.0],
-    )
+    low, high = found["raw", 0.5], found["raw", 2.0]
+    s.at(history).expect("TW-GEN-025", not differs(low, high, decimals), f"{low} at every temperature", high)
     for member in ({"top_k": 1}, {"top_p": 0.01}, {"repetition_penalty": 3.0}, {"logit_bias": {"0": 50}}):
         sample = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
         answer = await s.post(sample)
@@ -371,22 +321,15 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
         history = await s.history(Job(answer.json["id"], sample, answer))
         item = s.items(await s.get(f"/v1/jobs/{answer.json['id']}"))[0]
         rows = judgeable(s, item["value"], {"top_logprobs": 2})["top_logprobs"]
-        s.at(history).expect(
-            "TW-GEN-025",
-            not differs(rows[:1], [found["raw", 2.0]], decimals),
-            f"{found['raw', 2.0]}, unchanged by {member}",
-            rows,
-        )
+        same = not differs(rows[:1], [high], decimals)
+        s.at(history).expect("TW-GEN-025", same, f"{high}, unchanged by {member}", rows)
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if len(each) == 2 and None not in each]
     # Four rounded numbers: the two of the raw gap count twice at a temperature of 0.5.
     most = 6 * rounding_error(decimals) + GAP_TOLERANCE
-    s.at(history).expect(
-        "TW-GEN-026",
-        len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) <= most and abs(gaps[1] - gaps[2] / 2) <= most),
-        "gaps between the raw log-probabilities of two candidates, divided by the temperature",
-        gaps,
-    )
+    sound = len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) <= most and abs(gaps[1] - gaps[2] / 2) <= most)
+    wanted = "gaps between the raw log-probabilities of two candidates, divided by the temperature"
+    s.at(history).expect("TW-GEN-026", sound, wanted, gaps)
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
@@ -412,18 +355,11 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
         found.append(columns[0])
         for row in (each for each in columns[1][1:] if isinstance(each, list)):
             known = [each for each in row if isinstance(each, int | float)]
-            s.at(history).expect(
-                "TW-GEN-030",
-                known == sorted(known, reverse=True),
-                "prompt candidates in descending order",
-                row,
-            )
-    s.at(history).expect(
-        "TW-GEN-027",
-        not differs(found[0], found[1], decimals),
-        "raw log-probabilities, independent of the temperature",
-        found[1],
-    )
+            sound = known == sorted(known, reverse=True)
+            s.at(history).expect("TW-GEN-030", sound, "prompt candidates in descending order", row)
+    same = not differs(found[0], found[1], decimals)
+    wanted = "raw log-probabilities, independent of the temperature"
+    s.at(history).expect("TW-GEN-027", same, wanted, found[1])
 
 
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
@@ -450,12 +386,9 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     other = await s.get(resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
     s.at(other).status("TW-GEN-041", 200, "for an If-None-Match that does not match")
     value, history = await generated(s, logprobs=True)
-    s.at(history).expect(
-        "TW-GEN-038",
-        (spelled := _spelled(answer.members, value["token_ids"])).startswith(value["text"].encode()),
-        f"bytes that begin with {value['text']!r}",
-        repr(spelled),
-    )
+    spelled = _spelled(answer.members, value["token_ids"])
+    sound = spelled.startswith(value["text"].encode())
+    s.at(history).expect("TW-GEN-038", sound, f"bytes that begin with {value['text']!r}", repr(spelled))
 
 
 def _spelled(vocabulary: dict[str, Any], ids: list[Any]) -> bytes:

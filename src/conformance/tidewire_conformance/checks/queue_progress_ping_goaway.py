@@ -57,12 +57,8 @@ async def progress_is_repeated_on_each_connection(s: Session) -> None:
         async with s.follow(job) as stream:
             came = await stream.until(lambda now: now.of_type("progress"), 5)
             reported = [block.json for block in stream.exchange.of_type("progress")]
-            s.at(stream.exchange).expect(
-                "TW-FRM-067",
-                came and reported[-1].get("current") == 3,
-                "a progress event with 3 of 7",
-                reported,
-            )
+            sound = came and reported[-1].get("current") == 3
+            s.at(stream.exchange).expect("TW-FRM-067", sound, "a progress event with 3 of 7", reported)
             s.at(stream.exchange).expect(
                 "TW-FRM-065", came and None not in reported[-1].values(), "no null member", reported
             )
@@ -85,12 +81,9 @@ async def idle_stream_receives_pings(s: Session) -> None:
     has.
     """
     heartbeat, declared = s.server.heartbeat, s.server.discovery_body.get("heartbeat_ms")
-    s.at(s.server.discovery).expect(
-        "TW-FRM-071",
-        declared is None or declared <= 1000 * MAX_HEARTBEAT,
-        f"a heartbeat of at most {1000 * MAX_HEARTBEAT:g} ms",
-        declared,
-    )
+    short = declared is None or declared <= 1000 * MAX_HEARTBEAT
+    wanted = f"a heartbeat of at most {1000 * MAX_HEARTBEAT:g} ms"
+    s.at(s.server.discovery).expect("TW-FRM-071", short, wanted, declared)
     sample = s.script_sample(
         {"append": "x"}, {"sleep_ms": int(heartbeat * 1000 * (2 * PINGS_PER_STREAM + 1)) + 4000}
     )
@@ -123,12 +116,8 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
             return len(now.body) > before
 
         came = await stream.until(more, 1.5 * heartbeat + 1)
-        s.at(seen).expect(
-            "TW-FRM-068",
-            came,
-            f"ping {count} within {heartbeat:g} s of silence",
-            f"nothing within {1.5 * heartbeat + 1:g} s",
-        )
+        wanted = f"ping {count} within {heartbeat:g} s of silence"
+        s.at(seen).expect("TW-FRM-068", came, wanted, f"nothing within {1.5 * heartbeat + 1:g} s")
     held = {block.id or "" for block in seen.logged} | {seen.cursor}
     for ping in seen.of_type("ping"):
         s.at(seen, ping).expect(
@@ -153,12 +142,8 @@ async def stream_ends_with_a_closing_event(s: Session) -> None:
     """Each stream that the server ends contains a `done`, `goaway` or `problem` event."""
     for each in (each for each in s.streams() if each.is_whole and not each.check.startswith("durable.")):
         kinds = [block.type for block in each.events]
-        s.at(each).expect(
-            "TW-FRM-072",
-            CLOSING_TYPES & {*kinds},
-            "a done, goaway or problem event before the end of the stream",
-            kinds[-3:],
-        )
+        wanted = "a done, goaway or problem event before the end of the stream"
+        s.at(each).expect("TW-FRM-072", CLOSING_TYPES & {*kinds}, wanted, kinds[-3:])
 
 
 @check("TW-DIF-004", whole_run=True)

@@ -45,12 +45,8 @@ async def invalid_submit_body_returns_422(s: Session) -> None:
         s.at(answer).refused(requirement, 422, "invalid_input", str(body)[:80])
         if answer.status == 422:
             pointer = answer.member("pointer")
-            s.at(answer).expect(
-                "TW-JOB-016",
-                isinstance(pointer, str) and _points_into(body, pointer),
-                "a pointer into the body",
-                pointer,
-            )
+            sound = isinstance(pointer, str) and _points_into(body, pointer)
+            s.at(answer).expect("TW-JOB-016", sound, "a pointer into the body", pointer)
     await s.expect_accepted("TW-JOB-011", sample, "a body with one input")
 
 
@@ -77,20 +73,13 @@ async def input_violating_its_schema_returns_422(s: Session) -> None:
     tries = [(*each, "application/json") for each in [*found[:1], *escaped]]
     for sample, bad, accept in [*tries, (*found[0], "text/event-stream")]:
         answer = await s.post(sample, json={"input": bad}, header={"Accept": accept})
-        s.at(answer).refused(
-            "TW-JOB-014" if accept == "application/json" else "TW-JOB-021",
-            422,
-            "invalid_input",
-            str(bad)[:80],
-        )
+        requirement = "TW-JOB-014" if accept == "application/json" else "TW-JOB-021"
+        s.at(answer).refused(requirement, 422, "invalid_input", str(bad)[:80])
         s.at(answer).refused("TW-JOB-015", 422, "invalid_input", str(bad)[:80])
         pointer = answer.member("pointer", "") if answer.status == 422 else ""
-        s.at(answer).expect(
-            "TW-JOB-016",
-            str(pointer).startswith("/input") and _points_into({"input": bad}, str(pointer)),
-            "a pointer below /input that leads into the body",
-            pointer,
-        )
+        sound = str(pointer).startswith("/input") and _points_into({"input": bad}, str(pointer))
+        wanted = "a pointer below /input that leads into the body"
+        s.at(answer).expect("TW-JOB-016", sound, wanted, pointer)
     await s.expect_accepted("TW-JOB-015", found[0][0], "a valid input")
 
 
@@ -130,18 +119,10 @@ async def accept_header_selects_json_or_stream(s: Session) -> None:
     ]
     for accept, media in forms:
         answer = await s.post(sample, header={"Accept": accept}, seconds=30 + sample.seconds)
-        s.at(answer).expect(
-            "TW-JOB-017",
-            answer.media_type == media,
-            f"{media} for Accept: {accept}",
-            f"{answer.status} {answer.media_type}",
-        )
+        got = f"{answer.status} {answer.media_type}"
+        wanted = f"{media} for Accept: {accept}"
+        s.at(answer).expect("TW-JOB-017", answer.media_type == media, wanted, got)
         if media == "application/problem+json":
             s.at(answer).refused("TW-JOB-017", 406, "not_acceptable", f"Accept: {accept}")
     read = await s.get("/v1", header={"Accept": "application/json, */*;q=0.1"})
-    s.at(read).expect(
-        "TW-JOB-005",
-        read.media_type == "application/json",
-        "application/json",
-        read.response_header("content-type"),
-    )
+    s.at(read).media_type("TW-JOB-005", "application/json")

@@ -78,12 +78,9 @@ async def ids_are_consecutive(s: Session) -> None:
             elif last is not None:
                 base = (own[0], _base(block, own[1]))
                 s.at(each, block).expect("TW-RES-006", own > last, f"an id above {last}", own)
-                s.at(each, block).expect(
-                    "TW-RES-043" if _names_base(block) else "TW-RES-003",
-                    base == last,
-                    f"a base of {last[0]}-{last[1]}",
-                    f"{block.id} with the base {base[0]}-{base[1]}",
-                )
+                requirement = "TW-RES-043" if _names_base(block) else "TW-RES-003"
+                got = f"{block.id} with the base {base[0]}-{base[1]}"
+                s.at(each, block).expect(requirement, base == last, f"a base of {last[0]}-{last[1]}", got)
             last = own
 
 
@@ -105,12 +102,8 @@ async def log_begins_at_1_1_without_gaps(s: Session) -> None:
     ids = history.logged_ids
     first = history.logged[0]
     s.at(history, first).equal("TW-RES-005", ids[0], "1-1", "1-1 as the first id")
-    s.at(history, first).expect(
-        "TW-DIF-007",
-        first.type == "snapshot" and first.member("reason") == "start",
-        "a snapshot with the reason start",
-        first.json,
-    )
+    sound = first.type == "snapshot" and first.member("reason") == "start"
+    s.at(history, first).expect("TW-DIF-007", sound, "a snapshot with the reason start", first.json)
     wanted = [f"1-{n}" for n in range(1, len(ids) + 1)]
     s.at(history).equal("TW-RES-003", ids, wanted, f"{wanted[0]}…{wanted[-1]}")
     merged = [block for block in history.logged if isinstance(block.json, dict) and "on" in block.json]
@@ -118,12 +111,8 @@ async def log_begins_at_1_1_without_gaps(s: Session) -> None:
     again = await s.stream(Job(_job(history), s.growing_sample(), history), "0-0")
     same_ids = again.logged_ids == ids
     equal = contents(again.logged) == contents(history.logged) or not differing(history, again)
-    s.at(again).expect(
-        "TW-RES-017",
-        same_ids and equal,
-        "the same events in both responses",
-        f"{len(again.logged)} events in the second response, and {len(history.logged)} in the first one",
-    )
+    got = f"{len(again.logged)} events in the second response, and {len(history.logged)} in the first one"
+    s.at(again).expect("TW-RES-017", same_ids and equal, "the same events in both responses", got)
 
 
 def _job(history: RecordedExchange) -> str:
@@ -161,12 +150,9 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     lost = differing(history, answer)
     complete = not lost and got[-1:] == [whole[-1].id]
     wanted = [block.id for block in whole[at + 1 :]]
-    s.at(answer).expect(
-        "TW-RES-020",
-        complete,
-        f"the events after {whole[at].id}, that is {wanted}, or others that lead to the same states",
-        f"the events {got}, with different states at {lost}",
-    )
+    expected = f"the events after {whole[at].id}, that is {wanted}, or others that lead to the same states"
+    states = f"the events {got}, with different states at {lost}"
+    s.at(answer).expect("TW-RES-020", complete, expected, states)
     s.at(answer).expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got)
     s.at(answer).response("TW-RES-021", answer.is_stream, "a stream")
     s.at(answer).response(
@@ -260,40 +246,21 @@ async def ended_job_without_cursor_returns_snapshot_and_done(s: Session) -> None
         if not s.at(answer).expect("TW-RES-010", kinds[:1] == ["snapshot"], "a snapshot first", kinds):
             continue
         snapshot = answer.logged[0]
-        s.at(answer, snapshot).equal(
-            "TW-RES-022",
-            snapshot.id,
-            whole[-2].id,
-            f"the id {whole[-2].id}, which is the last one before done",
-        )
+        wanted = f"the id {whole[-2].id}, which is the last one before done"
+        s.at(answer, snapshot).equal("TW-RES-022", snapshot.id, whole[-2].id, wanted)
         s.at(answer, snapshot).equal(
             "TW-RES-016", snapshot.id, whole[-2].id, f"the id of the last change, {whole[-2].id}"
         )
-        state = snapshot.member("state", {})
-        s.at(answer, snapshot).expect(
-            "TW-DIF-010",
-            state.get("status") not in apply_diffs.JOB_ENDS,
-            "a status that is not final",
-            state.get("status"),
-        )
-        s.at(answer, snapshot).expect(
-            "TW-FRM-055",
-            state.get("status") not in apply_diffs.JOB_ENDS and kinds[-1] == "done",
-            "a separate done event",
-            kinds,
-        )
-        s.at(answer).expect(
-            "TW-RES-023",
-            contents(answer.logged[1:]) == contents(whole[-1:]),
-            "done with its original id and data",
-            kinds,
-        )
-        s.at(answer, snapshot).expect(
-            "TW-RES-015",
-            snapshot.member("reason") == "compacted" or whole[-2].type == "snapshot",
-            "the reason compacted",
-            snapshot.member("reason"),
-        )
+        status = snapshot.member("state", {}).get("status")
+        runs = status not in apply_diffs.JOB_ENDS
+        s.at(answer, snapshot).expect("TW-DIF-010", runs, "a status that is not final", status)
+        separate = runs and kinds[-1] == "done"
+        s.at(answer, snapshot).expect("TW-FRM-055", separate, "a separate done event", kinds)
+        same = contents(answer.logged[1:]) == contents(whole[-1:])
+        s.at(answer).expect("TW-RES-023", same, "done with its original id and data", kinds)
+        reason = snapshot.member("reason")
+        sound = reason == "compacted" or whole[-2].type == "snapshot"
+        s.at(answer, snapshot).expect("TW-RES-015", sound, "the reason compacted", reason)
 
 
 @check("TW-RES-011", "TW-RES-012")
@@ -302,11 +269,7 @@ async def malformed_cursor_returns_400(s: Session) -> None:
     job, history = await s.run_to_end(s.server.any_sample() or s.growing_sample())
     for cursor in INVALID_IDS:
         answer = await s.stream(job, query=f"?after={quote(cursor)}")
-        s.at(answer).response(
-            "TW-RES-011",
-            (answer.status, answer.code) == (400, "bad_cursor"),
-            f"400 bad_cursor for {cursor!r}",
-        )
+        s.at(answer).refused("TW-RES-011", 400, "bad_cursor", repr(cursor))
     control = await s.stream(job, query=f"?after={history.logged[0].id}")
     s.at(control).response("TW-RES-012", control.is_stream, f"a stream for {history.logged[0].id}")
 
@@ -337,22 +300,15 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
         sound = first is not None and first.type == "snapshot" and first.member("reason") == "rewound"
-        s.at(answer, first).expect(
-            requirement,
-            sound,
-            f"a snapshot with the reason `rewound` for {cursor}",
-            f"{answer.status} {contents(answer.logged[:1])}",
-        )
+        wanted = f"a snapshot with the reason `rewound` for {cursor}"
+        got = f"{answer.status} {contents(answer.logged[:1])}"
+        s.at(answer, first).expect(requirement, sound, wanted, got)
         if sound and first is not None:
             s.at(answer, first).equal(
                 "TW-RES-016", first.id, history.logged[-2].id, f"the id {history.logged[-2].id}"
             )
-            s.at(answer).expect(
-                "TW-RES-012",
-                answer.of_type("done"),
-                "the events after the snapshot, up to done",
-                answer.logged_types,
-            )
+            done, wanted = answer.of_type("done"), "the events after the snapshot, up to done"
+            s.at(answer).expect("TW-RES-012", done, wanted, answer.logged_types)
 
 
 @check(
@@ -384,41 +340,24 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     if contents(old.logged[:1])[0][0] == "1-3" and len(old.logged) >= head[1] - 2:
         s.skip_no_occasion("the server kept more than max_log_bytes of this log")
     first = old.logged[0]
-    s.at(old, first).expect(
-        "TW-RES-012",
-        first.type == "snapshot" and first.id == f"{head[0]}-{head[1] - 1}",
-        "a snapshot at the head",
-        f"{first.type} {first.id}",
-    )
-    s.at(old, first).expect(
-        "TW-RES-015",
-        first.type == "snapshot" and first.member("reason") == "compacted",
-        "the reason compacted",
-        first.member("reason") if isinstance(first.json, dict) else "",
-    )
+    sound = first.type == "snapshot" and first.id == f"{head[0]}-{head[1] - 1}"
+    s.at(old, first).expect("TW-RES-012", sound, "a snapshot at the head", f"{first.type} {first.id}")
+    reason = first.member("reason") if first.type == "snapshot" else ""
+    s.at(old, first).equal("TW-RES-015", reason, "compacted", "the reason compacted")
     oldest = await s.stream(job, "0-0")
     s.skip_unless(oldest.logged, f"{oldest} returned {oldest.status} without a logged event")
     first = oldest.logged[0]
     reason = first.member("reason") if first.type == "snapshot" else ""
-    s.at(oldest, first).expect(
-        "TW-RES-018",
-        reason == ("start" if first.id == "1-1" else "compacted"),
-        "a snapshot with the oldest id in the log and the reason `start` or `compacted`",
-        f"{first.type} {reason} {first.id}",
-    )
+    sound = reason == ("start" if first.id == "1-1" else "compacted")
+    wanted = "a snapshot with the oldest id in the log and the reason `start` or `compacted`"
+    s.at(oldest, first).expect("TW-RES-018", sound, wanted, f"{first.type} {reason} {first.id}")
     edge = await s.stream(job, first.id or "")
     lost = differing(oldest, edge)
-    s.at(edge).expect(
-        "TW-RES-020",
-        edge.logged and not lost,
-        f"the events after {first.id}, or others that lead to the same states",
-        f"{edge.logged_ids[:3]}, with different states at {lost[:3]}",
-    )
-    s.at(oldest).expect(
-        "TW-RES-025",
-        old.of_type("done") and oldest.of_type("done"),
-        "a snapshot and the following events, up to done",
-    )
+    wanted = f"the events after {first.id}, or others that lead to the same states"
+    got = f"{edge.logged_ids[:3]}, with different states at {lost[:3]}"
+    s.at(edge).expect("TW-RES-020", edge.logged and not lost, wanted, got)
+    ended = old.of_type("done") and oldest.of_type("done")
+    s.at(oldest).expect("TW-RES-025", ended, "a snapshot and the following events, up to done")
     folded = Histories([oldest]).streams[0][1][-1]
     s.at(oldest).expect(
         "TW-RES-018", folded.after is not None, "events that apply to the snapshot", str(folded.error or "")

@@ -18,12 +18,8 @@ async def events_stay_within_size_limits(s: Session) -> None:
                 if block.type == "snapshot"
                 else ("max_event_bytes", "TW-FRM-047")
             )
-            s.at(each, block).expect(
-                requirement,
-                len(block.data) <= limits.get(name, len(block.data)),
-                f"at most {limits.get(name)} bytes of data",
-                len(block.data),
-            )
+            size, most = len(block.data), limits.get(name, len(block.data))
+            s.at(each, block).expect(requirement, size <= most, f"at most {most} bytes of data", size)
 
 
 @check("TW-FRM-050", serial=True)

@@ -75,9 +75,5 @@ async def slow_reader_does_not_delay_others(s: Session) -> None:
     s.at(late).expect(
         "TW-DIF-068", late.of_type("done"), "done, for the slow reader", [b.type for b in late.events][-2:]
     )
-    s.at(late).expect(
-        "TW-DIF-066",
-        len(ends) == 2 and ends[0] == ends[1],
-        "the same final state for both readers",
-        late.ended,
-    )
+    same = len(ends) == 2 and ends[0] == ends[1]
+    s.at(late).expect("TW-DIF-066", same, "the same final state for both readers", late.ended)

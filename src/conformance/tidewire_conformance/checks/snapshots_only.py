@@ -17,12 +17,9 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     least = max(int(s.server.discovery_body.get("min_interval_ms", 0)), 300)
     answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={least}")
     kinds = [block.type for block in answer.events]
-    s.at(answer).expect(
-        "TW-JOB-072",
-        answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"],
-        "no diff, and done as the last event",
-        f"{answer.status} {kinds[-4:]}",
-    )
+    sound = answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"]
+    got = f"{answer.status} {kinds[-4:]}"
+    s.at(answer).expect("TW-JOB-072", sound, "no diff, and done as the last event", got)
     ids = [block.id for block in answer.of_type("snapshot")]
     s.at(answer).expect("TW-JOB-075", len(set(ids)) == len(ids), "each id once", ids)
     at = [block.at for block in answer.of_type("snapshot")][:-1]
@@ -33,18 +30,12 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     )
     # The state changes all the time, so a stream that lasts two intervals must contain a second snapshot.
     lasted = 1000 * (answer.finished - (at[0] if at else answer.began))
-    s.at(answer).expect(
-        "TW-JOB-084",
-        len(at) > 1 or lasted < 2 * least or not s.server.has_script,
-        f"a further snapshot after {least} ms",
-        f"{len(at)} snapshots before the last one, within {lasted:.0f} ms",
-    )
-    s.at(answer).expect(
-        "TW-JOB-074",
-        len(at) <= 2 + (answer.finished - answer.began) * 1000 / least,
-        f"at most one snapshot per {least} ms",
-        f"{len(at)} snapshots in {answer.finished - answer.began:.2f} s",
-    )
+    further = len(at) > 1 or lasted < 2 * least or not s.server.has_script
+    got = f"{len(at)} snapshots before the last one, within {lasted:.0f} ms"
+    s.at(answer).expect("TW-JOB-084", further, f"a further snapshot after {least} ms", got)
+    took = answer.finished - answer.began
+    got = f"{len(at)} snapshots in {took:.2f} s"
+    s.at(answer).expect("TW-JOB-074", len(at) <= 2 + took * 1000 / least, f"at most one per {least} ms", got)
 
 
 @check("TW-JOB-081", needs=["snapshots_only"])
@@ -68,11 +59,9 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
         answer = await s.stream(job, cursor, query="?diffs=0")
         first = answer.logged[0] if answer.logged else None
         head = history.logged[-2].id
+        wanted = f"a snapshot with the id {head} for the cursor {cursor}"
         s.at(answer, first).expect(
-            "TW-JOB-081",
-            first is None or first.id == head,
-            f"a snapshot with the id {head} for the cursor {cursor}",
-            first and first.id,
+            "TW-JOB-081", first is None or first.id == head, wanted, first and first.id
         )
         reason_seen = first.member("reason") if first and isinstance(first.json, dict) else answer.status
         s.at(answer, first).equal("TW-JOB-081", reason_seen, reason, f"a {reason} snapshot for {cursor}")
@@ -91,9 +80,6 @@ async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
     answer = await s.stream(await s.submit(sample), query="?diffs=0&min_interval_ms=0")
     took = 1000 * (answer.finished - answer.began)
     count = len(answer.of_type("snapshot"))
-    s.at(answer).expect(
-        "TW-JOB-074",
-        count <= 3 + took / max(1, int(least or 0)),
-        f"at most one snapshot per {least} ms",
-        f"{count} snapshots in {took:.0f} ms",
-    )
+    few = count <= 3 + took / max(1, int(least or 0))
+    wanted = f"at most one snapshot per {least} ms"
+    s.at(answer).expect("TW-JOB-074", few, wanted, f"{count} snapshots in {took:.0f} ms")

@@ -42,11 +42,9 @@ async def diffs_apply_and_checks_hold(s: Session) -> None:
             s.at(step.exchange, step.block).expect(
                 step.error.requirement, False, "an event that applies to the state before it", str(step.error)
             )
+            applies = step.error.requirement not in _op_requirements()
             s.at(step.exchange, step.block).expect(
-                "TW-DIF-012",
-                step.error.requirement not in _op_requirements(),
-                "a diff that applies",
-                str(step.error),
+                "TW-DIF-012", applies, "a diff that applies", str(step.error)
             )
         elif step.after is not None and step.before is not None:
             for requirement in _satisfied(step):
@@ -95,19 +93,13 @@ async def states_are_valid(s: Session) -> None:
         first = counts.setdefault(step.job, len(items))
         s.at(step.exchange, step.block).equal("TW-DIF-002", len(items), first, f"{first} items")
         if step.block.type != "done":
-            s.at(step.exchange, step.block).expect(
-                "TW-DIF-003",
-                state["status"] not in apply_diffs.JOB_ENDS,
-                "a status that is not final",
-                state["status"],
-            )
+            status = state["status"]
+            runs = status not in apply_diffs.JOB_ENDS
+            s.at(step.exchange, step.block).expect("TW-DIF-003", runs, "a status that is not final", status)
         for item in items:
-            s.at(step.exchange, step.block).expect(
-                "TW-DIF-005",
-                (item["status"] == "failed") == ("error" in item),
-                "the member error in failed items only",
-                item,
-            )
+            sound = (item["status"] == "failed") == ("error" in item)
+            wanted = "the member error in failed items only"
+            s.at(step.exchange, step.block).expect("TW-DIF-005", sound, wanted, item)
             deep = strict_json.depth(item.get("value"))
             s.at(step.exchange, step.block).expect(
                 "TW-OVR-007", deep <= MAX_VALUE_DEPTH, f"a value nested at most {MAX_VALUE_DEPTH} deep", deep
@@ -123,22 +115,15 @@ async def each_id_has_one_state(s: Session) -> None:
             continue
         held = found.setdefault((step.job, step.block.id or ""), step.after.value)
         merged = isinstance(step.block.json, dict) and "on" in step.block.json
-        s.at(step.exchange, step.block).expect(
-            "TW-DIF-043" if merged else "TW-RES-007",
-            held == step.after.value,
-            ("at", step.block.id, "the same state as in other responses:", held),
-            step.after.value,
-        )
+        requirement = "TW-DIF-043" if merged else "TW-RES-007"
+        wanted = "at", step.block.id, "the same state as in other responses:", held
+        s.at(step.exchange, step.block).equal(requirement, step.after.value, held, wanted)
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             held = found.get((str(body["id"]), str(body.get("cursor"))))
             if "state" in body and held is not None:
-                s.at(exchange).expect(
-                    "TW-JOB-039",
-                    held == body["state"],
-                    ("at", body.get("cursor"), "the same state as in the stream:", held),
-                    body["state"],
-                )
+                wanted = "at", body.get("cursor"), "the same state as in the stream:", held
+                s.at(exchange).equal("TW-JOB-039", body["state"], held, wanted)
 
 
 @check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
@@ -153,12 +138,8 @@ async def item_status_transitions_are_valid(s: Session) -> None:
         for old, new in zip(before["items"], after["items"], strict=False):
             transition = old["status"], new["status"]
             if transition[0] != transition[1] and step.block.type != "snapshot":
-                s.at(step.exchange, step.block).expect(
-                    "TW-OVR-018",
-                    transition in TRANSITIONS,
-                    "a transition of the table in section 1.6",
-                    f"{transition[0]} → {transition[1]}",
-                )
+                wanted, got = "a transition of the table in section 1.6", f"{transition[0]} → {transition[1]}"
+                s.at(step.exchange, step.block).expect("TW-OVR-018", transition in TRANSITIONS, wanted, got)
             if transition[0] in apply_diffs.ITEM_ENDS:
                 s.at(step.exchange, step.block).expect(
                     "TW-OVR-019", old == new, ("an unchanged item after its end:", old), new
@@ -168,11 +149,9 @@ async def item_status_transitions_are_valid(s: Session) -> None:
             s.at(step.exchange, step.block).expect(
                 "TW-OVR-021", apply_diffs.end_of(ends), "only ended items at done", ends
             )
+            wanted = apply_diffs.end_of(ends)
             s.at(step.exchange, step.block).equal(
-                "TW-OVR-020",
-                after["status"],
-                apply_diffs.end_of(ends),
-                f"{apply_diffs.end_of(ends)} for {ends}",
+                "TW-OVR-020", after["status"], wanted, f"{wanted} for {ends}"
             )
 
 
@@ -221,27 +200,15 @@ def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, An
     where = s.at(step.exchange, step.block)
     for path, number in new.get("stable", {}).items():
         text = apply_diffs.find(new.get("value"), path)
-        where.expect(
-            "TW-DIF-058",
-            isinstance(text, str) and number <= len(text),
-            ("at most the length of", text),
-            number,
-        )
+        sound = isinstance(text, str) and number <= len(text)
+        where.expect("TW-DIF-058", sound, ("at most the length of", text), number)
     for path, number in old.get("stable", {}).items():
         kept = str(apply_diffs.find(old.get("value"), path))[:number]
         text = apply_diffs.find(new.get("value"), path)
-        where.expect(
-            "TW-DIF-057",
-            isinstance(text, str) and text.startswith(kept),
-            ("a text that begins with", kept),
-            text,
-        )
-        where.expect(
-            "TW-DIF-059",
-            new.get("stable", {}).get(path, -1) >= number,
-            f"at least {number}",
-            new.get("stable", {}).get(path),
-        )
+        sound = isinstance(text, str) and text.startswith(kept)
+        where.expect("TW-DIF-057", sound, ("a text that begins with", kept), text)
+        known = new.get("stable", {}).get(path)
+        where.expect("TW-DIF-059", known is not None and known >= number, f"at least {number}", known)
 
 
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
