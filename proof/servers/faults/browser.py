@@ -126,7 +126,9 @@ def every_origin_allowed(exchange, status, headers):
 @faulty_server(
     "TW-BRW-013",
     "browser.stream_token_is_limited_to_its_stream",
-    also_fails={"the token opens the stream of another job": "framing.streams_begin_with_hello"},
+    also_fails={
+        "the token opens the stream of another job": "framing.streams_begin_with_hello state.each_id_has_one_state"
+    },
 )
 def stream_token_opens_any_job(hooks):
     """A stream token opens the stream of every job."""
