@@ -102,7 +102,7 @@ def until(player: Player, target: str, condition: Callable[[int, str], bool]) ->
 
     def holds() -> bool:
         with contextlib.closing(player.ask(target)) as answer:
-            return condition(answer.response.status, answer.whole().decode())
+            return condition(answer.exchange.status, answer.whole().decode())
 
     eventually(holds)
 
