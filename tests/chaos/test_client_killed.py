@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.killed_reader import store
 from support.sample_server import sentence, served
 from tidewire import Checkpoint, Client

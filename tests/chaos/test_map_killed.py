@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.killable_server import Killed
 from tidewire import Client
 from tidewire.errors import ResumeFileError

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.killable_server import TESTS, Killed
 from support.sample_server import sentence
 from tidewire import Client

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.sample_server import sentence, served
 from tidewire import Client
 

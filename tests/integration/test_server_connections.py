@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.reference_server import eventually
 from tidewire_server import Server
 from tidewire_server.serving.log_throttle import throttle_accept_errors

@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
+from proof.forked_process import Forked
 from support.faulty_proxy import FaultyProxy
-from support.fork_server import Forked
 from support.free_port import free_port
 from support.readme_loop import ReadmeLoop
 from support.reference_server import JSON, STREAM, Fold, Peer, data, eventually, logged, serving

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from typer.testing import CliRunner
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from tidewire import AsyncClient, Client
 from tidewire.commands.cli import app
 from tidewire.errors import NotATidewireServerError, TransportError

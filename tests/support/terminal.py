@@ -8,7 +8,7 @@ import struct
 import termios
 import threading
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 IMPORTS = ("tidewire.commands.cli", "tidewire_conformance.cli", "tidewire_server.process.configuration")

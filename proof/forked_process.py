@@ -1,7 +1,6 @@
-"""Fork server for commands: each command runs in a child forked from a process with all imports done.
+"""Launcher of processes for the proof and the tests: each runs in a child forked from a process with all imports done.
 
-A new interpreter needs a second or more for the imports of each command. The fork server imports the modules only once.
-Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
+A new interpreter needs a second or more for its imports. The fork server imports the modules only once. Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
 the fork server in tests of the start or the end of the interpreter.
 """
 
@@ -23,6 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
+ROOT = Path(__file__).parents[1]
+MODULE_FOLDERS = [str(ROOT), str(ROOT / "tests")]
+"""Folders of the modules `proof.…` and `support.…`."""
 _MESSAGE = 200_000
 """Maximum size in bytes of a request to the fork server."""
 
@@ -50,7 +52,7 @@ class Forked:
             streams: Descriptors of the command's stdout and stderr, which this object then closes. Default: two pipes
                 that end in `self.stdout` and `self.stderr`.
         """
-        self._fork = _fork_server(imports)
+        self._fork = _fork_server(os.getpid(), imports)
         reads, writes = zip(*(os.pipe() for _ in range(2)), strict=True)
         if streams is not None:
             for each in writes:
@@ -120,7 +122,8 @@ class Forked:
 
 
 @functools.cache
-def _fork_server(modules: tuple[str, ...]) -> Any:
+def _fork_server(_pid: int, modules: tuple[str, ...]) -> Any:
+    """Start a fork server. A forked child of this process has another id, and so does not share the server's socket."""
     our_socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-P", __file__, str(child_socket.fileno()), *modules]
     process = subprocess.Popen(command, pass_fds=[child_socket.fileno()], stdout=subprocess.DEVNULL)
@@ -181,8 +184,10 @@ def _exit_code_of_module(module: str) -> int:
 
 
 def _serve(number: int, modules: list[str]) -> None:
+    sys.path[:0] = MODULE_FOLDERS
     for module in modules:
         importlib.import_module(module)
+    del sys.path[: len(MODULE_FOLDERS)]
     gc.freeze()
     requests = socket.socket(fileno=number)
     while True:
