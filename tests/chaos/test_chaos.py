@@ -391,15 +391,16 @@ def run_campaign(network, store, count, seed, scale, folder, authority):
     if network == "tls":
         scheme, verify = "https", ssl.create_default_context()
         authority.configure_trust(verify)
-        settings["certificate"] = str(folder / "certificate.pem")
-        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
-            settings["certificate"]
-        )
+        certificate = str(folder / "certificate.pem")
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+        settings["uvicorn"] = {"ssl_certfile": certificate}
     if store == "memory":
         settings["log"] = "memory"
     observed = Observed()
     with ExitStack() as stack:
-        server = stack.enter_context(Killed(folder, program="support.campaign_server", **settings))
+        server = stack.enter_context(
+            Killed(folder, function="support.campaign_server:campaign_server", **settings)
+        )
         upstream = ("127.0.0.1", server.port)
         if network in {"gateway", "buffering"}:
             weights = WEIGHTS if network == "gateway" else {"buffer": 1}
@@ -523,7 +524,7 @@ def test_a_continued_text_is_the_same_as_without_kills_at_random_tokens(tmp_path
     print(f"CHAOS_SEED={SEED}")
     draw, updates = random.Random(SEED), []
     with (
-        Killed(tmp_path, program="support.campaign_server", on_restart="continue") as server,
+        Killed(tmp_path, function="support.campaign_server:campaign_server", on_restart="continue") as server,
         Client(server.url, retry=RetryPolicy(max_delay=0.1)) as client,
     ):
         greedy, sampled = [client.run("generate", members) for members in (GREEDY, SAMPLED)]
