@@ -2,9 +2,8 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
+from signal import SIGTERM
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ from scenarios.transcripts.notation import Remark, read
 from scenarios.transcripts.player import CUES, Player
 from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
 from scenarios.transcripts.stage import WHOLE_RUN_CHECKS, Scene, playing
-from support.reference_server import eventually
+from support import serve_command
+from support.foreign_programs import address
 from support.spec_document import SPEC, extract
 
 EVERY = "every transcript: "
@@ -80,13 +80,13 @@ def test_scenes_and_cues_refer_to_existing_transcripts_and_remarks():
 
 def test_a_server_process_with_script_follows_a_transcript(tmp_path):
     (tmp_path / "mine.py").write_text("from tidewire_server import Server\nserver = Server()\n")
-    command = [sys.executable, "-m", "tidewire_server", "mine.py:server", "--script", "--merge-window", "0"]
-    command += ["--port", "0", "--port-file", "port"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
-        try:
-            eventually((tmp_path / "port").exists, within=20)
-            with Player(("127.0.0.1", int((tmp_path / "port").read_text()))) as player:
-                player.play(TRANSCRIPTS["plain-stream"].text)
-        finally:
-            process.terminate()
-    assert process.returncode == 0
+    with (
+        serve_command.served(tmp_path, "mine.py:server", "--script", "--merge-window", "0") as (
+            process,
+            peer,
+        ),
+        Player(address(peer.url)) as player,
+    ):
+        player.play(TRANSCRIPTS["plain-stream"].text)
+        process.send_signal(SIGTERM)
+        assert process.wait() == 0
