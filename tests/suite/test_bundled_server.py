@@ -47,6 +47,7 @@ def test_the_checks_that_do_not_wait_pass(url):
     assert_passes(url, *waiting, seconds=90)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(START_SECONDS + 100)
 def test_the_checks_of_logprobs_pass_ten_times(url):
     assert_passes(url, "--only", "logprobs", "--repeat", "10", seconds=90)
