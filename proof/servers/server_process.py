@@ -120,7 +120,7 @@ def _serve(
     from proof.servers import table_engine
     from proof.servers.fault_proxy import FaultProxy
     from proof.servers.faults import FAULTY_SERVERS
-    from proof.servers.raw_proxy import serve_proxy
+    from proof.servers.raw_proxy import RawProxy
     from tidewire_server import Server, Stream
     from tidewire_server.generation import generate_endpoint
     from tidewire_server.http.routes import TidewireApp
@@ -183,9 +183,10 @@ def _serve(
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, lambda: loop.create_task(_expire(server, folder)))
         port = int(url.rpartition(":")[2])
-        serve_proxy(second, port)
+        RawProxy(second, port).__enter__()
         if is_behind_a_proxy:
-            serve_proxy(listener, port, head=hooks.raw_head or bytes, http_1_0=hooks.speaks_http_1_0)
+            head = hooks.raw_head or bytes
+            RawProxy(listener, port, head=head, http_1_0=hooks.speaks_http_1_0).__enter__()
         report_started()
 
     is_behind_a_proxy = hooks.raw_head or hooks.speaks_http_1_0

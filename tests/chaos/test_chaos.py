@@ -38,7 +38,7 @@ import pytest
 import trustme
 
 from support.client_timing import with_timing
-from support.faulty_network import FaultyNetwork
+from support.faulty_network import random_faults
 from support.faulty_proxy import WEIGHTS, FaultyProxy
 from support.killable_server import Killed
 from support.received_updates import Run
@@ -53,6 +53,7 @@ from tidewire.errors import (
 )
 from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest
+from tidewire_conformance.wire.fault_proxy import FaultProxy
 
 QUICK_SEED = 20_260
 QUICK_JOBS = 56
@@ -409,7 +410,7 @@ def run_campaign(network, store, count, seed, scale, folder, authority):
         if network == "gateway":
             [gateway] = proxies
         else:
-            proxies.append(stack.enter_context(FaultyNetwork(upstream, seed)))
+            proxies.append(stack.enter_context(FaultProxy(upstream, random_faults(seed))))
             upstream = proxies[-1].address
         options = {
             "retry": scale.retry,
