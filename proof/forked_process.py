@@ -29,6 +29,10 @@ _MESSAGE = 200_000
 """Maximum size in bytes of a request to the fork server."""
 
 
+KEPT_SOCKETS: set[str] = set()
+"""Names, as in `/proc/self/fd`, of the sockets that this process keeps open to its fork servers."""
+
+
 class Forked:
     """A running command, with an interface similar to `subprocess.Popen`."""
 
@@ -128,6 +132,7 @@ def _fork_server(_pid: int, modules: tuple[str, ...]) -> Any:
     command = [sys.executable, "-P", __file__, str(child_socket.fileno()), *modules]
     process = subprocess.Popen(command, pass_fds=[child_socket.fileno()], stdout=subprocess.DEVNULL)
     child_socket.close()
+    KEPT_SOCKETS.add(f"socket:[{os.fstat(our_socket.fileno()).st_ino}]")
     lock = threading.Lock()
 
     def end() -> None:

@@ -31,9 +31,6 @@ FINAL = {"talk": sentence(12), "hesitate": "".join(f"{word} " for word in senten
 def url():
     # No merging: each append is a separate event.
     with served(retry=0.002, merge_window=0) as url:
-        # Start the fork server outside of the tests, because it keeps a socket.
-        with Forked("json.tool", "--help", imports=IMPORTS) as first:
-            first.communicate()
         yield url
 
 

@@ -101,12 +101,13 @@ class TcpProxy(ABC):
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(0)  # `drain` then waits until all bytes are sent.
         number, self.connections = self.connections, self.connections + 1
         task = asyncio.ensure_future(self.serve(number, reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         # A task that is cancelled before its first step runs no code of `serve`, not even the code that closes.
-        task.add_done_callback(lambda _: writer.close())
+        task.add_done_callback(lambda _: close(writer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,7 @@ class FaultProxy(TcpProxy):
             server_reader, server_writer = await asyncio.open_connection(*self.upstream)
         except OSError:
             return  # The server cannot be reached.
+        server_writer.transport.set_write_buffer_limits(0)
         finders = {
             of: _CutFinder(fault) if isinstance(fault, Cut) and fault.of == of else None
             for of in ("request", "response")
@@ -184,14 +186,13 @@ class FaultProxy(TcpProxy):
             pass  # The client or the server has closed its connection.
         finally:
             await end_directions(directions)
-            server_writer.close()
+            close(server_writer)
 
 
 async def forward(
     reader: StreamReader, writer: StreamWriter, finder: "_CutFinder | None" = None, slow: Slow | None = None
 ) -> None:
     """Forward bytes until the end of the reader, or up to the position of a cut."""
-    writer.transport.set_write_buffer_limits(0)  # `drain` then waits until all bytes are sent.
     sent = 0
     while data := await reader.read(READ):
         passed = data if finder is None else finder.split(data)
@@ -206,6 +207,14 @@ async def forward(
         if finder is not None and finder.found:
             return
         sent += len(data)
+
+
+def close(writer: StreamWriter) -> None:
+    """Close a connection. Bytes that the peer has not read are lost, because to send them could take forever."""
+    if writer.transport.get_write_buffer_size():
+        writer.transport.abort()
+    else:
+        writer.close()
 
 
 async def end_directions(directions: list[asyncio.Task[None]]) -> None:
