@@ -25,6 +25,21 @@ from typing import IO, Any, Self
 ROOT = Path(__file__).parents[1]
 MODULE_FOLDERS = [str(ROOT), str(ROOT / "tests")]
 """Folders of the modules `proof.…` and `support.…`."""
+IMPORTS = (
+    "anyio._backends._asyncio",
+    "httpcore",
+    "tidewire.blocking.blocking_jobs",
+    "tidewire.commands.cli",
+    "tidewire.http.fast_body_reader",
+    "tidewire.sync",
+    "tidewire_conformance.cli",
+    "tidewire_server.process.cli",
+    "tidewire_server.process.configuration",
+    "tidewire_server.script_endpoint",
+    "tidewire_server.serving.serve",
+    "uvicorn",
+)
+"""Modules that most commands import."""
 _MESSAGE = 200_000
 """Maximum size in bytes of a request to the fork server."""
 
@@ -42,7 +57,7 @@ class Forked:
         *arguments: str,
         cwd: str | os.PathLike[str] = ".",
         env: Mapping[str, str] | None = None,
-        imports: tuple[str, ...] = (),
+        imports: tuple[str, ...] = IMPORTS,
         streams: tuple[int, int] | None = None,
     ) -> None:
         """Start the command.
@@ -189,10 +204,9 @@ def _exit_code_of_module(module: str) -> int:
 
 
 def _serve(number: int, modules: list[str]) -> None:
-    sys.path[:0] = MODULE_FOLDERS
+    sys.path += MODULE_FOLDERS
     for module in modules:
         importlib.import_module(module)
-    del sys.path[: len(MODULE_FOLDERS)]
     gc.freeze()
     requests = socket.socket(fileno=number)
     while True:

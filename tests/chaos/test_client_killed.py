@@ -22,7 +22,6 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 
 JOBS = {"talk": {"words": 12}, "hesitate": {"words": 6}}
 TESTS = Path(__file__).parent.parent
-IMPORTS = ("anyio._backends._asyncio", "httpcore", "tidewire.blocking.blocking_jobs", "tidewire.http.fast_body_reader", "tidewire.sync")  # fmt: skip
 CHILD_LIMIT = 60.0
 FINAL = {"talk": sentence(12), "hesitate": "".join(f"{word} " for word in sentence(6).split())}
 
@@ -55,7 +54,7 @@ def killed(url: str, path: Path, updates: int, *, stored: bool) -> bool:
     another thread of the test runner held at the time of the fork.
     """
     arguments = (url, str(path), str(updates), "after" if stored else "before")
-    with Forked("support.killed_reader", *arguments, cwd=TESTS, imports=IMPORTS) as child:
+    with Forked("support.killed_reader", *arguments, cwd=TESTS) as child:
         _, errors = child.communicate(timeout=CHILD_LIMIT)
     assert child.returncode in {0, -signal.SIGKILL}, errors
     return child.returncode != 0

@@ -49,7 +49,6 @@ MAX_WORDS = 300
 """Length of the longest text. It needs about three times the shutdown timeout."""
 GENERATION = {"prompt": "def f", "max_tokens": 60, "seed": 5}
 MAP_BATCH = 7
-MAP_IMPORTS = ("anyio._backends._asyncio", "httpcore", "tidewire.blocking.blocking_jobs", "tidewire.http.fast_body_reader", "tidewire.sync")  # fmt: skip
 
 sizes = pytest.mark.parametrize(
     ("jobs", "seed"),
@@ -229,7 +228,7 @@ def test_a_map_with_a_resume_file_survives_kills_of_its_program(jobs, seed, tmp_
     with Killed(tmp_path, function="support.campaign_server:campaign_server", **settings) as server:
         arguments = (server.url, str(inputs), str(tmp_path / "run.jsonl"), str(results))
         while True:
-            with Forked("support.resumed_map", *arguments, cwd=TESTS, imports=MAP_IMPORTS) as program:
+            with Forked("support.resumed_map", *arguments, cwd=TESTS) as program:
                 try:
                     code = program.wait(draw.uniform(0.05, 0.3) if kills < 20 else 300)
                 except subprocess.TimeoutExpired:

@@ -454,7 +454,6 @@ def mounted(folder: Path, seconds: int, log: str = "memory") -> Iterator[tuple[F
         *("site_of_story:site", "--port", str(port), "--timeout-graceful-shutdown", str(seconds)),
         cwd=folder,
         env=os.environ | {"LOG": log},
-        imports=("uvicorn", "tidewire_server.serving"),
     )
     try:
         with Peer(f"http://127.0.0.1:{port}/ai") as peer:

@@ -16,7 +16,6 @@ def run(folder: Path, *arguments: str, **environment: str) -> Forked:
         *arguments,
         cwd=folder,
         env=os.environ | environment,
-        imports=("tidewire_server.process.cli", "tidewire_server.serving"),
     )
 
 

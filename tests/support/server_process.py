@@ -10,7 +10,7 @@ from signal import SIGKILL, SIGTERM, Signals
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from proof.forked_process import Forked
+from proof.forked_process import IMPORTS, Forked
 from support.free_port import free_port
 
 START_LIMIT = 30.0
@@ -20,6 +20,9 @@ TESTS = Path(__file__).parent.parent
 
 class ServerProcess:
     """A server that runs in a forked process within a `with` block."""
+
+    imports = IMPORTS
+    """Modules that are imported before the server starts."""
 
     def __init__(self, folder: Path, function: str, **settings: Any) -> None:
         """Configure the server.
@@ -33,6 +36,8 @@ class ServerProcess:
         self.function = function
         self.settings = settings
         self.port: int = free_port()
+        if function.startswith("support.campaign_server"):
+            self.imports = (*IMPORTS, "support.campaign_server")  # It loads a model.
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: Forked | None = None
 
@@ -71,7 +76,7 @@ class ServerProcess:
             "support.serve_program",
             *(self.function, str(self.port), str(self._port_file), json.dumps(self.settings | settings)),
             cwd=TESTS,
-            imports=(self.function.partition(":")[0], "tidewire_server.serving.serve"),
+            imports=self.imports,
             streams=(os.open(os.devnull, os.O_WRONLY), errors),
         )
         return self._process
