@@ -16,11 +16,6 @@ pytestmark = pytest.mark.anyio
 STREAMS = 3 * STREAMS_PER_POOL
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture
 def url():
     server = Server(**QUICK, default_concurrency_limit=None, max_share=1.0)
