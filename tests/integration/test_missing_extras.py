@@ -147,7 +147,7 @@ def test_python_dash_m_names_the_missing_extra(run_without, hidden, module, miss
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
-@pytest.mark.parametrize("hidden", ENGINE[:2])
+@pytest.mark.parametrize("hidden", [ENGINE[0], pytest.param(ENGINE[1], marks=pytest.mark.slow)])
 def test_serve_names_a_missing_engine_package(run_without, hidden):
     done = run_without([hidden], *SCRIPT, "serve")
     line = f"tidewire serve: {hidden} is not installed; install it with: {install_command('engine')}\n"
