@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 
 from proof.servers.faults import FaultyServer
-from proof.servers.server_process import ALICE, BOB, ORIGIN, ForkServer, expiry_of, replica_of, restart_of
+from proof.servers.server_process import ALICE, BOB, ORIGIN, expiry_of, replica_of, restart_of, running_server
 from tidewire_conformance import registry
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.verdict import Outcome
@@ -84,8 +84,8 @@ def _why(verdict) -> str:
     )
 
 
-def judge(fork_server: ForkServer, server: FaultyServer, *, whole: bool = False) -> Report:
+def judge(server: FaultyServer, *, whole: bool = False) -> Report:
     """Start a faulty server, and run the checks that must notice its fault. With `whole`, run the whole suite instead."""
     chosen = registry.checks() if whole or server.is_benign else checks_for(server)
-    with fork_server.running(server.name) as url:
+    with running_server(server.name) as url:
         return run_checks(url, chosen, WHOLE_BUDGET if server.is_benign else BUDGET)

@@ -16,7 +16,7 @@ from proof import client_kill_matrix, server_kill_matrix
 from proof.servers import faults
 from proof.servers.faults import FAULTY_SERVERS
 from proof.servers.judge_server import findings, findings_by_check, is_noticed, leading_check, run_checks
-from proof.servers.server_process import ForkServer
+from proof.servers.server_process import running_server
 from tidewire_conformance import registry, specification
 from tidewire_conformance.judging.verdict import Outcome
 
@@ -53,18 +53,12 @@ CLIENTS = {
 """Faulty client → the area that the case covers."""
 
 
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as fork_server:
-        yield fork_server
-
-
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_faulty_server_fails_only_for_the_expected_reason(fork_server, name):
+def test_a_faulty_server_fails_only_for_the_expected_reason(name):
     server = FAULTY_SERVERS[name]
     area = server.check.partition(".")[0]
     chosen = [each for each in registry.checks() if each.is_named_by([area, *server.also_run])]
-    with fork_server.running(name) as url:
+    with running_server(name) as url:
         report = run_checks(url, chosen)
     assert is_noticed(server, report)
     assert leading_check(report) == server.check
@@ -73,8 +67,8 @@ def test_a_faulty_server_fails_only_for_the_expected_reason(fork_server, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENIGN)
-def test_a_benign_variant_passes(fork_server, name):
-    with fork_server.running(name) as url:
+def test_a_benign_variant_passes(name):
+    with running_server(name) as url:
         chosen = [each for each in registry.checks() if each.is_named_by(BENIGN_AREAS)]
         assert findings(run_checks(url, chosen)) == []
 
@@ -86,20 +80,20 @@ def test_a_faulty_client_fails_only_for_the_expected_reason(name):
     assert row.red
 
 
-def verdict_on(fork_server, name, check):
+def verdict_on(name, check):
     """The verdict of one check on a faulty server."""
-    with fork_server.running(name) as url:
+    with running_server(name) as url:
         (verdict,) = run_checks(url, [each for each in registry.checks() if each.name == check]).run.verdicts
     return verdict
 
 
-def test_a_batch_with_one_item_instead_of_several_fails(fork_server):
-    verdict = verdict_on(fork_server, "submit_body_ignored", "batch.items_end_independently")
+def test_a_batch_with_one_item_instead_of_several_fails():
+    verdict = verdict_on("submit_body_ignored", "batch.items_end_independently")
     assert verdict.outcome is Outcome.FAIL, verdict.note
 
 
-def test_a_wrong_digest_is_reported_as_received_not_as_expected(fork_server):
-    verdict = verdict_on(fork_server, "wrong_digest", "state.diffs_reconstruct_the_value")
+def test_a_wrong_digest_is_reported_as_received_not_as_expected():
+    verdict = verdict_on("wrong_digest", "state.diffs_reconstruct_the_value")
     (finding,) = [each for each in verdict.broken if each.requirement == "TW-DIF-055"]
     assert "the digest is 0123456789abcdef" in finding.got
     assert "0123456789abcdef" not in finding.expected
