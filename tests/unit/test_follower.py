@@ -9,7 +9,7 @@ import pytest
 
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import Document, document
+from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
 from tidewire.protocol.document.document import View
 from tidewire.protocol.follower import (
@@ -442,27 +442,6 @@ def test_done_event_advances_the_cursor_and_sets_the_status(started):
     assert advance.done.status == "succeeded"
     assert started.follower.document.value("/status") == "succeeded"
     assert started.follower.document.value("/usage") == {"tokens": 3}
-
-
-def test_a_job_with_many_members_is_followed_to_its_end(reader, monkeypatch):
-    # As if all objects had more members.
-    monkeypatch.setattr(document, "MAX_COPIED", 0)
-    reader.snapshot("1-1", state({"text": "Hel"}), columns=[f"{TEXT}/text"])
-    for seq, diff in enumerate(
-        (
-            [["s", f"{TEXT}/n", 1], ["s", "/items/0/stable", {"/text": 0}]],
-            [["s", "/items/0/stable/~1text", 2]],
-            "lo",
-            [["s", "/items/0/more", {}], ["d", f"{TEXT}/n"]],
-            [["s", "/items/0/status", "succeeded"]],
-        ),
-        2,
-    ):
-        assert isinstance(reader.diff(f"1-{seq}", diff), Advance)
-    assert reader.diff("1-7", [["s", f"{TEXT}/text", "No"]]).cause is Cause.RESYNC
-    assert reader.follower.document.value(TEXT) == {"text": "Hello"}
-    item = {"status": "succeeded", "value": {"text": "Hello"}, "stable": {"/text": 2}, "more": {}}
-    assert reader.follower.document.value("/items") == [item]
 
 
 def test_done_event_carries_the_error_of_the_job(started):

@@ -51,8 +51,9 @@ from tidewire.protocol.diff import DiffError, UnknownOpError
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import IntegrityError, digest, verify
 from tidewire.protocol.document.document import TextChange, View
+from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES, cost, room_for_more
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, holds
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, materialize
 from tidewire.protocol.event_continuity import Continuity, continuity_of_change, continuity_of_snapshot
 from tidewire.protocol.follower_outcomes import (
     Applied,
@@ -466,7 +467,7 @@ class Follower:
             visible = True
         elif before is not None:
             old, new = _values(before), _values(document)
-            visible = len(old) != len(new) or not all(map(holds, old, new))
+            visible = len(old) != len(new) or not all(map(_same, old, new))
         else:
             # While the job is queued, the items have initial values, which are not the output of a function.
             visible = document.value("/status") != "queued" and any(
@@ -588,3 +589,7 @@ def _values(document: Document) -> list[Any]:
     """Return the values of all items without copying them. The values are nodes of the document's tree."""
     items = document.view().node(("items",))
     return [item.get("value") for item in (items if type(items) is list else items.items_at(LATEST))]
+
+
+def _same(old: Any, new: Any) -> bool:
+    return same(materialize(old, LATEST), materialize(new, LATEST))

@@ -57,12 +57,12 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
+from tidewire.protocol.document.digests import digest
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit
 from tidewire.protocol.document.json_values import is_text as is_unicode
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer.append_retries import AppendRetries, append
 from tidewire_server.log_writer.commit_schedule import GroupCommit
-from tidewire_server.log_writer.ended_items import LONG_ARRAY, EndedItems
 from tidewire_server.log_writer.event_encoding import append_op, shape, to_json
 from tidewire_server.log_writer.op_splitting import MAX_ESCAPED_BYTES, split_in_document, split_text
 from tidewire_server.log_writer.text_check_schedule import (
@@ -142,7 +142,6 @@ class LogWriter:
         "_committing",
         "_document",
         "_ended",
-        "_ended_items",
         "_envelope",
         "_head",
         "_joinable",
@@ -254,7 +253,6 @@ class LogWriter:
         because a reader would not see that the item was running [TW-OVR-018]."""
         self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path; see `text_check_schedule`."""
-        self._ended_items = EndedItems()
         self.backlog = 0
         """Total size of the closed events that wait for a commit, in bytes."""
 
@@ -391,7 +389,7 @@ class LogWriter:
         if self._state is not _ROWS or kinds is None or len(members) != len(kinds):
             return False
         try:
-            row = admit_all(members, self._column_depth)
+            row = [admit(member, self._column_depth) for member in members]
         except ValueError:
             return False
         for member, text in zip(row, kinds, strict=True):
@@ -517,10 +515,7 @@ class LogWriter:
             if self._last_has_start:
                 self._end_joining()
                 self._last_has_start = False
-            encoded = self._change(ops, None, ends=False, joins=joins)
-            if type(value) is list and len(value) >= LONG_ARRAY and encoded is not None:
-                start = len(f'[["s","{pointer}/value",')
-                self._ended_items.add(self._document, index, encoded[start : encoded.rindex(b',["s","') - 1])
+            self._change(ops, None, ends=False, joins=joins)
             self._signal(urgent=not joins)
 
     def start(self, ops: list[Op], *, joins: bool = False) -> None:
@@ -669,7 +664,7 @@ class LogWriter:
             if type(x) is str:
                 self._texts.setdefault(path, []).append(x)
             else:
-                self._document.append_encoded(path, x)
+                self._document.append(path, _parsed(x))
                 self._arrays.setdefault(path, []).extend(x)
                 self._grew(sum(map(len, x)) + len(x))
         return True
@@ -717,7 +712,7 @@ class LogWriter:
                 if pieces := texts[self._sole]:
                     text = "".join(pieces)
                     encoded = orjson.dumps(text)
-                    self._document.apply(text)
+                    self._document.append(self._columns[0], text)
                     self._grew(len(encoded))
                     self._log_text(encoded, texts)
             else:
@@ -726,7 +721,9 @@ class LogWriter:
             rows, self._row_members = self._row_members, []
             ops, self._row_ops = self._row_ops, []
             if rows:
-                (self._document.grow if state is _ROWS else self._document.grow_encoded)(rows)
+                if state is _ENCODED:
+                    rows = [[row[0], *map(orjson.loads, row[1:])] for row in rows]
+                self._document.grow(rows)
                 self._grew(sum(map(len, ops)))
                 self._log_ops(ops, self._text_columns)
         elif state is _STARTED:
@@ -1024,7 +1021,8 @@ class LogWriter:
         async with self._committing:
             self.waits_until = None
             last = self._block(self._loop.time())
-            found = await self._ended_items.digest(self._document, in_thread=large)
+            items = self._document.node("/items")
+            found = await asyncio.to_thread(digest, items) if large else digest(items)
             record = make_record(found, self.pending_checks() if self._unchecked.changes else [])
             assert record.done is not None  # noqa: S101 - `make_record` sets it
             if last is None:

@@ -3,10 +3,10 @@
 from itertools import islice
 from typing import Any
 
-from tidewire.protocol.document.apply_ops import ARRAYS, OBJECTS, TEXTS, Tokens, find, members_of, place
+from tidewire.protocol.document.apply_ops import ARRAYS, TEXTS, Tokens, find, place
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.json_pointer import PointerError, parse
-from tidewire.protocol.document.versioned_text_and_arrays import EncodedArray, Rope, materialize
+from tidewire.protocol.document.versioned_text_and_arrays import Rope, materialize
 from tidewire.protocol.strict_json import JsonValue
 
 
@@ -36,19 +36,16 @@ class View:
         while pending and count <= limit:
             node = pending.pop()
             count += 1
-            if type(node) in OBJECTS:
+            if type(node) is dict:
                 length = len(node)
-            elif type(node) is EncodedArray:
-                count += sum(text.count(b",") + 1 for text in node.texts[: node.length_at(self._version)])
-                continue
             elif type(node) in ARRAYS:
                 length = len(node) if type(node) is list else node.length_at(self._version)
             else:
                 continue
             if count + len(pending) + length > limit:
                 return True
-            if type(node) in OBJECTS:
-                pending.extend(members_of(node).values())
+            if type(node) is dict:
+                pending.extend(node.values())
             else:
                 pending.extend(islice(node if type(node) is list else node.items, length))
         return count > limit
@@ -65,8 +62,6 @@ class View:
         node = self.node(parse(pointer))
         if type(node) not in ARRAYS:
             return []
-        if type(node) is EncodedArray:
-            return node.items_from(start, self._version)
         items = node if type(node) is list else node.items
         return [materialize(one, self._version) for one in items[start : self.length(pointer)]]
 
