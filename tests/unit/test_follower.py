@@ -13,6 +13,7 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
 from tidewire.protocol.document.document import View
 from tidewire.protocol.follower import (
+    MAX_EVENT_OPS,
     MAX_RESYNCS,
     RESYNC_HEALED,
     Advance,
@@ -154,6 +155,17 @@ def test_diff_that_makes_the_state_invalid_is_not_applied_and_causes_a_resync(st
     outcome = started.diff("1-2", [["s", "/usage/n", 1], op])
     assert (type(outcome), outcome.cause) == (Reconnect, Cause.RESYNC)
     assert started.follower.document.value() == state("Hel")
+
+
+def test_diff_of_more_ops_than_allowed_causes_a_resync(started):
+    op = ["s", "/usage/n", 1]
+    assert isinstance(started.diff("1-2", [op] * MAX_EVENT_OPS), Advance)
+    for diff in ([op] * (MAX_EVENT_OPS + 1), {"ops": [op] * (MAX_EVENT_OPS + 1)}):
+        outcome = started.diff("1-3", diff)
+        assert (type(outcome), outcome.cause) == (Reconnect, Cause.RESYNC)
+        assert outcome.why == "diff 1-3 has 10001 ops, but a diff has at most 10000"
+        started.connect()
+        started.hello()
 
 
 # ---- size limit of the state ---------------------------------------------------------------------------------------

@@ -97,6 +97,9 @@ ends the stream with an error."""
 RESYNC_HEALED = 256
 """Number of events after which the count of resyncs is reset to zero. The events must be applied in a row, without a
 resync between them."""
+MAX_EVENT_OPS = 10_000
+"""Maximum number of ops of a diff. An op can take time in proportion to the length of its array, so this limit bounds the
+time for one diff."""
 SILENT_HEARTBEATS = 2.5
 """Duration of silence after which a connection counts as lost, as a multiple of the heartbeat interval."""
 HELLO_TIMEOUT = 10.0
@@ -326,7 +329,9 @@ class Follower:
             diff = strict_json.loads(event.data)
         except strict_json.StrictJsonError as error:
             raise _Broken(f"diff {event.id}: {error}") from None
-        on = diff.get("on") if type(diff) is dict else None
+        on, ops = (diff.get("on"), diff.get("ops")) if type(diff) is dict else (None, diff)
+        if type(ops) is list and len(ops) > MAX_EVENT_OPS:
+            raise _Broken(f"diff {event.id} has {len(ops)} ops, but a diff has at most {MAX_EVENT_OPS}")
         if on is not None and (type(on) is not int or not 0 <= on < cursor.seq):
             raise _Broken(f"diff {event.id}: on is {on!r}")
         continuity = continuity_of_change(self.cursor, cursor, on=on)

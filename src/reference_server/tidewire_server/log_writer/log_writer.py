@@ -147,12 +147,14 @@ class LogWriter:
         "_joinable",
         "_joined",
         "_joined_bytes",
+        "_joined_ops",
         "_last_has_start",
         "_lock",
         "_log",
         "_loop",
         "_max_budget",
         "_max_event_bytes",
+        "_max_event_ops",
         "_max_state_bytes",
         "_max_unreserved_bytes",
         "_merge",
@@ -218,6 +220,7 @@ class LogWriter:
 
         self._merge = settings.merge_window > 0
         self._max_event_bytes = settings.max_event_bytes - _FRAMING
+        self._max_event_ops = settings.max_event_ops
         self._max_state_bytes = settings.max_state_bytes
         self._max_unreserved_bytes = settings.max_state_bytes - reserve
         """Maximum size of the state after a change that does not end an item, in bytes."""
@@ -248,6 +251,8 @@ class LogWriter:
         the event at once, because appending them one by one would copy the event for each change."""
         self._joined_bytes = 0
         """Size of this event with the ops that have joined it, in bytes."""
+        self._joined_ops = 0
+        """Number of ops of this event with those that have joined it."""
         self._last_has_start = False
         """Whether the last closed event contains the start of an item. The result of an item does not join this event,
         because a reader would not see that the item was running [TW-OVR-018]."""
@@ -388,6 +393,8 @@ class LogWriter:
         kinds = self._column_is_text
         if self._state is not _ROWS or kinds is None or len(members) != len(kinds):
             return False
+        if len(self._row_ops) >= self._max_event_ops:
+            return False
         try:
             row = [admit(member, self._column_depth) for member in members]
         except ValueError:
@@ -438,7 +445,7 @@ class LogWriter:
             self._check_not_ended()
             ops = [b'["r",%b,%b]' % (orjson.dumps(row[0]), b",".join(row[1:])) for row in rows]
             size = sum(map(len, ops)) + len(ops)
-            if not self._takes_encoded_rows(rows) or not self._open(_ENCODED, size):
+            if not self._takes_encoded_rows(rows) or not self._open(_ENCODED, size, len(rows)):
                 for row in rows:
                     self._row([row[0], *map(orjson.loads, row[1:])])
             else:
@@ -536,6 +543,7 @@ class LogWriter:
             if (
                 self._state_bytes + len(encoded) > self._max_state_bytes
                 or len(encoded) > self._max_event_bytes
+                or len(ops) > self._max_event_ops
             ):
                 self._change(ops, None, ends=True, joins=joins)
             else:
@@ -591,15 +599,16 @@ class LogWriter:
 
     # ---- the open event ----------------------------------------------------------------------------------------
 
-    def _open(self, state: OpenEvent, size: int) -> bool:
-        """Make sure that an event of the given kind is open and can grow by `size` bytes.
+    def _open(self, state: OpenEvent, size: int, ops: int) -> bool:
+        """Make sure that an event of the given kind is open and can grow by `size` bytes and by a number of ops.
 
-        Return False if `size` exceeds the maximum size of an event.
+        Return False if this exceeds the limits of an event.
         """
-        if self._state is not state or size > self._budget:
+        held = len(self._texts) + len(self._arrays) + len(self._row_ops)
+        if self._state is not state or size > self._budget or held + ops > self._max_event_ops:
             self._close()
             budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
-            if not self._merge or size > budget:
+            if not self._merge or size > budget or ops > self._max_event_ops:
                 return False
             self._state, self._budget = state, budget
         return True
@@ -607,7 +616,7 @@ class LogWriter:
     def _append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
         encoded = [to_json(x) for _, x in additions]
         size = sum(map(len, encoded))
-        if size > self._max_event_bytes // 2:
+        if size > self._max_event_bytes // 2 or len(additions) > self._max_event_ops:
             self._append_in_parts(additions)
         elif not self._add(additions, encoded, size):
             self._close()
@@ -631,7 +640,7 @@ class LogWriter:
             text.
         """
         size += sum(MAX_ESCAPED_BYTES * len(path) + _AROUND_OP for path, _ in additions)
-        if not self._open(_APPENDS, size):
+        if not self._open(_APPENDS, size, len(additions)):
             return False
         for path, x in additions:
             if type(x) is str and path not in self._texts and not self.is_text(path):
@@ -654,7 +663,7 @@ class LogWriter:
         for path, x in additions:
             size += MAX_ESCAPED_BYTES * len(path) + _AROUND_OP
             size += MAX_ESCAPED_BYTES * len(x) if type(x) is str else sum(map(len, x)) + len(x)
-        if size > self._max_event_bytes // 2 or not self._open(_APPENDS, size):
+        if size > self._max_event_bytes // 2 or not self._open(_APPENDS, size, len(additions)):
             return False
         for path, x in additions:
             if not (self.is_text(path) if type(x) is str else is_array(self._document, path)):
@@ -678,7 +687,7 @@ class LogWriter:
                     self._append([(path, x if type(x) is str and self.is_text(path) else [x])])
             return
         self._look_at_columns()
-        if self._open(_ROWS, len(encoded) + 1) and self.append_row(members):
+        if self._open(_ROWS, len(encoded) + 1, 1) and self.append_row(members):
             return
         self._close()
         self._apply([op], len(encoded))
@@ -783,6 +792,12 @@ class LogWriter:
         if self._state is not _STARTED:
             self._close()
         encoded = to_json(ops)
+        if len(ops) > self._max_event_ops:
+            self._close()
+            last = (len(ops) - 1) // self._max_event_ops * self._max_event_ops
+            for start in range(0, last, self._max_event_ops):
+                self._change(ops[start : start + self._max_event_ops], None, ends=ends)
+            return self._change(ops[last:], check_below, ends=ends)
         if len(encoded) > self._max_event_bytes:
             self._close()
             *others, last = ops
@@ -822,19 +837,22 @@ class LogWriter:
         checks = self._checks(due) if due else []
         if check_below is not None:
             checks += self.pending_checks(check_below)
-        self._close_change(encoded, checks, joins=joins and not checks)
+        self._close_change(encoded, checks, len(ops), joins=joins and not checks)
         self._grew(len(encoded))
 
-    def _close_change(self, encoded: bytes, checks: list[JsonValue], *, joins: bool) -> None:
+    def _close_change(self, encoded: bytes, checks: list[JsonValue], ops: int, *, joins: bool) -> None:
         closed = self._closed
         is_joinable = joins and 0 < self._joinable == len(closed)
+        is_joinable = is_joinable and self._joined_ops + ops <= self._max_event_ops
         if is_joinable and self._joined_bytes + len(encoded) <= _MAX_JOINED_BYTES:
             self._joined.append(encoded[1:-1])
             self._joined_bytes += len(encoded)
+            self._joined_ops += ops
         else:
             self._end_joining()
             closed.append(shape(encoded, checks))
             self._joinable, self._joined_bytes = (len(closed), len(encoded)) if joins else (0, 0)
+            self._joined_ops = ops
 
     def _end_joining(self) -> None:
         if self._joined:
