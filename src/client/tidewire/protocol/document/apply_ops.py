@@ -93,11 +93,12 @@ class Tree:
     Attributes:
         top: List whose only element is the root. It makes the root an element of a container like all other nodes.
         version: The current version. Texts and arrays that grow record it with their previous length.
+        growing: Cache of the texts and arrays that have grown, by pointer. Every op that does not append clears the cache.
         touched: Paths that the current diff has changed. An op on an element of an array can shift all later elements, so
             the path is then that of the array.
     """
 
-    __slots__ = ("_columns", "_growing", "_grown", "_keeps_values", "_own", "top", "touched", "version")
+    __slots__ = ("_columns", "_grown", "_keeps_values", "_own", "growing", "top", "touched", "version")
 
     def __init__(self, value: JsonValue, columns: Sequence[str], *, keep_values: bool) -> None:
         """Create a tree from a value. `Document` describes the arguments.
@@ -110,8 +111,7 @@ class Tree:
         self.top: list[Any] = [self._admit(value, 0)]
         self.version = 1
         self.touched: list[Tokens] = []
-        self._growing: dict[str, Rope | RopeArray] = {}
-        """Cache of the texts and arrays that have grown, by pointer. Every op that does not append clears the cache."""
+        self.growing: dict[str, Rope | RopeArray] = {}
         self._grown: list[Rope | RopeArray] = []
         """The texts and arrays that the current diff has appended to."""
         self._own: dict[int, Any] = {}
@@ -141,7 +141,7 @@ class Tree:
         self.top = top
         for node in self._grown:
             node.cut(node.length_at(version))
-        self._growing.clear()
+        self.growing.clear()
 
     def growable(self, pointer: str) -> Any:
         """Return the text or array at a pointer as a node with the method `extend`.
@@ -150,7 +150,7 @@ class Tree:
             DiffError: There is neither a text nor an array at the pointer.
             PointerError: The pointer is malformed.
         """
-        known = self._growing.get(pointer)
+        known = self.growing.get(pointer)
         if known is not None:
             return known
         container, key = place(self.top, parse(pointer))
@@ -164,7 +164,7 @@ class Tree:
             node = container[key] = RopeArray(node.copy())
         elif not isinstance(node, Rope | RopeArray):
             raise DiffError(f"cannot append to {describe(node)}, only to a text or an array")
-        self._growing[pointer] = node
+        self.growing[pointer] = node
         return node
 
     # ---- ops -----------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Tree:
                 key = array_index(token)
                 if depth < len(tokens) and key >= len(container):
                     raise DiffError(f"index {key} is out of range in an array of {len(container)}")
-        self._growing.clear()
+        self.growing.clear()
         self.touched.append(tokens[:-1] if type(container) is list else tokens)
         return container, key
 

@@ -147,7 +147,7 @@ class Document:
                 check_stable_prefix(before, View(tree.top, LATEST), tree.touched)
             verify(self, shape.check)
         except BaseException:
-            tree.reset(top, before._version)
+            tree.reset(top, before.version)
             raise
         self._last = _Applied(before, tree.touched)
 
@@ -166,7 +166,7 @@ class Document:
         """
         tree = self._tree
         try:
-            target = tree.growable(pointer)
+            target: Any = tree.growing.get(pointer) or tree.growable(pointer)
         except PointerError as error:
             raise DiffError(str(error)) from None
         if type(addition) is not (str if type(target) is Rope else list):
@@ -286,11 +286,11 @@ class Document:
             pointer = self.columns[index]
             old, new = before.node(tokens), now.node(tokens)
             if isinstance(new, Rope) and old is new:
-                change = TextChange(pointer, 0, new.text_since(new.length_at(before._version)))
+                change = TextChange(pointer, 0, new.text_since(new.length_at(before.version)))
             elif isinstance(old, Rope) and isinstance(new, Rope):
                 # The new rope was created when the old rope was truncated, so the ropes share their first pieces. These
                 # pieces need not be compared. The old rope may also have grown before it was truncated.
-                length = old.length_at(before._version)
+                length = old.length_at(before.version)
                 shared = min(old.shared_with(new), length)
                 was = old.text_since(shared)[: length - shared]
                 change = TextChange.between(pointer, was, new.text_since(shared))
