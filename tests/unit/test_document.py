@@ -56,8 +56,8 @@ def test_trusted_appends_and_rows_mix_with_diffs():
 @pytest.mark.parametrize(
     ("pointer", "addition", "message"),
     [
-        ("/t", [1], "cannot append an array to a text"),
-        ("/n", "x", "cannot append a text to an array"),
+        ("/t", [1], "only a string can be appended to a text, not an array"),
+        ("/n", "x", "only an array can be appended to an array, not a text"),
         ("/o", "x", "cannot append to an object"),
         ("/q", "x", "no member 'q'"),
         ("t", "x", "must be empty or begin with"),

@@ -794,10 +794,10 @@ class LogWriter:
         encoded = to_json(ops)
         if len(ops) > self._max_event_ops:
             self._close()
-            last = (len(ops) - 1) // self._max_event_ops * self._max_event_ops
-            for start in range(0, last, self._max_event_ops):
-                self._change(ops[start : start + self._max_event_ops], None, ends=ends)
-            return self._change(ops[last:], check_below, ends=ends)
+            chunks = [ops[at : at + self._max_event_ops] for at in range(0, len(ops), self._max_event_ops)]
+            for chunk in chunks[:-1]:
+                self._change(chunk, None, ends=ends)
+            return self._change(chunks[-1], check_below, ends=ends)
         if len(encoded) > self._max_event_bytes:
             self._close()
             *others, last = ops

@@ -87,6 +87,12 @@ def find(top: list[Any], tokens: Tokens, version: int = LATEST) -> Any:
     return container[key]
 
 
+def wrong_addition(target: object, x: object) -> DiffError:
+    """Return the error for an append of `x`, which does not have the type of the text or array `target`."""
+    expected = "a string" if type(target) in TEXTS else "an array"
+    return DiffError(f"only {expected} can be appended to {describe(target)}, not {describe(x)}")
+
+
 class Tree:
     """A JSON value that ops change. `Document` describes how it is used.
 
@@ -209,12 +215,12 @@ class Tree:
         """Validate the string or the elements to append to a text or an array, and return them."""
         if type(target) is Rope:
             if type(x) is not str:
-                raise DiffError(f"only a string can be appended to a text, not {describe(x)}")
+                raise wrong_addition(target, x)
             if not is_text(x):
                 raise DiffError("the string to append holds a lone surrogate")
             return x
         if type(x) is not list:
-            raise DiffError(f"only an array can be appended to an array, not {describe(x)}")
+            raise wrong_addition(target, x)
         return self._admit(x, pointer.count("/"))
 
     def _grow(self, pointer: str, target: Any, addition: Any) -> None:
