@@ -230,7 +230,7 @@ class Follower:
             if event.type == "snapshot":
                 cursor, snapshot, size = self._logged_id(event), _snapshot_in(event), cost(event.data)
                 # Free the event's data before the document is created, because both can be as large as `max_state_bytes`.
-                event = event._replace(data="")
+                event, data = event._replace(data=""), ""
                 return self._snapshot(event, snapshot, cursor, size, fresh_id=fresh_id)
             if event.type in messages.LOGGED:
                 cursor = self._logged_id(event)
