@@ -59,9 +59,10 @@ class Writer:
 
     def random_step(self) -> None:
         random, document = self.random, self.document
-        kind = random.random()
+        # Most changes are appends and rows, so that several of them are consecutive.
+        kind = random.choice([random.uniform(0, 0.5)] * 4 + [random.uniform(0.5, 1)])
         value = document.value()
-        if random.random() < 0.25:
+        if random.random() < 0.1:
             self.random_item_step(value["items"][0])
             return
         texts = ["/text", *(f"/list/{at}/t" for at in range(len(value["list"])))]
@@ -99,11 +100,12 @@ def merged(
     frames: list[bytes], after: int, columns=COLUMNS, limit: int = 2**20
 ) -> list[tuple[int, int, object]]:
     """Return the id, base and data of each merged event."""
-    merging = EventMerger(Cursor(1, after), columns, limit)
-    merging.add(b"".join(frames))
+    merger = EventMerger(Cursor(1, after), columns, max_bytes=limit, max_ops=1000)
+    for frame in frames:
+        merger.add(frame.removesuffix(b"\n\n"))
     found = []
     base = after
-    for frame in merging.frames(2**30)[0].split(b"\n\n")[:-1]:
+    for frame in merger.frames().split(b"\n\n")[:-1]:
         head, _, content = frame.partition(b"\ndata:")
         seq, content = int(head.split(b"-")[1]), orjson.loads(content)
         on = content.get("on", seq - 1) if type(content) is dict else seq - 1
@@ -113,10 +115,10 @@ def merged(
     return found
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(100))
 def test_merged_events_lead_to_the_states_of_the_logged_events(seed):
     writer = Writer(seed)
-    for _ in range(writer.random.randrange(2, 40)):
+    for _ in range(writer.random.randrange(2, 60)):
         writer.random_step()
     after = writer.random.randrange(len(writer.frames))
     reader = Document(writer.states[after], COLUMNS)
@@ -128,22 +130,6 @@ def test_merged_events_lead_to_the_states_of_the_logged_events(seed):
             if is_text(reader, text):
                 assert text in [check[0] for check in checks_of(content)]
     assert events[-1][0] == len(writer.frames) + 1
-
-
-@pytest.mark.parametrize("limit", [1024, 4096])
-def test_merged_event_is_within_the_size_limit_and_covers_several_events(limit):
-    writer = Writer(limit)
-    while len(writer.frames) < 400:
-        writer.random_step()
-    events = merged(writer.frames, 1, limit=limit)
-    single = {frame.partition(b"\ndata:")[2].rstrip(b"\n") for frame in writer.frames}
-    encoded = [orjson.dumps(content) for *_, content in events]
-    assert all(len(content) <= limit for content in encoded if content not in single)
-    assert len(events) < 200
-    reader = Document(START, COLUMNS)
-    for *_, content in events:
-        reader.apply(content)
-    assert canonical_text(reader.value()) == canonical_text(writer.document.value())
 
 
 def checked_texts(frames: list[bytes]) -> set[str]:
