@@ -42,10 +42,6 @@ class StoreError(Exception):
     """
 
 
-_new: Final = tuple.__new__
-"""Creates named tuples faster than their constructors, which are Python code."""
-
-
 class StateAt(NamedTuple):
     """State of a job after one event has been applied, together with the id of that event."""
 
@@ -71,13 +67,13 @@ class Block(NamedTuple):
     def last(self) -> Cursor:
         """Id of the last event in the block."""
         epoch, seq = self.state.cursor
-        return _new(Cursor, (epoch, seq + self.done))
+        return Cursor(epoch, seq + self.done)
 
     @property
     def first(self) -> Cursor:
         """Id of the first event in the block."""
         epoch, seq = self.state.cursor
-        return _new(Cursor, (epoch, seq + self.done - len(self.frames) + 1))
+        return Cursor(epoch, seq + self.done - len(self.frames) + 1)
 
 
 MAX_EPOCHS: Final = 100
@@ -106,7 +102,7 @@ class Extent(NamedTuple):
         event.
         """
         if len(self.starts) == 1:  # Return early, because almost every log has a single epoch.
-            return _new(Cursor, (self.starts[0].epoch, seq))
+            return Cursor(self.starts[0].epoch, seq)
         found = bisect_right(self.starts, seq, key=attrgetter("seq"))
         return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
 

@@ -222,7 +222,7 @@ class SqliteLog(Subscribers):
             self._saved = plan.record
         if plan.ended is not None and self._on_end is not None:
             self._on_end(self, written.kept_bytes)
-        self.wake(block)
+        self.deliver(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
