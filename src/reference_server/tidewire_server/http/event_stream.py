@@ -34,7 +34,6 @@ from tidewire_server.errors import ProblemError
 from tidewire_server.http.log_replay import CHUNK_BYTES, LogReplay, Part
 from tidewire_server.http.replay_plan import ReplayPlan
 from tidewire_server.http.shared_response import slices
-from tidewire_server.http.token_expiry import TokenExpiry
 from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender, GoneError, StalledError
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
@@ -43,6 +42,14 @@ from tidewire_server.store.interfaces import Block, JobRecord, LogReader, StoreE
 
 _MAX_UNSENT_BYTES: Final = 16 * 1024
 """Size of the events that are collected before they are sent together. They are also sent if there are no more events."""
+
+_CLOCK_CHECK_SECONDS: Final = 4.0
+"""Maximum number of seconds after which a stream notices that the wall clock was set past the expiry of its token."""
+
+_GOAWAY_SECONDS: Final = 5.0
+"""Maximum number of seconds in which a reader must accept `goaway` after its token has expired. Otherwise the server aborts
+the connection. Together with the previous constant, it must be less than the 10 seconds of TW-BRW-016.
+"""
 
 HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -62,6 +69,52 @@ _CANCELLED_SECONDS: Final = 2.0
 """Number of seconds that a stream stays open after the ASGI server has cancelled it, if the log is in memory. In this time,
 the application that contains this one should call `close`, which fails the job, so that the reader receives `done`.
 """
+
+
+class TokenExpiry:
+    """Timer that ends a stream when its token has expired [TW-BRW-016], even if the reader accepts no data.
+
+    The token expires at a time of the wall clock, which may be set while the stream is open. The event loop has a monotonic
+    clock, so the timer checks the token every few seconds.
+    """
+
+    __slots__ = ("_abort", "_leave", "_loop", "_patience", "_seconds_left", "_timer")
+
+    def __init__(
+        self,
+        seconds_left: Callable[[], float],
+        leave: Callable[[], None],
+        abort: Callable[[], None],
+        stall_timeout: float,
+    ) -> None:
+        """Start the timer.
+
+        Args:
+            seconds_left: Function that returns the number of seconds until the token expires.
+            leave: Function that is called when the token has expired. It sends `goaway`.
+            abort: Function that is called when the reader has not accepted `goaway` in time. It aborts the connection.
+            stall_timeout: Number of seconds after which a reader that accepts no data is cut off anyway.
+        """
+        self._seconds_left = seconds_left
+        self._leave = leave
+        self._abort = abort
+        self._patience = min(_GOAWAY_SECONDS, stall_timeout)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._check()
+
+    def _check(self) -> None:
+        left = self._seconds_left()
+        if left > 0:
+            self._timer = self._loop.call_later(min(left, _CLOCK_CHECK_SECONDS), self._check)
+        else:
+            self._leave()
+            self._timer = self._loop.call_later(self._patience, self._abort)
+
+    def cancel(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class EventStream:
