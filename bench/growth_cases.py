@@ -34,9 +34,10 @@ from tidewire_server.jobs.queue_positions import QueuePositions
 from tidewire_server.log_writer.op_splitting import split_op
 from tidewire_server.log_writer.snapshot_events import snapshot_frame
 from tidewire_server.log_writer.stream import writer_of
-from tidewire_server.store.interfaces import Block, JobRecord, QueueEntry, Retention, StateAt
+from tidewire_server.store.interfaces import Block, QueueEntry, StateAt
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.memory_store import MemoryLog
+from tidewire_server.store.records import JobRecord, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 Call = Callable[[], object]

@@ -28,7 +28,7 @@ from tidewire_server.jobs.job_resource import job_members, timestamp
 from tidewire_server.jobs.job_service import Submitted
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import JobRecord
+from tidewire_server.store.records import JobRecord
 
 _PAGE = 50
 _MAX_PAGE = 1000

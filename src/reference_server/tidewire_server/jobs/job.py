@@ -60,7 +60,8 @@ from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.value_errors import said_of_value
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Log, QueueEntry
+from tidewire_server.store.interfaces import HeadMovedError, Log, QueueEntry
+from tidewire_server.store.records import JobRecord
 
 _log = logging.getLogger(__name__)
 

@@ -48,16 +48,8 @@ from tidewire_server.log_writer.snapshot_events import epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import CALLER, may_use
 from tidewire_server.settings import Settings, share_of
-from tidewire_server.store.interfaces import (
-    JobRecord,
-    Key,
-    Log,
-    LogReader,
-    QueueEntry,
-    Store,
-    StoreError,
-    Tombstone,
-)
+from tidewire_server.store.interfaces import Log, LogReader, QueueEntry, Store, StoreError
+from tidewire_server.store.records import JobRecord, Key, Tombstone
 
 _log = logging.getLogger(__name__)
 

@@ -20,22 +20,17 @@ from tidewire_server.store.interfaces import (
     SECRET_BYTES,
     Block,
     Durability,
-    Extent,
     HeadMovedError,
     Interrupted,
-    JobRecord,
     Jobs,
-    Key,
-    KeyUse,
     LogChunk,
     LogReader,
     Queue,
-    Retention,
     StateAt,
-    Tombstone,
     next_starts,
 )
 from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, Retention, Tombstone
 from tidewire_server.store.subscribers import Subscribers
 
 CHECKPOINTS = 8
