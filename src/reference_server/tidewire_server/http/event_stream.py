@@ -25,11 +25,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final, Literal
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
-from tidewire.protocol import messages
-from tidewire.protocol.messages import Goaway, Ping, ephemeral_frame
+from tidewire.protocol.messages import PROTOCOL, Goaway, Hello, Ping, ephemeral_frame
 from tidewire_server.errors import ProblemError
 from tidewire_server.http.log_replay import CHUNK_BYTES, LogReplay, Part
 from tidewire_server.http.replay_plan import ReplayPlan
@@ -313,18 +311,14 @@ class EventStream:
     async def _serve(self) -> None:
         # Let a job that was just submitted start first. If it ends at once, its whole stream is sent in one write.
         await asyncio.sleep(0)
-        extent = self._log.extent()
-        # Encode this event without the model `Hello`, which would take five times as long on each connection.
-        hello = orjson.dumps(
-            {
-                "protocol": messages.PROTOCOL,
-                "job": self._record.id,
-                "events": self._events_url,
-                "head": str(extent.head),
-                "heartbeat_ms": round(self._settings.heartbeat * 1000),
-            }
+        hello = Hello(
+            protocol=PROTOCOL,
+            job=self._record.id,
+            events=self._events_url,
+            head=str(self._log.extent().head),
+            heartbeat_ms=round(self._settings.heartbeat * 1000),
         )
-        self._unsent = b"retry:%d\nevent:hello\ndata:%b\n\n" % (self._jittered(self._settings.retry), hello)
+        self._unsent = ephemeral_frame("hello", hello, retry_ms=self._jittered(self._settings.retry))
         replay = self._replay
         wake = self._wake
         source = replay.events() if self._interval is None else replay.snapshots(self._interval, wake.set)

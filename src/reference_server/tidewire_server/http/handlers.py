@@ -88,7 +88,7 @@ class Handlers:
             return SharedResponse(job, 201, _submit_headers(submitted, root), self._settings.stall_timeout)
         # Acquire the stream slot first. If that failed after the job was submitted, the job would run despite the
         # error.
-        release_slot = service.acquire_slot(principal)
+        release_slot = service.readers.acquire_slot(principal)
         try:
             submitted = await service.submit(principal, endpoint, body, key)
             log = await service.log(submitted.record)
@@ -213,7 +213,7 @@ class Handlers:
         plan = plan_replay(cursor, log.extent())
         if plan == NOTHING:
             return Response(status_code=204, headers=_NO_STORE)
-        release_slot = self._lifespan.service.acquire_slot(principal_of(request))
+        release_slot = self._lifespan.service.readers.acquire_slot(principal_of(request))
         events_url = f"{root_of(request)}/jobs/{record.id}/events"
         return EventStream(
             self._lifespan.service,

@@ -9,7 +9,6 @@ from starlette.types import Message, Receive
 
 from tidewire.protocol.resources import API_ROOT
 from tidewire_server.errors import ProblemError, refuse, request_timeout
-from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 
 
 def header_lines(request: Request, name: bytes) -> list[str]:
@@ -114,16 +113,10 @@ async def read_body(
             f"the content coding {coding[:40]!r} is not supported; send the body uncompressed",
         )
     body, more = bytearray(), True
-    connection: UvicornConnection = request.scope["tidewire.http.response"]
-    deadline: float | None = None
+    deadline = asyncio.get_running_loop().time() + within
     while more:
         try:
-            # Nearly every body arrives together with the head of its request. In that case, avoid the cost of a timer.
-            if connection.body_received():
-                message = await request.receive()
-            else:
-                deadline = deadline or asyncio.get_running_loop().time() + within
-                message = await _received(request.receive, deadline)
+            message = await _received(request.receive, deadline)
         except TimeoutError:
             received = f"{len(body)} bytes of {declared or 'a body of unknown length'}"
             raise ProblemError(

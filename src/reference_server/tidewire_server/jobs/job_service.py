@@ -426,19 +426,6 @@ class JobService:
             await job.finished.wait()
         return job
 
-    # ---- readers -----------------------------------------------------------------------------------------------
-
-    def acquire_slot(self, principal: str) -> Callable[[], None]:
-        """Acquire a stream slot for a principal. This method must be called before the response starts.
-
-        Returns:
-            A function that releases the slot.
-
-        Raises:
-            ProblemError: The principal has too many open streams.
-        """
-        return self.readers.acquire_slot(principal)
-
     # ---- callbacks --------------------------------------------------------------------------------------------
 
     def _on_start(self, entry: QueueEntry) -> Job | None:

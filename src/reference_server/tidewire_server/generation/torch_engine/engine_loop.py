@@ -37,7 +37,6 @@ from tidewire_server.generation.torch_engine.models.load_checkpoint import Check
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
 from tidewire_server.generation.torch_engine.running_request import OutputText, RunningRequest
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
-from tidewire_server.generation.torch_engine.step_failures import failure_message
 from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
 from tidewire_server.generation.torch_engine.step_runner import Runner, StepResult
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
@@ -336,7 +335,7 @@ class TorchEngine:
         for part in step.halves():
             self._run(part)
         if len(step.requests) == 1:
-            text = failure_message(failure, step, self._scheduler.slots)
+            text = _failure_message(failure, step, self._scheduler.slots)
             self._finish([(job, EngineError(text)) for job in step.requests])
 
     def _complete(
@@ -373,3 +372,24 @@ class TorchEngine:
                     if (isinstance(delta, EngineError) or delta.finish_reason is not None) and job.slot >= 0:
                         self._scheduler.finish(job, failed=isinstance(delta, EngineError))
             deliver(results)
+
+
+def _failure_message(error: Exception, step: StepPlan[RunningRequest], slots: int) -> str:
+    """Return the error message for a request that failed in a separate step. It contains no details of the error.
+
+    Args:
+        error: Exception that the step raised.
+        step: The step. It has one request.
+        slots: Maximum number of requests that run at the same time.
+    """
+    name = type(error).__name__
+    # On a CPU, torch raises a RuntimeError.
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+    if not is_memory:
+        return f"the engine failed in a step of this request ({name}); see the server's log for details"
+    tokens = sum(part.end - part.start for part in step.prefill)
+    work = f"{tokens} token{'' if tokens == 1 else 's'} of the prompt" if tokens else "the next token"
+    return (
+        f"the engine's memory does not suffice for {work} of this request ({name}); shorten the prompt, or start the "
+        f"server with fewer slots (now {slots}) or a shorter context"
+    )

@@ -8,7 +8,7 @@ names the missing member if uvicorn has removed one.
 module             | uses
 -------------------+------------------------------------------------------------------------------------------------
 uvicorn_protocol   | `HttpToolsProtocol` as a base class: its parser callbacks, `pipeline`, `cycle`, `flow`
-uvicorn_internals  | `RequestResponseCycle` behind an ASGI `send`: `transport`, `flow`, `more_body`, `chunked_encoding`
+uvicorn_internals  | `RequestResponseCycle` behind an ASGI `send`: `transport`, `flow`, `chunked_encoding`
 slow_reader_sender | no private members, because it uses `uvicorn_internals`
 
 The alternative would be to write an HTTP protocol on top of httptools. It was not chosen because its code would be
