@@ -28,7 +28,7 @@ from tidewire_server.jobs.job_service import JobService
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
-from tidewire_server.serving.exposure_check import ExposedServerError
+from tidewire_server.serving.listener import ExposedServerError
 from tidewire_server.serving.log_format import set_up_logging
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings

@@ -29,11 +29,10 @@ from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
 from tidewire_server.serving.daemon_threads import DaemonThreads
-from tidewire_server.serving.exposure_check import check_exposure
-from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
-from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
+from tidewire_server.serving.descriptors import max_connections_within_fd_limit, throttle_accept_errors
+from tidewire_server.serving.listener import bind_unix, check_exposure, is_unix, removed_at_exit
+from tidewire_server.serving.log_format import LogThrottle
 from tidewire_server.serving.port_file import port_file as prepare_port_file
-from tidewire_server.serving.unix_socket import bind_unix, is_unix, removed_at_exit
 from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
 from tidewire_server.store.interfaces import StoreError
 

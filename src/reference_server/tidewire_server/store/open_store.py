@@ -4,7 +4,7 @@ from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Store
 from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.records import Retention
-from tidewire_server.store_urls import file_of
+from tidewire_server.user_paths import file_of
 
 
 def memory_of(settings: Settings) -> Store:

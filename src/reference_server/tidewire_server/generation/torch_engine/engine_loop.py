@@ -15,6 +15,7 @@ from typing import Self
 
 import torch
 
+from tidewire_server.generation.checkpoint_folder import bytes_text
 from tidewire_server.generation.engine import (
     Delta,
     EngineCapabilities,
@@ -26,7 +27,6 @@ from tidewire_server.generation.engine import (
     check_members,
 )
 from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.model_folder import bytes_text
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.cache_sizing import allocate_cache
@@ -284,7 +284,7 @@ class TorchEngine:
         """Execute steps until the engine is closed or fails. Then end all requests with an error."""
         try:
             self._execute_steps()
-        except Exception as error:
+        except BaseException as error:  # also a panic of a library in Rust
             logger.exception("the engine failed; restart the server")
             self._reason = (
                 f"the engine failed ({type(error).__name__}); see the server's log, and restart the server"
