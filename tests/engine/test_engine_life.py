@@ -23,7 +23,6 @@ from tidewire_server.generation.engine import (
 )
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.device_execution import Execution
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
@@ -228,12 +227,11 @@ async def test_request_whose_slot_cannot_be_cleared_gets_its_error_and_ends_the_
     await assert_failed(engine, waiting)
 
 
-@pytest.mark.parametrize("early_launch", [False, True])
 async def test_exception_outside_of_a_step_ends_the_engine_and_all_of_its_requests(
-    start: Start, random_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, early_launch: bool
+    start: Start, random_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ):
     checkpoint, gate = gated(random_checkpoint, is_open=False)
-    engine = start(checkpoint, slots=2, execution=Execution(early_launch=early_launch))
+    engine = start(checkpoint, slots=2)
 
     def fail(*_: object) -> None:
         raise RuntimeError("the device is lost")

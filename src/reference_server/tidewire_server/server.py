@@ -389,7 +389,7 @@ class _Serving:
 
     @property
     def started(self) -> bool:
-        return self.app is not None and self.app.started
+        return self.app is not None and self.app.lifespan.started
 
     def check_not_running(self) -> None:
         if self.started:
