@@ -74,7 +74,8 @@ from tidewire_server.log_writer.text_check_schedule import (
     take_below,
 )
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Block, HeadMovedError, JobRecord, Log, StateAt
+from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt
+from tidewire_server.store.records import JobRecord
 
 _log = logging.getLogger(__name__)
 
