@@ -89,11 +89,12 @@ def trees(*commits: str) -> Iterator[dict[str, Path]]:
                 git("worktree", "add", "--quiet", "--detach", str(found[commit]), commit)
             yield found
         finally:
-            # Ignore Ctrl-C here: an interrupted removal would leave a worktree registered in the repository.
+            # Ignore Ctrl-C here: an interrupted removal would leave a worktree registered in the repository. The second
+            # `--force` removes a worktree whose creation was interrupted, which git has locked.
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)
             for path in found.values():
                 if path != REPOSITORY:
-                    git("worktree", "remove", "--force", str(path), check=False)
+                    git("worktree", "remove", "--force", "--force", str(path), check=False)
             signal.signal(signal.SIGINT, before)
 
 

@@ -186,6 +186,7 @@ _default_server(configure({"model": sys.argv[1], "device": "cpu"}, None))
 '''
 
 
+@pytest.mark.slow
 def test_the_logged_duration_of_loading_contains_the_import_of_torch(folder: Path):
     ended = subprocess.run(
         [sys.executable, "-c", SLOW_IMPORT, str(folder)],

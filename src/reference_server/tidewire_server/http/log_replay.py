@@ -30,9 +30,6 @@ from tidewire_server.store.interfaces import LogChunk, LogReader
 CHUNK_BYTES: Final = 32 * 1024
 """Maximum size of the events that are read from the log at a time. A single event may be larger."""
 
-_MAX_MERGED_OPS: Final = 1000
-"""Maximum number of ops of a merged diff."""
-
 _SMALL_STATE_BYTES: Final = 64 * 1024
 """Size of a backlog up to which it is never replaced by a snapshot."""
 
@@ -142,8 +139,10 @@ class LogReplay:
         # Merging needs the columns of the cursor's epoch. They are unknown if the log has a later epoch.
         if chunk is None or not chunk.frames or extent.head.epoch != cursor.epoch:
             return chunk
-        limit, events = self._service.settings.max_event_bytes, chunk.last.seq - cursor.seq
-        merger = EventMerger(cursor, extent.columns, max_bytes=limit, max_ops=_MAX_MERGED_OPS)
+        settings, events = self._service.settings, chunk.last.seq - cursor.seq
+        merger = EventMerger(
+            cursor, extent.columns, max_bytes=settings.max_event_bytes, max_ops=settings.max_event_ops
+        )
         for event in chunk.frames.split(b"\n\n")[:-1]:
             merger.add(event)
         frames = merger.frames()
