@@ -575,6 +575,7 @@ RETENTION: Final = Retention(
     tombstone_ttl=1e6,
     idempotency_ttl=1e6,
     max_retained_jobs=10**9,
+    max_retained_bytes=HUGE,
     max_tombstones=10**9,
     max_log_bytes=HUGE,
 )
