@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from proof.kill_matrix import run_matrix
-from proof.servers.expected_side_failures import EXPECTED_SIDE_FAILURES, UNDETECTABLE, is_expected
+from proof.servers.expected_side_failures import UNDETECTABLE
 from proof.servers.faults import FAULTY_SERVERS, FaultyServer
-from proof.servers.judge_server import findings_by_check, is_noticed, judge, leading_check
+from proof.servers.judge_server import findings_by_check, is_expected, is_noticed, judge, leading_check
 from tidewire_conformance import registry, specification
 
 HEAD = """# Faulty servers: the proof of the checks
@@ -143,8 +143,9 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
         "|---|---|",
     )
     yield from (
-        f"| {_cell(FAULTY_SERVERS[name].description)} | {_cell(why)} |"
-        for name, (why, *_) in EXPECTED_SIDE_FAILURES.items()
+        f"| {_cell(server.description)} | {_cell('; '.join(server.also_fails))} |"
+        for server in faulty
+        if server.also_fails
     )
     yield from ("", "## Benign variants", "", "| server | |", "|---|---|")
     yield from (f"| {_cell(server.description)} | {_mark(found.get(server.name))} |" for server in benign)

@@ -30,6 +30,7 @@ SETTINGS = {
     "cancel_timeout": 0.1,
     "shutdown_timeout": 0.1,
     "max_event_bytes": 64 * KIB,
+    "max_event_ops": 100,
     "max_state_bytes": 3 * MIB,
     "max_log_bytes": 256 * KIB,
     "max_body_bytes": MIB,

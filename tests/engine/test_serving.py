@@ -211,7 +211,7 @@ def test_the_line_while_a_model_loads_names_the_model(
         shown.append(text)
         yield
 
-    monkeypatch.setattr("tidewire_server.process.transient_line.transient_line", line)
+    monkeypatch.setattr("tidewire_server.process.banner.transient_line", line)
     _default_server(configure({"device": "cpu"} | ({} if is_default else {"model": str(folder)}), None))
     name = "the default model" if is_default else f"the model {folder.name}"
     assert re.fullmatch(rf"loading {name} \([\d.]+ [kM]B\) …", shown[0])

@@ -254,6 +254,11 @@ def test_the_command_writes_a_module_that_runs_jobs(url, tmp_path, monkeypatch):
         assert [one.x for one in typed.submit_batch("point", [gpu.PointInput(x=1)]).results()] == [1]
         assert [one.x for one in typed.map("point", map(gpu.PointInput, ()))] == []
         assert [one.x for one in typed.map("point", (gpu.PointInput(x=x) for x in range(3)))] == [0, 1, 2]
+        resumed = tmp_path / "points.jsonl"
+        for _ in range(2):
+            points = [gpu.PointInput(x=4), gpu.PointInput(x=5)]
+            assert [one.x for one in typed.map("point", points, resume_file=resumed)] == [4, 5]
+        assert resumed.read_text().count('"line":"submit"') == 1
 
 
 @pytest.mark.anyio

@@ -16,7 +16,7 @@ import pytest
 from proof.forked_process import Forked
 from support.reference_server import eventually
 from tidewire_server import Server
-from tidewire_server.serving.log_throttle import throttle_accept_errors
+from tidewire_server.serving.descriptors import throttle_accept_errors
 
 BOUND = 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from os import PathLike
 from typing import Any, Final, Literal, overload
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -124,16 +125,16 @@ class TypedClient:
         return self.client.submit_batch(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared)
 
     @overload
-    def map(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[DoubleValue]: ...
+    def map(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Iterator[DoubleValue]: ...
 
     @overload
-    def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[PointValue]: ...
+    def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Iterator[PointValue]: ...
 
     @overload
-    def map(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[TalkValue]: ...
+    def map(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Iterator[TalkValue]: ...
 
-    def map(self, endpoint: str, inputs: Any, /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Any:
-        return self.client.map(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared)
+    def map(self, endpoint: str, inputs: Any, /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Any:
+        return self.client.map(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared, resume_file=resume_file)
 
 
 class TypedAsyncClient:
@@ -179,13 +180,13 @@ class TypedAsyncClient:
         return await self.client.submit_batch(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared)
 
     @overload
-    def map(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[DoubleValue]: ...
+    def map(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> AsyncMap[DoubleValue]: ...
 
     @overload
-    def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[PointValue]: ...
+    def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> AsyncMap[PointValue]: ...
 
     @overload
-    def map(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[TalkValue]: ...
+    def map(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> AsyncMap[TalkValue]: ...
 
-    def map(self, endpoint: str, inputs: Any, /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Any:
-        return self.client.map(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared)
+    def map(self, endpoint: str, inputs: Any, /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Any:
+        return self.client.map(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared, resume_file=resume_file)

@@ -97,8 +97,9 @@ def test_only_the_transport_imports_the_http_library():
         "tidewire.http.transport",
         "tidewire.http.fast_body_reader",
         "tidewire.http.httpx_fixes",
-        "tidewire.http.send_request",
-        "tidewire.http.single_write",
+        "tidewire.http.proxy_and_tls_checks",
+        "tidewire.http.request_errors",
+        "tidewire.http.urls",
         "tidewire.testing.fake_transport",
     }
     http = ["httpx", "httpx_sse", "httpcore", "h11"]
