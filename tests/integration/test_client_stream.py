@@ -61,11 +61,6 @@ END = done("1-6", FINAL)
 REST = STREAM + hello() + LAST + END
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def by_turn(*turns):
     """Script that answers the n-th stream request with the n-th turn, and later requests with the last turn."""
     seen_requests = []

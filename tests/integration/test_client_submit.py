@@ -25,11 +25,6 @@ from tidewire.errors import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def by_turn(*turns, offers=None):
     """Script that answers POSTs with the turns in order and repeats the last; `GET /v1` returns `offers`."""
     left = list(turns)

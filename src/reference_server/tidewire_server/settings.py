@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from tidewire.protocol.resources import Limits
 from tidewire_server.principals import TokenPrincipals
 from tidewire_server.setting_errors import settings_error
-from tidewire_server.store_urls import file_of
-from tidewire_server.user_paths import user_path
+from tidewire_server.user_paths import file_of, user_path
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -158,6 +157,9 @@ class Settings(BaseModel):
         MIB,
         ge=KIB,
         description="Maximum size of one event, in bytes. Larger diffs are split, but snapshots may be larger.",
+    )
+    max_event_ops: int = Field(
+        10_000, ge=64, le=10_000, description="Maximum number of ops of one diff. Longer diffs are split."
     )
     max_log_bytes: int = Field(
         8 * MIB,

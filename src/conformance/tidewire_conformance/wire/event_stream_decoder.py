@@ -81,6 +81,15 @@ class Block:
         """Members of the JSON object in the data, or an empty object if the data is not a JSON object."""
         return self.json if isinstance(self.json, dict) else {}
 
+    def member(self, name: str, default: Any = None) -> Any:
+        """Return a member of the JSON object in the data, or the default if it is absent."""
+        return self.members.get(name, default)
+
+    @property
+    def snapshot_reason(self) -> str:
+        """Reason of a snapshot, or an empty string for any other event."""
+        return str(self.member("reason", "")) if self.type == "snapshot" else ""
+
     @property
     def is_logged(self) -> bool:
         return self.is_event and self.type in LOGGED_TYPES

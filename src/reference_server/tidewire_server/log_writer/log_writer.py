@@ -57,12 +57,12 @@ from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit_all
+from tidewire.protocol.document.digests import digest
+from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit
 from tidewire.protocol.document.json_values import is_text as is_unicode
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer.append_retries import AppendRetries, append
 from tidewire_server.log_writer.commit_schedule import GroupCommit
-from tidewire_server.log_writer.ended_items import LONG_ARRAY, EndedItems
 from tidewire_server.log_writer.event_encoding import append_op, shape, to_json
 from tidewire_server.log_writer.op_splitting import MAX_ESCAPED_BYTES, split_in_document, split_text
 from tidewire_server.log_writer.text_check_schedule import (
@@ -74,7 +74,8 @@ from tidewire_server.log_writer.text_check_schedule import (
     take_below,
 )
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Block, HeadMovedError, JobRecord, Log, StateAt
+from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt
+from tidewire_server.store.records import JobRecord
 
 _log = logging.getLogger(__name__)
 
@@ -142,18 +143,19 @@ class LogWriter:
         "_committing",
         "_document",
         "_ended",
-        "_ended_items",
         "_envelope",
         "_head",
         "_joinable",
         "_joined",
         "_joined_bytes",
+        "_joined_ops",
         "_last_has_start",
         "_lock",
         "_log",
         "_loop",
         "_max_budget",
         "_max_event_bytes",
+        "_max_event_ops",
         "_max_state_bytes",
         "_max_unreserved_bytes",
         "_merge",
@@ -219,6 +221,7 @@ class LogWriter:
 
         self._merge = settings.merge_window > 0
         self._max_event_bytes = settings.max_event_bytes - _FRAMING
+        self._max_event_ops = settings.max_event_ops
         self._max_state_bytes = settings.max_state_bytes
         self._max_unreserved_bytes = settings.max_state_bytes - reserve
         """Maximum size of the state after a change that does not end an item, in bytes."""
@@ -249,12 +252,13 @@ class LogWriter:
         the event at once, because appending them one by one would copy the event for each change."""
         self._joined_bytes = 0
         """Size of this event with the ops that have joined it, in bytes."""
+        self._joined_ops = 0
+        """Number of ops of this event with those that have joined it."""
         self._last_has_start = False
         """Whether the last closed event contains the start of an item. The result of an item does not join this event,
         because a reader would not see that the item was running [TW-OVR-018]."""
         self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path; see `text_check_schedule`."""
-        self._ended_items = EndedItems()
         self.backlog = 0
         """Total size of the closed events that wait for a commit, in bytes."""
 
@@ -390,8 +394,10 @@ class LogWriter:
         kinds = self._column_is_text
         if self._state is not _ROWS or kinds is None or len(members) != len(kinds):
             return False
+        if len(self._row_ops) >= self._max_event_ops:
+            return False
         try:
-            row = admit_all(members, self._column_depth)
+            row = [admit(member, self._column_depth) for member in members]
         except ValueError:
             return False
         for member, text in zip(row, kinds, strict=True):
@@ -440,7 +446,7 @@ class LogWriter:
             self._check_not_ended()
             ops = [b'["r",%b,%b]' % (orjson.dumps(row[0]), b",".join(row[1:])) for row in rows]
             size = sum(map(len, ops)) + len(ops)
-            if not self._takes_encoded_rows(rows) or not self._open(_ENCODED, size):
+            if not self._takes_encoded_rows(rows) or not self._open(_ENCODED, size, len(rows)):
                 for row in rows:
                     self._row([row[0], *map(orjson.loads, row[1:])])
             else:
@@ -517,10 +523,7 @@ class LogWriter:
             if self._last_has_start:
                 self._end_joining()
                 self._last_has_start = False
-            encoded = self._change(ops, None, ends=False, joins=joins)
-            if type(value) is list and len(value) >= LONG_ARRAY and encoded is not None:
-                start = len(f'[["s","{pointer}/value",')
-                self._ended_items.add(self._document, index, encoded[start : encoded.rindex(b',["s","') - 1])
+            self._change(ops, None, ends=False, joins=joins)
             self._signal(urgent=not joins)
 
     def start(self, ops: list[Op], *, joins: bool = False) -> None:
@@ -541,6 +544,7 @@ class LogWriter:
             if (
                 self._state_bytes + len(encoded) > self._max_state_bytes
                 or len(encoded) > self._max_event_bytes
+                or len(ops) > self._max_event_ops
             ):
                 self._change(ops, None, ends=True, joins=joins)
             else:
@@ -596,15 +600,16 @@ class LogWriter:
 
     # ---- the open event ----------------------------------------------------------------------------------------
 
-    def _open(self, state: OpenEvent, size: int) -> bool:
-        """Make sure that an event of the given kind is open and can grow by `size` bytes.
+    def _open(self, state: OpenEvent, size: int, ops: int) -> bool:
+        """Make sure that an event of the given kind is open and can grow by `size` bytes and by a number of ops.
 
-        Return False if `size` exceeds the maximum size of an event.
+        Return False if this exceeds the limits of an event.
         """
-        if self._state is not state or size > self._budget:
+        held = len(self._texts) + len(self._arrays) + len(self._row_ops)
+        if self._state is not state or size > self._budget or held + ops > self._max_event_ops:
             self._close()
             budget = min(self._max_budget, self._max_unreserved_bytes - self._state_bytes)
-            if not self._merge or size > budget:
+            if not self._merge or size > budget or ops > self._max_event_ops:
                 return False
             self._state, self._budget = state, budget
         return True
@@ -612,7 +617,7 @@ class LogWriter:
     def _append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
         encoded = [to_json(x) for _, x in additions]
         size = sum(map(len, encoded))
-        if size > self._max_event_bytes // 2:
+        if size > self._max_event_bytes // 2 or len(additions) > self._max_event_ops:
             self._append_in_parts(additions)
         elif not self._add(additions, encoded, size):
             self._close()
@@ -636,7 +641,7 @@ class LogWriter:
             text.
         """
         size += sum(MAX_ESCAPED_BYTES * len(path) + _AROUND_OP for path, _ in additions)
-        if not self._open(_APPENDS, size):
+        if not self._open(_APPENDS, size, len(additions)):
             return False
         for path, x in additions:
             if type(x) is str and path not in self._texts and not self.is_text(path):
@@ -659,7 +664,7 @@ class LogWriter:
         for path, x in additions:
             size += MAX_ESCAPED_BYTES * len(path) + _AROUND_OP
             size += MAX_ESCAPED_BYTES * len(x) if type(x) is str else sum(map(len, x)) + len(x)
-        if size > self._max_event_bytes // 2 or not self._open(_APPENDS, size):
+        if size > self._max_event_bytes // 2 or not self._open(_APPENDS, size, len(additions)):
             return False
         for path, x in additions:
             if not (self.is_text(path) if type(x) is str else is_array(self._document, path)):
@@ -669,7 +674,7 @@ class LogWriter:
             if type(x) is str:
                 self._texts.setdefault(path, []).append(x)
             else:
-                self._document.append_encoded(path, x)
+                self._document.append(path, _parsed(x))
                 self._arrays.setdefault(path, []).extend(x)
                 self._grew(sum(map(len, x)) + len(x))
         return True
@@ -683,7 +688,7 @@ class LogWriter:
                     self._append([(path, x if type(x) is str and self.is_text(path) else [x])])
             return
         self._look_at_columns()
-        if self._open(_ROWS, len(encoded) + 1) and self.append_row(members):
+        if self._open(_ROWS, len(encoded) + 1, 1) and self.append_row(members):
             return
         self._close()
         self._apply([op], len(encoded))
@@ -717,7 +722,7 @@ class LogWriter:
                 if pieces := texts[self._sole]:
                     text = "".join(pieces)
                     encoded = orjson.dumps(text)
-                    self._document.apply(text)
+                    self._document.append(self._columns[0], text)
                     self._grew(len(encoded))
                     self._log_text(encoded, texts)
             else:
@@ -726,7 +731,9 @@ class LogWriter:
             rows, self._row_members = self._row_members, []
             ops, self._row_ops = self._row_ops, []
             if rows:
-                (self._document.grow if state is _ROWS else self._document.grow_encoded)(rows)
+                if state is _ENCODED:
+                    rows = [[row[0], *map(orjson.loads, row[1:])] for row in rows]
+                self._document.grow(rows)
                 self._grew(sum(map(len, ops)))
                 self._log_ops(ops, self._text_columns)
         elif state is _STARTED:
@@ -786,6 +793,12 @@ class LogWriter:
         if self._state is not _STARTED:
             self._close()
         encoded = to_json(ops)
+        if len(ops) > self._max_event_ops:
+            self._close()
+            chunks = [ops[at : at + self._max_event_ops] for at in range(0, len(ops), self._max_event_ops)]
+            for chunk in chunks[:-1]:
+                self._change(chunk, None, ends=ends)
+            return self._change(chunks[-1], check_below, ends=ends)
         if len(encoded) > self._max_event_bytes:
             self._close()
             *others, last = ops
@@ -825,19 +838,22 @@ class LogWriter:
         checks = self._checks(due) if due else []
         if check_below is not None:
             checks += self.pending_checks(check_below)
-        self._close_change(encoded, checks, joins=joins and not checks)
+        self._close_change(encoded, checks, len(ops), joins=joins and not checks)
         self._grew(len(encoded))
 
-    def _close_change(self, encoded: bytes, checks: list[JsonValue], *, joins: bool) -> None:
+    def _close_change(self, encoded: bytes, checks: list[JsonValue], ops: int, *, joins: bool) -> None:
         closed = self._closed
         is_joinable = joins and 0 < self._joinable == len(closed)
+        is_joinable = is_joinable and self._joined_ops + ops <= self._max_event_ops
         if is_joinable and self._joined_bytes + len(encoded) <= _MAX_JOINED_BYTES:
             self._joined.append(encoded[1:-1])
             self._joined_bytes += len(encoded)
+            self._joined_ops += ops
         else:
             self._end_joining()
             closed.append(shape(encoded, checks))
             self._joinable, self._joined_bytes = (len(closed), len(encoded)) if joins else (0, 0)
+            self._joined_ops = ops
 
     def _end_joining(self) -> None:
         if self._joined:
@@ -1024,7 +1040,8 @@ class LogWriter:
         async with self._committing:
             self.waits_until = None
             last = self._block(self._loop.time())
-            found = await self._ended_items.digest(self._document, in_thread=large)
+            items = self._document.node("/items")
+            found = await asyncio.to_thread(digest, items) if large else digest(items)
             record = make_record(found, self.pending_checks() if self._unchecked.changes else [])
             assert record.done is not None  # noqa: S101 - `make_record` sets it
             if last is None:

@@ -1,7 +1,10 @@
-"""Adapt the maximum number of connections to the process's limit on open file descriptors."""
+"""File descriptors: adapt the number of connections to the process's limit, and limit the log while there is no free one."""
 
+import asyncio
+import errno
 import logging
-from typing import Final
+import math
+from typing import Any, Final
 
 RESERVED: Final = 100
 """Number of file descriptors that are reserved for the log, the event loop and user functions."""
@@ -54,3 +57,35 @@ def connections_that_fit(connections: int) -> int:
         return connections
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft - RESERVED))
+
+
+_REPEAT_SECONDS: Final = 60.0
+"""Minimum number of seconds between two log lines about failed `accept` calls."""
+
+_RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_log = logging.getLogger(__name__)
+
+
+def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
+    """Limit the number of log lines about failed `accept` calls while the process has no free file descriptor.
+
+    In this situation, asyncio calls `accept` up to `backlog` times per second and logs a traceback for each failure.
+    This function installs an exception handler that logs at most one line per minute. asyncio still retries, and
+    accepts connections again as soon as a descriptor is free.
+    """
+    last_logged = -math.inf
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal last_logged
+        error = context.get("exception")
+        if "socket" not in context or not isinstance(error, OSError) or error.errno not in _RESOURCE_ERRORS:
+            loop.default_exception_handler(context)
+        elif loop.time() >= last_logged + _REPEAT_SECONDS:
+            last_logged = loop.time()
+            _log.error(
+                "cannot accept connections: %s (ulimit -n); the server tries again every second",
+                error.strerror,
+            )
+
+    loop.set_exception_handler(handle)

@@ -1,56 +1,14 @@
-"""Helpers to read requests and to create responses, including content negotiation and problem responses."""
+"""Reading of requests: headers, content negotiation and the body."""
 
 import asyncio
-import logging
-import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
 
-import orjson
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive
 
-from tidewire.protocol import problems
-from tidewire.protocol.base_model import WireModel
-from tidewire.protocol.messages import to_text
-from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.resources import API_ROOT
 from tidewire_server.errors import ProblemError, refuse, request_timeout
-from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
-from tidewire_server.store.interfaces import StoreError
-
-Handler = Callable[[Request], Awaitable[ASGIApp]]
-
-_log = logging.getLogger(__name__)
-
-
-def json_response(
-    body: WireModel | Mapping[str, Any], status: int = 200, headers: dict[str, str] | None = None
-) -> Response:
-    """Create a JSON response. The response has the `Cache-Control: no-store` header, unless `headers` contains another
-    value for it.
-    """
-    content = to_text(body).encode() if isinstance(body, WireModel) else orjson.dumps(body)
-    return Response(content, status, {"cache-control": "no-store"} | (headers or {}), "application/json")
-
-
-def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """Create a problem response.
-
-    If the problem has the member `retry_after_ms`, the response has a `Retry-After` header with the time in whole
-    seconds.
-    """
-    wait = (
-        {} if found.retry_after_ms is None else {"retry-after": str(math.ceil(found.retry_after_ms / 1000))}
-    )
-    return Response(
-        orjson.dumps(problems.to_json(found)),
-        found.status,
-        {"cache-control": "no-store"} | wait | dict(headers or {}),
-        problems.MEDIA_TYPE,
-    )
 
 
 def header_lines(request: Request, name: bytes) -> list[str]:
@@ -60,16 +18,6 @@ def header_lines(request: Request, name: bytes) -> list[str]:
     and catches an exception.
     """
     return [str(value, "latin-1") for key, value in request.scope["headers"] if key == name]
-
-
-PRINCIPAL: Final = "tidewire.principal"
-"""Key in the ASGI scope under which the caller's principal is stored. Starlette's `request.state` is slower."""
-
-
-def principal_of(request: Request) -> str:
-    """Return the principal of the caller, who must be authenticated."""
-    principal: str = request.scope[PRINCIPAL]
-    return principal
 
 
 def header(request: Request, name: bytes) -> str:
@@ -165,16 +113,10 @@ async def read_body(
             f"the content coding {coding[:40]!r} is not supported; send the body uncompressed",
         )
     body, more = bytearray(), True
-    connection: UvicornConnection = request.scope["tidewire.http.response"]
-    deadline: float | None = None
+    deadline = asyncio.get_running_loop().time() + within
     while more:
         try:
-            # Nearly every body arrives together with the head of its request. In that case, avoid the cost of a timer.
-            if connection.body_received():
-                message = await request.receive()
-            else:
-                deadline = deadline or asyncio.get_running_loop().time() + within
-                message = await _received(request.receive, deadline)
+            message = await _received(request.receive, deadline)
         except TimeoutError:
             received = f"{len(body)} bytes of {declared or 'a body of unknown length'}"
             raise ProblemError(
@@ -236,32 +178,3 @@ def _check_media_type(content_type: str) -> None:
             raise refuse(
                 "unsupported_media_type", f"the charset of a JSON body must be UTF-8, not {value[:40]}"
             )
-
-
-def failure(request: Request, error: Exception) -> Problem:
-    """Log an unexpected exception, and return the problem that the server sends to the client."""
-    if isinstance(error, StoreError):
-        if not error.logged:
-            _log.error("%s", error)
-        return problem(
-            "unavailable",
-            "the server cannot read or write its stored jobs at the moment; the server's log has the details",
-        )
-    # Log only the path, because the query may contain a stream token.
-    _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
-    return problem(
-        "internal", "the request failed because of an internal error; the server's log has the details"
-    )
-
-
-def with_privacy(send: Send, scope: Scope) -> Send:
-    """Add the `Referrer-Policy: no-referrer` header to a response if the URL contains a secret stream token."""
-    if b"token=" not in scope["query_string"]:
-        return send
-
-    async def send_privately(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], (b"referrer-policy", b"no-referrer")]}
-        await send(message)
-
-    return send_privately

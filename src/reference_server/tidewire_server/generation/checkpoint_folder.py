@@ -1,4 +1,4 @@
-"""Error message for a missing model folder, and the size of a model's weights."""
+"""The folder of a checkpoint: its size, and the errors for a folder that cannot be loaded. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Final
 
 _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 """Pattern of the names of models on the Hugging Face hub, such as `Qwen/Qwen3-0.6B`."""
+
+
+class LoadError(Exception):
+    """The checkpoint cannot be loaded, or is not supported. The message gives the reason."""
 
 
 def missing_folder(folder: Path) -> str:

@@ -1,7 +1,6 @@
-"""Fork server for commands: each command runs in a child forked from a process with all imports done.
+"""Launcher of processes for the proof and the tests: each runs in a child forked from a process with all imports done.
 
-A new interpreter needs a second or more for the imports of each command. The fork server imports the modules only once.
-Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
+A new interpreter needs a second or more for its imports. The fork server imports the modules only once. Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
 the fork server in tests of the start or the end of the interpreter.
 """
 
@@ -23,8 +22,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
+ROOT = Path(__file__).parents[1]
+MODULE_FOLDERS = [str(ROOT), str(ROOT / "tests")]
+"""Folders of the modules `proof.…` and `support.…`."""
+IMPORTS = (
+    "anyio._backends._asyncio",
+    "httpcore",
+    "tidewire.blocking.blocking_jobs",
+    "tidewire.commands.cli",
+    "tidewire.http.fast_body_reader",
+    "tidewire.sync",
+    "tidewire_conformance.cli",
+    "tidewire_server.process.cli",
+    "tidewire_server.process.configuration",
+    "tidewire_server.script_endpoint",
+    "tidewire_server.serving.serve",
+    "uvicorn",
+)
+"""Modules that most commands import."""
 _MESSAGE = 200_000
 """Maximum size in bytes of a request to the fork server."""
+
+
+KEPT_SOCKETS: set[str] = set()
+"""Names, as in `/proc/self/fd`, of the sockets that this process keeps open to its fork servers."""
 
 
 class Forked:
@@ -36,7 +57,7 @@ class Forked:
         *arguments: str,
         cwd: str | os.PathLike[str] = ".",
         env: Mapping[str, str] | None = None,
-        imports: tuple[str, ...] = (),
+        imports: tuple[str, ...] = IMPORTS,
         streams: tuple[int, int] | None = None,
     ) -> None:
         """Start the command.
@@ -50,7 +71,7 @@ class Forked:
             streams: Descriptors of the command's stdout and stderr, which this object then closes. Default: two pipes
                 that end in `self.stdout` and `self.stderr`.
         """
-        self._fork = _fork_server(imports)
+        self._fork = _fork_server(os.getpid(), imports)
         reads, writes = zip(*(os.pipe() for _ in range(2)), strict=True)
         if streams is not None:
             for each in writes:
@@ -120,11 +141,13 @@ class Forked:
 
 
 @functools.cache
-def _fork_server(modules: tuple[str, ...]) -> Any:
+def _fork_server(_pid: int, modules: tuple[str, ...]) -> Any:
+    """Start a fork server. A forked child of this process has another id, and so does not share the server's socket."""
     our_socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-P", __file__, str(child_socket.fileno()), *modules]
     process = subprocess.Popen(command, pass_fds=[child_socket.fileno()], stdout=subprocess.DEVNULL)
     child_socket.close()
+    KEPT_SOCKETS.add(f"socket:[{os.fstat(our_socket.fileno()).st_ino}]")
     lock = threading.Lock()
 
     def end() -> None:
@@ -181,6 +204,7 @@ def _exit_code_of_module(module: str) -> int:
 
 
 def _serve(number: int, modules: list[str]) -> None:
+    sys.path += MODULE_FOLDERS
     for module in modules:
         importlib.import_module(module)
     gc.freeze()

@@ -1,7 +1,8 @@
-"""Create the Unix domain socket of a server, and remove its file when the server has stopped."""
+"""Listening sockets: create a Unix domain socket and remove its file, and refuse an address that exposes the server."""
 
 import contextlib
 import errno
+import logging
 import os
 import socket
 import stat
@@ -9,12 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tidewire_server.http.host_check import is_loopback
+from tidewire_server.settings import Settings
 from tidewire_server.user_paths import user_path
 
 MODE: Final = 0o600
 """Permissions of the socket file. Only the server's user, and root, can connect."""
 
 _PROBE_TIMEOUT: Final = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 def bind_unix(path: str | os.PathLike[str], backlog: int) -> socket.socket:
@@ -96,3 +101,44 @@ def _remove_stale(path: str) -> None:
         except OSError:
             pass  # For example, the backlog is full, or the permissions are missing. A server may be listening.
     raise OSError(errno.EADDRINUSE, "another server is listening there; stop it, or use another path")
+
+
+class ExposedServerError(Exception):
+    """The settings do not permit serving on an address that other machines can reach."""
+
+
+def check_exposure(listener: socket.socket, settings: Settings) -> None:
+    """Check that the settings permit serving on the address of a listening socket, and log a warning for settings that
+    may be a mistake.
+
+    A server without tokens may listen only on a loopback address or a Unix domain socket, unless `allow_anonymous` is set.
+    A server with `debug` may listen only there, too. Other machines cannot connect to these addresses, and other users of
+    this machine cannot connect to a Unix domain socket.
+
+    The check uses the address of the listening socket, because a host name such as `localhost` or an empty host can
+    resolve to any address.
+
+    Raises:
+        ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
+    """
+    exposed = not is_unix(listener) and not is_loopback(listener.getsockname()[0])
+    if exposed and not settings.tokens:
+        where = _where(listener)
+        if not settings.allow_anonymous:
+            raise ExposedServerError(
+                f"refusing to serve on {where} without tokens, because everyone who can reach this address would have "
+                "access; set tokens (--token-file or TIDEWIRE_TOKENS), or allow_anonymous (--allow-anonymous)"
+            )
+        _log.warning("serving on %s without tokens: everyone who can reach this address has access", where)
+    if settings.debug:
+        if exposed:
+            raise ExposedServerError(
+                f"refusing to serve on {_where(listener)} with debug, because callers would receive the tracebacks of "
+                "your functions; turn off debug (--debug or TIDEWIRE_DEBUG), or serve on 127.0.0.1"
+            )
+        _log.warning("debug is on: callers receive the tracebacks of failed functions")
+
+
+def _where(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
