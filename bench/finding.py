@@ -70,7 +70,7 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
         commits=GroupCommit(lambda _e, _b: None, settings.merge_window),
     )
     writer = ItemWriter(
-        log_writer, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
+        log_writer.pending, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
     )
     return log_writer, Stream(writer)
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from support.stream_harness import log_writer, on_event_loop
+from support.stream_harness import on_event_loop, pending_events, take_diffs
 from tidewire.protocol.document import Document
 from tidewire_server.log_writer.text_check_schedule import CHECK_EVERY
 
@@ -16,7 +16,7 @@ def state():
 
 
 def writer_for(columns, *, merge, max_event_bytes=2**20):
-    return log_writer(state(), columns, merge=merge, max_event_bytes=max_event_bytes, max_state_bytes=2**24)
+    return pending_events(state(), columns, merge=merge, max_event_bytes=max_event_bytes, max_state_bytes=2**24)
 
 
 def apply_all(diffs, columns):
@@ -38,7 +38,7 @@ async def test_event_for_each_append_has_a_check_at_the_configured_interval(merg
     writer = writer_for([TEXT], merge=merge)
     for i in range(3 * CHECK_EVERY):
         writer.append([(TEXT, f" {i}")])
-    document, checks = apply_all(writer.take(), [TEXT])
+    document, checks = apply_all(take_diffs(writer), [TEXT])
     assert document.value(TEXT) == "".join(f" {i}" for i in range(3 * CHECK_EVERY))
     assert checks == (0 if merge else 3)
 
@@ -66,9 +66,9 @@ async def test_readers_document_equals_the_writers_for_any_mixture_of_changes(se
             case _:
                 writer.change([["s", OTHER, word], ["a", OTHER, word]])
         if rng.random() < 0.1:
-            taken += writer.take()
+            taken += take_diffs(writer)
     writer.change([["s", "/items/0/status", "succeeded"]], check_below="/items/0/value", ends=True)
-    taken += writer.take()
+    taken += take_diffs(writer)
     document, checks = apply_all(taken, columns)
     assert document.value() == writer.document.value()
     assert checks > 0

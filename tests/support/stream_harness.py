@@ -3,14 +3,20 @@
 import asyncio
 import functools
 import json
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
+from tidewire_server.log_writer.append_retries import AppendRetries
+from tidewire_server.log_writer.backlog import Backlog
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
+from tidewire_server.log_writer.pending_events import PendingEvents
+from tidewire_server.log_writer.size_limits import MAX_EVENT_OPS, SizeLimits
 from tidewire_server.log_writer.snapshot_events import first_block
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import plain
@@ -18,34 +24,44 @@ from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
 
 
-def log_writer(
+def pending_events(
     value: Any,
     columns: Sequence[str] = (),
     *,
     merge: bool = True,
     max_event_bytes: int = 4096,
+    max_event_ops: int = MAX_EVENT_OPS,
     max_state_bytes: int = 100_000,
     reserve: int = 0,
-) -> LogWriter:
-    """Return a log writer with `value` as its state. Requires a running event loop."""
-    settings = Settings(
-        merge_window=1.0 if merge else 0.0, max_event_bytes=max_event_bytes, max_state_bytes=max_state_bytes
+) -> PendingEvents:
+    """Return the pending events of a job with `value` as its state. Nothing commits them."""
+    settings = Settings(max_event_bytes=max_event_bytes, max_state_bytes=max_state_bytes)
+    document = Document(value, columns)
+    limits = SizeLimits(
+        settings, document.columns, state_bytes=50, reserve=reserve, event_ops=max_event_ops
     )
-    block, document, _ = first_block(value, columns)
-    return LogWriter(
-        MemoryLog(block, settings.max_log_bytes),
-        document,
-        settings,
-        state_bytes=50,
-        reserve=reserve,
-        commits=GroupCommit(lambda _events, _bytes: None, settings.merge_window),
-    )
+    lock = threading.RLock()
+    backlog = Backlog(lock, AppendRetries())
+    return PendingEvents(document, limits, backlog, lock, merges=merge, wake=lambda: None)
+
+
+def take_diffs(pending: PendingEvents) -> list[bytes]:
+    """Remove the pending events, and return the data of each event."""
+    block = pending.take(Cursor(1, 1))
+    return [] if block is None else [frame.partition(b"data:")[2][:-2] for frame in block.frames]
 
 
 class StreamHarness:
     """The stream and log writer of one job over a memory log, and a reader that applies the log from its start."""
 
-    def __init__(self, value: Any, columns: tuple[str, ...] = ("",), **settings: Any) -> None:
+    def __init__(
+        self,
+        value: Any,
+        columns: tuple[str, ...] = ("",),
+        *,
+        max_event_ops: int = MAX_EVENT_OPS,
+        **settings: Any,
+    ) -> None:
         kept = Settings(**settings)
         item = {"status": "running", "value": value}
         state: Any = {"status": "running", "items": [item], "usage": {}, "notes": []}
@@ -58,9 +74,10 @@ class StreamHarness:
             state_bytes=size,
             reserve=0,
             commits=GroupCommit(lambda _events, _bytes: None, kept.merge_window),
+            max_event_ops=max_event_ops,
         )
         self.writer = ItemWriter(
-            self.log_writer,
+            self.log_writer.pending,
             0,
             columns=columns,
             rollback=True,

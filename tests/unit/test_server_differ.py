@@ -9,14 +9,14 @@ from zlib import crc32
 import orjson
 import pytest
 
-from support.stream_harness import log_writer, on_event_loop
+from support.stream_harness import on_event_loop, pending_events, take_diffs
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
-from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.op_splitting import split_op, split_text
+from tidewire_server.log_writer.pending_events import PendingEvents
 
 
 def test_value_mutated_in_place_is_detected():
@@ -143,8 +143,8 @@ def test_large_op_is_split_into_small_ops_with_the_same_result(state, op, start)
 # ---- append buffer of the log writer --------------------------------------------------------------------------------
 
 
-def writer_for(value: Any, *columns: str, **settings: Any) -> LogWriter:
-    return log_writer(value, columns, **settings)
+def writer_for(value: Any, *columns: str, **settings: Any) -> PendingEvents:
+    return pending_events(value, columns, **settings)
 
 
 @on_event_loop
@@ -155,12 +155,12 @@ async def test_adjacent_appends_are_merged_into_one_event():
     writer.append([("/b", "z")])
     writer.change([["s", "/c", 1]])
     writer.append([("/a", "w")])
-    assert [json.loads(diff) for diff in writer.take()] == [
+    assert [json.loads(diff) for diff in take_diffs(writer)] == [
         [["a", "/a", "xyé"], ["a", "/b", "z"]],
         [["s", "/c", 1]],
         "w",
     ]
-    assert writer.take() == []
+    assert take_diffs(writer) == []
 
 
 @on_event_loop
@@ -169,7 +169,7 @@ async def test_new_array_is_logged_before_appends_to_it():
     writer.append([("/rows", [["a"]])])
     writer.append([("/rows/0", ["b"])])
     document = Document({"rows": []})
-    for diff in writer.take():
+    for diff in take_diffs(writer):
         document.apply(json.loads(diff))
     assert document.value() == {"rows": [["a", "b"]]} == writer.document.value()
 
@@ -179,7 +179,7 @@ async def test_each_call_is_an_event_if_merging_is_off():
     writer = writer_for({"a": ""}, "/a", merge=False)
     for text in "xyz":
         writer.append([("/a", text)])
-    assert writer.take() == [b'"x"', b'"y"', b'"z"']
+    assert take_diffs(writer) == [b'"x"', b'"y"', b'"z"']
 
 
 @on_event_loop
@@ -192,7 +192,7 @@ async def test_change_above_the_state_limit_is_refused_as_a_whole():
         writer.change([["s", "/b", "y" * 600]])
     writer.change([["s", "/b", "y" * 600]], ends=True)
     assert writer.document.value() == {"a": "x" * 1000, "b": "y" * 600}
-    assert [json.loads(diff) for diff in writer.take()] == ["x" * 1000, [["s", "/b", "y" * 600]]]
+    assert [json.loads(diff) for diff in take_diffs(writer)] == ["x" * 1000, [["s", "/b", "y" * 600]]]
 
 
 @on_event_loop
@@ -207,7 +207,7 @@ async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
 async def test_status_changes_next_to_a_long_text_are_kept_in_order():
     writer = writer_for({"status": "running", "text": ""}, "/text")
     writer.change([["s", "/status", "succeeded"], ["s", "/text", "x" * 9000], ["s", "/status", "succeeding"]])
-    diffs = [json.loads(diff) for diff in writer.take()]
+    diffs = [json.loads(diff) for diff in take_diffs(writer)]
     ops = [op for diff in diffs for op in (diff["ops"] if type(diff) is dict else diff) if op[1] == "/status"]
     assert ops == [["s", "/status", "succeeded"], ["s", "/status", "succeeding"]]
     assert writer.document.value() == {"status": "succeeding", "text": "x" * 9000}
@@ -226,7 +226,7 @@ async def test_split_ops_of_a_change_apply_in_sequence():
     wanted = apply({"rows": [1, 2, 3], "text": "abc"}, change)
     writer.change(change)
     document = Document({"rows": [1, 2, 3], "text": "abc"}, ["/text"])
-    for diff in writer.take():
+    for diff in take_diffs(writer):
         document.apply(json.loads(diff))
     assert document.value() == wanted == writer.document.value()
 

@@ -19,12 +19,12 @@ def change_checks(hooks, change):
 
 def digest_by(write):
     """Compute digests over the JSON that the function `write` returns."""
-    from tidewire_server.log_writer.ended_items import EndedItems
+    from tidewire_server.log_writer.log_writer import LogWriter
 
-    async def digest(_self, document, **_options):
-        return hashlib.sha256(write(document.value("/items")).encode()).hexdigest()[:16]
+    async def digest(writer):
+        return hashlib.sha256(write(writer.pending.value("/items")).encode()).hexdigest()[:16]
 
-    EndedItems.digest = digest
+    LogWriter._digest = digest
 
 
 @faulty_server("TW-DIF-043", "state.each_id_has_one_state", "resume.ended_job_resumes_from_every_id")

@@ -121,6 +121,7 @@ class Document(DiffApplier):
         "_grown",
         "_last",
         "_long",
+        "_ropes",
         "_row_grew",
         "_rows",
         "_sole",
@@ -150,6 +151,8 @@ class Document(DiffApplier):
         for index, tokens in enumerate(self._column_tokens):
             self._columns_by_item.setdefault(tokens[:2], []).append(index)
         self._clock = 1
+        self._ropes: dict[str, Rope] = {}
+        """The texts in `_growing` to which `append` has appended, by pointer. The two are cleared together."""
         self._growing: dict[Tokens, Rope | RopeArray | EncodedArray] = {}
         """Cache of versioned nodes by their path. Every op that does not append clears the cache."""
         self._rows: list[Any] | None = None
@@ -204,6 +207,22 @@ class Document(DiffApplier):
         finally:
             self._own.clear()
         self._last = _Applied(before, self._touched, self._row_grew)
+
+    def append(self, pointer: str, text: str) -> None:
+        """Append a string to the text at a pointer, like a diff with this one op.
+
+        Raises:
+            DiffError: There is no text at the pointer, or the string contains a lone surrogate.
+        """
+        rope = self._ropes.get(pointer)
+        if rope is None or not (text.isascii() or is_text(text)):
+            self.apply([["a", pointer, text]])
+            node = self._growing.get(parse(pointer))
+            if isinstance(node, Rope):
+                self._ropes[pointer] = node
+            return
+        rope.extend(text, self._clock)
+        self._last = (TextChange(pointer, 0, text),) if pointer in self.columns and text else ()
 
     def grow(self, rows: Sequence[Sequence[Any]]) -> None:
         """Append rows without validating them. The caller must have validated the values and their types.
@@ -460,6 +479,7 @@ class Document(DiffApplier):
 
     def _clear_node_caches(self) -> None:
         self._growing.clear()
+        self._ropes.clear()
         self._rows = self._sole = None
 
 
