@@ -113,7 +113,9 @@ def test_the_same_values_give_the_same_ops(seed):
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("old", [[0] * 3 * LONG, {f"m{at}": 0 for at in range(3 * LONG)}], ids=["list", "dict"])
+@pytest.mark.parametrize(
+    "old", [[0] * 3 * LONG, {f"m{at}": 0 for at in range(3 * LONG)}], ids=["list", "dict"]
+)
 @pytest.mark.parametrize("index", [0, LONG + 1, 3 * LONG - 1])
 @pytest.mark.parametrize("element", [False, -0.0, 0.0, None, "0"])
 def test_type_of_one_element_of_many_is_found_at_once(old, index, element):

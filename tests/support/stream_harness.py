@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import json
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -14,9 +13,9 @@ from tidewire_server.log_writer.append_retries import AppendRetries
 from tidewire_server.log_writer.backlog import Backlog
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.item_writer import ItemWriter
+from tidewire_server.log_writer.limited_state import LimitedState
 from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.pending_events import PendingEvents
-from tidewire_server.log_writer.size_limits import MAX_EVENT_OPS, SizeLimits
+from tidewire_server.log_writer.pending_events import MAX_EVENT_OPS, PendingEvents
 from tidewire_server.log_writer.snapshot_events import first_block
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import plain
@@ -35,14 +34,15 @@ def pending_events(
     reserve: int = 0,
 ) -> PendingEvents:
     """Return the pending events of a job with `value` as its state. Nothing commits them."""
-    settings = Settings(max_event_bytes=max_event_bytes, max_state_bytes=max_state_bytes)
-    document = Document(value, columns)
-    limits = SizeLimits(
-        settings, document.columns, state_bytes=50, reserve=reserve, event_ops=max_event_ops
+    state = LimitedState(Document(value, columns), max_bytes=max_state_bytes, size=50, reserve=reserve)
+    return PendingEvents(
+        state,
+        Backlog(state.lock, AppendRetries()),
+        lambda: None,
+        merges=merge,
+        max_event_bytes=max_event_bytes,
+        max_event_ops=max_event_ops,
     )
-    lock = threading.RLock()
-    backlog = Backlog(lock, AppendRetries())
-    return PendingEvents(document, limits, backlog, lock, merges=merge, wake=lambda: None)
 
 
 def take_diffs(pending: PendingEvents) -> list[bytes]:

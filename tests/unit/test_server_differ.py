@@ -16,7 +16,7 @@ from tidewire.protocol.strict_json import StrictJsonError
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
 from tidewire_server.log_writer.op_splitting import split_op, split_text
-from tidewire_server.log_writer.pending_events import PendingEvents
+from tidewire_server.log_writer.pending_events import PendingEvents, addition
 
 
 def test_value_mutated_in_place_is_detected():
@@ -151,10 +151,10 @@ def writer_for(value: Any, *columns: str, **settings: Any) -> PendingEvents:
 async def test_adjacent_appends_are_merged_into_one_event():
     writer = writer_for({"a": "", "b": "", "c": 0}, "/a")
     for text in ("x", "y", "é"):
-        writer.append([("/a", text)])
-    writer.append([("/b", "z")])
+        writer.append([addition("/a", text)])
+    writer.append([addition("/b", "z")])
     writer.change([["s", "/c", 1]])
-    writer.append([("/a", "w")])
+    writer.append([addition("/a", "w")])
     assert [json.loads(diff) for diff in take_diffs(writer)] == [
         [["a", "/a", "xyé"], ["a", "/b", "z"]],
         [["s", "/c", 1]],
@@ -166,32 +166,32 @@ async def test_adjacent_appends_are_merged_into_one_event():
 @on_event_loop
 async def test_new_array_is_logged_before_appends_to_it():
     writer = writer_for({"rows": []})
-    writer.append([("/rows", [["a"]])])
-    writer.append([("/rows/0", ["b"])])
+    writer.append([addition("/rows", [["a"]])])
+    writer.append([addition("/rows/0", ["b"])])
     document = Document({"rows": []})
     for diff in take_diffs(writer):
         document.apply(json.loads(diff))
-    assert document.value() == {"rows": [["a", "b"]]} == writer.document.value()
+    assert document.value() == {"rows": [["a", "b"]]} == writer.state.document.value()
 
 
 @on_event_loop
 async def test_each_call_is_an_event_if_merging_is_off():
     writer = writer_for({"a": ""}, "/a", merge=False)
     for text in "xyz":
-        writer.append([("/a", text)])
+        writer.append([addition("/a", text)])
     assert take_diffs(writer) == [b'"x"', b'"y"', b'"z"']
 
 
 @on_event_loop
 async def test_change_above_the_state_limit_is_refused_as_a_whole():
     writer = writer_for({"a": "", "b": ""}, "/a", max_state_bytes=2000, reserve=500)
-    writer.append([("/a", "x" * 1000)])
+    writer.append([addition("/a", "x" * 1000)])
     with pytest.raises(StateTooLargeError):
-        writer.append([("/a", "y" * 600)])
+        writer.append([addition("/a", "y" * 600)])
     with pytest.raises(StateTooLargeError):
         writer.change([["s", "/b", "y" * 600]])
-    writer.change([["s", "/b", "y" * 600]], ends=True)
-    assert writer.document.value() == {"a": "x" * 1000, "b": "y" * 600}
+    writer.change([["s", "/b", "y" * 600]], reserved=True)
+    assert writer.state.document.value() == {"a": "x" * 1000, "b": "y" * 600}
     assert [json.loads(diff) for diff in take_diffs(writer)] == ["x" * 1000, [["s", "/b", "y" * 600]]]
 
 
@@ -200,7 +200,7 @@ async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
     writer = writer_for({"a": ""}, max_state_bytes=2000)
     for number in range(100):
         writer.change([["s", "/a", str(number) * 500]])
-    assert writer.document.value("/a") == "99" * 500
+    assert writer.state.document.value("/a") == "99" * 500
 
 
 @on_event_loop
@@ -210,7 +210,7 @@ async def test_status_changes_next_to_a_long_text_are_kept_in_order():
     diffs = [json.loads(diff) for diff in take_diffs(writer)]
     ops = [op for diff in diffs for op in (diff["ops"] if type(diff) is dict else diff) if op[1] == "/status"]
     assert ops == [["s", "/status", "succeeded"], ["s", "/status", "succeeding"]]
-    assert writer.document.value() == {"status": "succeeding", "text": "x" * 9000}
+    assert writer.state.document.value() == {"status": "succeeding", "text": "x" * 9000}
 
 
 @on_event_loop
@@ -228,15 +228,15 @@ async def test_split_ops_of_a_change_apply_in_sequence():
     document = Document({"rows": [1, 2, 3], "text": "abc"}, ["/text"])
     for diff in take_diffs(writer):
         document.apply(json.loads(diff))
-    assert document.value() == wanted == writer.document.value()
+    assert document.value() == wanted == writer.state.document.value()
 
 
 @on_event_loop
 async def test_pending_check_follows_its_text_when_elements_move():
     writer = writer_for({"rows": ["a", "b", "c"]})
-    writer.append([("/rows/2", "!")])
+    writer.append([addition("/rows/2", "!")])
     writer.change([["d", "/rows/0"]])
     writer.change([["i", "/rows/1", "new"]])
-    assert writer.document.value("/rows") == ["b", "new", "c!"]
+    assert writer.state.document.value("/rows") == ["b", "new", "c!"]
     assert writer.pending_checks("/rows") == [["/rows/2", 2, crc32(b"c!")]]
     assert writer.pending_checks("/rows") == []

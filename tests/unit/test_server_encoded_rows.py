@@ -51,13 +51,13 @@ async def test_readers_and_the_state_have_the_elements(merge_window):
     job.writer.encoded_rows(rows[:4])
     job.writer.encoded_rows(rows[4:5])
     await job.log_writer.commit()
-    before = job.log_writer.pending.document.view()
+    before = job.log_writer.pending.state.document.view()
     job.writer.encoded_rows(rows[5:])
     assert job.stream.value == await job.read() == value_of(rows)
     assert before.value("/items/0/value") == value_of(rows[:5])
     assert before.has_more_nodes_than(35)
     assert not before.has_more_nodes_than(70)
-    assert job.log_writer.pending.document.value("/items/0/value/top/3/1") == -3.1875
+    assert job.log_writer.pending.state.document.value("/items/0/value/top/3/1") == -3.1875
 
 
 @on_event_loop
@@ -93,8 +93,8 @@ async def test_encoded_rows_mix_with_all_other_changes():
     expected["ids"] = [*expected["ids"], [], 0]
     expected["text"] += rows[0][0]
     assert job.stream.value == await job.read() == expected
-    items = job.log_writer.pending.document.node("/items")
-    assert digest(items) == digest(job.log_writer.pending.document.value("/items"))
+    items = job.log_writer.pending.state.document.node("/items")
+    assert digest(items) == digest(job.log_writer.pending.state.document.value("/items"))
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 1.0])
@@ -117,7 +117,7 @@ async def test_rows_of_one_item_of_several_append_to_its_own_columns(merge_windo
     assert job.stream.value == await job.read() == expected
     with pytest.raises(ValueError, match="text"):
         one.append_encoded([b"1"], at="/b/text")
-    document = job.log_writer.pending.document
+    document = job.log_writer.pending.state.document
     assert digest(document.node("/items")) == digest(document.value("/items"))
 
 

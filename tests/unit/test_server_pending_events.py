@@ -173,7 +173,7 @@ async def test_failed_change_leaves_the_changes_before_it(window):
         job.log_writer.pending.change([["s", "/items/0/status", "failed"], ["s", "/items/0/value/x", 1]])
     with pytest.raises(StateTooLargeError):
         job.log_writer.pending.change([["s", "/items/0/value", "x" * 3000]])
-    assert job.log_writer.pending.value("/items/0/status") == "running"
+    assert job.log_writer.pending.state.value("/items/0/status") == "running"
     job.stream.append("b")
     assert "".join(await job.events()) == job.stream.value == await job.read() == "ab"
     assert (await job.log.state()).view.value("/items/0/status") == "running"
@@ -188,11 +188,15 @@ async def test_event_has_at_most_max_event_ops(window):
     for number in range(3 * ops):
         job.stream.row("x", number)
         job.stream.append("y", at="/other")
-    job.log_writer.pending.change([["s", f"/items/0/value/{n}", n] for n in range(2 * ops)] + [["t", "/items/0/value/text", 1]])
+    job.log_writer.pending.change(
+        [["s", f"/items/0/value/{n}", n] for n in range(2 * ops)] + [["t", "/items/0/value/text", 1]]
+    )
     job.writer.replace({**job.stream.value, "ids": [-1] * 3 * ops})
     events = await job.events()
     diffs = [event["ops"] if isinstance(event, dict) else event for event in events]
     assert max(map(len, diffs)) == ops
     # A change that is split has its check in the last part.
-    assert [diff[-1] for diff, event in zip(diffs, events, strict=True) if isinstance(event, dict)][-1][0] == "t"
+    assert [diff[-1] for diff, event in zip(diffs, events, strict=True) if isinstance(event, dict)][-1][
+        0
+    ] == "t"
     assert await job.read() == job.stream.value

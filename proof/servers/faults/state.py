@@ -22,7 +22,7 @@ def digest_by(write):
     from tidewire_server.log_writer.log_writer import LogWriter
 
     async def digest(writer):
-        return hashlib.sha256(write(writer.pending.value("/items")).encode()).hexdigest()[:16]
+        return hashlib.sha256(write(writer.pending.state.value("/items")).encode()).hexdigest()[:16]
 
     LogWriter._digest = digest
 

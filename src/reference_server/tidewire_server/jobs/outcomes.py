@@ -138,7 +138,10 @@ def write_failure(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any]
 
 def _write_error(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any], error: Problem) -> None:
     pending.change(
-        [*end_ops, ["s", f"{pointer}/error", problems.to_json(error)]], check_below=pointer, ends=True
+        [*end_ops, ["s", f"{pointer}/error", problems.to_json(error)]],
+        check_below=pointer,
+        whole=True,
+        reserved=True,
     )
 
 

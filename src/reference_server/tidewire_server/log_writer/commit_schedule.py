@@ -34,14 +34,17 @@ _FADES: Final = 8
 class Writer(Protocol):
     """The part of a log writer that `GroupCommit` needs."""
 
-    urgent: bool
-    """Whether the writer's pending changes must be committed at once, even if the time in which changes are merged has
-    not passed.
-    """
     committed_at: float
     """Time of the writer's last commit, by the event loop's clock."""
     waits_until: float | None
     """Time of the writer's scheduled commit, by the event loop's clock; None if no commit is scheduled."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the writer's pending changes must be committed at once, even if the time in which changes are merged has
+        not passed.
+        """
+        ...
 
     def commit_now(self, now: float) -> tuple[int, int]:
         """Commit the pending changes, or start a task that commits them later.

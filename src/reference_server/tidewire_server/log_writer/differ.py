@@ -24,7 +24,9 @@ from tidewire.protocol.strict_json import StrictJsonError
 _BLOCK: Final = 64
 """Number of elements of a list that are compared at a time by their JSON."""
 
-_STRICT: Final = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_STRICT: Final = (
+    orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+)
 """Options with which orjson refuses types that it would otherwise convert."""
 
 _MISSING: Final = object()
@@ -97,6 +99,11 @@ class ShadowCopy:
         return new
 
     def _array(self, old: list[Any], new: list[Any], path: str, room: int) -> list[Any]:
+        if len(old) == len(new) <= _BLOCK:
+            return [
+                self._walk(one, other, f"{path}/{at}", room)
+                for at, (one, other) in enumerate(zip(old, new, strict=True))
+            ]
         changed = self._changed(old, new, path)
         if len(new) < len(old) and not changed:
             self._ops.append(["t", path, len(old) - len(new)])
@@ -125,10 +132,11 @@ class ShadowCopy:
         self._blocks[path] = now
         changed: list[int] = []
         for block, (text, other) in enumerate(zip(before, now, strict=False)):
-            places = range(block * _BLOCK, min(block * _BLOCK + _BLOCK, shorter))
+            start = block * _BLOCK
+            end = min(start + _BLOCK, shorter)
             # JSON differs for types that `==` does not distinguish. But orjson writes NaN as null, which `==` distinguishes.
-            if text != other or not text or (b"null" in text and old[places[0] : places[-1] + 1] != new[places[0] : places[-1] + 1]):
-                changed += [at for at in places if not same(old[at], new[at])]
+            if text != other or not text or old[start:end] != new[start:end]:
+                changed += [at for at in range(start, end) if not same(old[at], new[at])]
         return changed
 
     def _object(self, old: dict[str, Any], new: dict[str, Any], path: str, room: int) -> dict[str, Any]:

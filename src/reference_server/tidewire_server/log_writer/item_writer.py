@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document.json_pointer import parse
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer import progress_note_usage
+from tidewire_server.log_writer.pending_events import (
+    Addition,
+    EncodedRow,
+    addition,
+    encoded_row,
+    to_json,
+)
 from tidewire_server.log_writer.text_guard import TextGuard
 from tidewire_server.log_writer.user_values import PLAIN, plain
 from tidewire_server.log_writer.value_errors import said_of_value
@@ -63,8 +72,8 @@ class ItemWriter:
         self.pending = pending
         self._index = index
         self._place = place = f"/items/{index}/value"
-        self._guard = TextGuard(pending, index, rollback=rollback)
-        self._yielded = YieldedValue(place, lambda: pending.value(place), to_json)
+        self._guard = TextGuard(pending.state, index, rollback=rollback)
+        self._yielded = YieldedValue(place, lambda: pending.state.value(place), to_json)
         self.set_columns(columns)
         self._report = report
         self._to_json = to_json
@@ -86,7 +95,7 @@ class ItemWriter:
     @property
     def value(self) -> Any:
         """See `Stream.value`."""
-        return self.pending.value(self._place)
+        return self.pending.state.value(self._place)
 
     def is_null(self, at: str | None) -> bool:
         """Whether an append with the argument `at` concerns the item's value as a whole, and this value is null."""
@@ -98,18 +107,18 @@ class ItemWriter:
         if type(x) is str:
             self._yielded.forget()
             with self.pending.lock:
-                self._write(self.pending.append, [(path, x)])
+                self._write(self.pending.append, [addition(path, x)])
                 if path == self.growing:
                     self.pending.allow_appends(path)
             return
         # Use the annotated element type for elements that are appended to the value itself. Without it, types such as
         # `Binary` would be encoded incorrectly.
-        addition = self._to_json(x) if type(x) is list and path == self._place else plain(x)
+        added = self._to_json(x) if type(x) is list and path == self._place else plain(x)
         # The pending events skip empty additions, and would skip 0, None and false as well.
-        if not isinstance(addition, str | list) and not addition:
+        if not isinstance(added, str | list) and not added:
             raise ValueError(f"only a string or a list of elements can be appended, not {x!r}")
         self._yielded.forget()
-        self._write(self.pending.append, [(path, addition)])
+        self._write(self.pending.append, [addition(path, added)])
 
     def truncate(self, n_last: int, at: str | None = None) -> None:
         """See `Stream.truncate`."""
@@ -120,13 +129,15 @@ class ItemWriter:
         self._write(self.pending.change, [["t", path, n_last]])
 
     def row(self, members: Sequence[Any]) -> None:
-        """See `Stream.row`."""
+        """See `Stream.row`. If several items have columns, a row would append to the columns of all items, so the members are
+        appended to the columns of this item.
+        """
         self._yielded.forget()
         row = [member if type(member) in PLAIN else plain(member) for member in members]
-        if self._writes_rows:
-            self._write(self.pending.row, row)
+        if self._columns == self.pending.columns:
+            self._write(self.pending.append_rows, [encoded_row(row)])
         else:
-            self._write(self.pending.append, self._as_appends(row))
+            self._write(self.pending.append, [addition(path, x) for path, x in self._as_appends(row)])
 
     @property
     def width(self) -> int:
@@ -161,18 +172,35 @@ class ItemWriter:
                 self._guard.stable[pointer] = max(n_stable, self._guard.stable.get(pointer, 0))
 
     def encoded_rows(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Append rows whose elements are already JSON; see `PendingEvents.append_encoded_rows`."""
+        """Append rows whose elements are already JSON, which the log contains as it is.
+
+        Args:
+            rows: For each row, a string for the first column, which is a text, and the JSON of one element for each other
+                column, which is an array.
+
+        Raises:
+            ValueError: The number of members differs from the number of columns, or a column has the wrong type.
+            StreamClosedError: The item has ended.
+        """
+        encoded = [b'["r",%b]' % b",".join([to_json(row[0]), *row[1:]]) for row in rows]
         self._yielded.forget()
-        if self._writes_rows:
-            self._write(self.pending.append_encoded_rows, rows)
+        if self._columns == self.pending.columns:
+            self._write(self.pending.append_rows, [EncodedRow(orjson.loads(op), op) for op in encoded])
         else:
-            for row in rows:
-                self._write(self.pending.append_encoded, self._as_appends(row))
+            for op in encoded:
+                appends = self._as_appends(orjson.loads(op)[1:])
+                self._write(self.pending.append, [addition(path, x) for path, x in appends])
 
     def append_encoded(self, elements: Sequence[bytes], at: str) -> None:
-        """Append elements that are already JSON to an array; see `PendingEvents.append_encoded`."""
+        """Append elements that are already JSON to an array. The log contains their JSON as it is.
+
+        Raises:
+            ValueError: There is no array at this path.
+            StreamClosedError: The item has ended.
+        """
+        inner = b",".join(elements)
         self._yielded.forget()
-        self._write(self.pending.append_encoded, [(self._path(at), elements)])
+        self._write(self.pending.append, [Addition(self._path(at), orjson.loads(b"[%b]" % inner), inner)])
 
     def set(self, pointer: str, value: Any) -> None:
         """See `Stream.set`."""
@@ -211,7 +239,7 @@ class ItemWriter:
     def note_once(self, text: str, level: str) -> None:
         """Add a note to the job's state, unless the job already has this note."""
         with self.pending.lock:
-            notes: Any = self.pending.value("/notes")
+            notes: Any = self.pending.state.value("/notes")
             if all(note["text"] != text for note in notes):
                 self.note(text, level)
 
@@ -248,12 +276,6 @@ class ItemWriter:
         """Path to which `Stream.append` appends by default. `PendingEvents.append_text` accepts appends to it after the
         first append, and refuses them while yielded values are compared, since an append must first end the comparison."""
 
-    @property
-    def _writes_rows(self) -> bool:
-        """Whether the columns of this item are also the columns of the job. If several items have columns, the value is
-        False, because a row would have to append to the columns of all items."""
-        return self._columns == self.pending.columns
-
     def begin_with(self, initial: JsonValue) -> None:
         """Replace the value of a restored item by its initial value, if the two differ.
 
@@ -262,7 +284,7 @@ class ItemWriter:
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The item has ended.
         """
-        if self.pending.value(self._place) != initial:
+        if self.pending.state.value(self._place) != initial:
             self._guard.check(self._place, initial)
             self._write(self.pending.change, [["s", self._place, initial]])
 
@@ -304,16 +326,17 @@ class ItemWriter:
             self._guard.check_ops(ops)
             self._write(self.pending.change, ops)
         elif (row := self._as_row(ops)) is not None:
-            self._write(self.pending.row, row)
+            self._write(self.pending.append_rows, [encoded_row(row)])
         else:
-            self._write(self.pending.append, [(op[1], op[2]) for op in ops])
+            additions: list[Any] = [addition(path, x) for _, path, x in ops]  # type: ignore[arg-type]
+            self._write(self.pending.append, additions)
 
     def _as_appends(self, row: Sequence[Any]) -> list[tuple[str, Any]]:
         """Convert a row to separate appends. This is needed if several items of the job have columns."""
         columns = self._columns
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
-        kinds = map(self.pending.is_text, columns)
+        kinds = map(self.pending.state.is_text, columns)
         return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
 
     def _as_row(self, ops: list[Op]) -> list[Any] | None:
@@ -324,8 +347,10 @@ class ItemWriter:
             them appends more than one element to an array.
         """
         columns = self.pending.columns
+        if len(columns) < 2 or len(ops) != len(columns):
+            return None
         grown: dict[Any, Any] = {op[1]: op[2] for op in ops}
-        if len(columns) < 2 or len(grown) != len(columns) or grown.keys() != set(columns):
+        if grown.keys() != set(columns):
             return None
         if any(type(x) is list and len(x) != 1 for x in grown.values()):
             return None
@@ -356,4 +381,3 @@ class ItemWriter:
         if pointer:
             parse(pointer)
         return self._place + pointer
-

@@ -10,7 +10,6 @@ results of items in a job with several items. Any other change is committed at o
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -24,8 +23,8 @@ from tidewire.protocol.document.digests import digest
 from tidewire_server.log_writer.append_retries import AppendRetries, append
 from tidewire_server.log_writer.backlog import Backlog
 from tidewire_server.log_writer.commit_schedule import GroupCommit
-from tidewire_server.log_writer.pending_events import PendingEvents
-from tidewire_server.log_writer.size_limits import MAX_EVENT_OPS, SizeLimits
+from tidewire_server.log_writer.limited_state import LimitedState
+from tidewire_server.log_writer.pending_events import MAX_EVENT_OPS, PendingEvents
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Block, HeadMovedError, JobRecord, Log, StateAt
 
@@ -84,21 +83,15 @@ class LogWriter:
             max_event_ops: Maximum number of ops of an event.
         """
         self._retries = AppendRetries()
-        lock = threading.RLock()
+        state = LimitedState(document, max_bytes=settings.max_state_bytes, size=state_bytes, reserve=reserve)
         self.pending = PendingEvents(
-            document,
-            SizeLimits(
-                settings,
-                document.columns,
-                state_bytes=state_bytes,
-                reserve=reserve,
-                event_ops=max_event_ops,
-            ),
-            Backlog(lock, self._retries),
-            lock,
-            merges=settings.merge_window > 0,
+            state,
+            Backlog(state.lock, self._retries),
             # Closing the pending events drops this reference, so that no cycle keeps an ended job in memory.
-            wake=partial(commits.soon, self),
+            partial(commits.soon, self),
+            merges=settings.merge_window > 0,
+            max_event_bytes=settings.max_event_bytes,
+            max_event_ops=max_event_ops,
         )
         self._log = log
         self._head = log.extent().head
@@ -129,7 +122,9 @@ class LogWriter:
         starting a task.
         """
         self.waits_until = None
-        if not self.pending.backlog.size:  # `end` has already written the changes of a function that returned at once
+        if (
+            not self.pending.backlog.size
+        ):  # `end` has already written the changes of a function that returned at once
             return 0, 0
         if self._append_at_once is None or self._committing.locked():
             if self._task is None or self._task.done():
@@ -224,7 +219,7 @@ class LogWriter:
         """
         pending = self.pending
         pending.close()
-        if pending.state_bytes > _DIGEST_IN_THREAD:
+        if pending.state.size > _DIGEST_IN_THREAD:
             await self.commit()
         async with self._committing:
             self.waits_until = None
@@ -233,13 +228,13 @@ class LogWriter:
             record = make_record(found, pending.pending_checks())
             assert record.done is not None  # noqa: S101 - `make_record` sets it
             if last is None:
-                frames, state = [], StateAt(self._head, pending.columns, pending.document.view())
+                frames, state = [], StateAt(self._head, pending.columns, pending.state.document.view())
             else:
                 frames, state = list(last.frames), last.state
             cursor = Cursor(state.cursor.epoch, state.cursor.seq + 1)
             # Write `done` in the same block as the pending changes, so that the store needs only one write.
             frames.append(messages.done_frame(cursor, record.done))
-            block = Block(frames, state, done=True, ended=record, state_bytes=pending.state_bytes)
+            block = Block(frames, state, done=True, ended=record, state_bytes=pending.state.size)
             await append(self._log, self._head, block, self._retries)
             self._head = cursor
         self._commits.logged(len(frames), sum(map(len, frames)))
@@ -247,7 +242,7 @@ class LogWriter:
 
     async def _digest(self) -> str:
         """Return the digest of the items of a job that has ended. A worker thread computes the digest of a large state."""
-        items = self.pending.document.node("/items")
-        if self.pending.state_bytes > _DIGEST_IN_THREAD:
+        items = self.pending.state.document.node("/items")
+        if self.pending.state.size > _DIGEST_IN_THREAD:
             return await asyncio.to_thread(digest, items)
         return digest(items)

@@ -29,6 +29,36 @@ def split_text(text: str, limit: int) -> Iterator[str]:
         yield text[start : start + step]
 
 
+def split_change(
+    ops: Iterable[Op], document: Document, *, max_bytes: int, max_ops: int
+) -> Iterator[list[Op]]:
+    """Divide the ops of a change into parts that fit in an event each.
+
+    The caller must apply each part before it takes the next one, because the division depends on the document.
+
+    Args:
+        ops: The ops, of which some may be larger than an event.
+        document: The document to which the parts are applied.
+        max_bytes: Maximum size of the ops of an event as JSON, with their separators, in bytes.
+        max_ops: Maximum number of ops of an event.
+    """
+    part: list[Op] = []
+    size = 0
+    for whole in ops:
+        op, op_size = whole, _size(whole) + 1
+        if part and (size + op_size > max_bytes or len(part) == max_ops):
+            yield part
+            part, size = [], 0
+        if op_size > max_bytes:
+            *smaller_ops, op = split_in_document(whole, max_bytes - 1, document)
+            for smaller in smaller_ops:
+                yield [smaller]
+            op_size = _size(op) + 1
+        part.append(op)
+        size += op_size
+    yield part
+
+
 def split_in_document(op: Op, limit: int, document: Document) -> Iterable[Op]:
     """Split an op as `split_op` does, but take into account the document to which the op will be applied.
 

@@ -17,10 +17,10 @@ An event contains the text checks that are due (see `text_check_schedule`). They
 are computed when the event can no longer grow.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import compress
+from typing import Any, Final, NamedTuple
 
 import orjson
 from pydantic import JsonValue
@@ -28,15 +28,14 @@ from pydantic import JsonValue
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import DiffError, Op
-from tidewire.protocol.document import Document
-from tidewire_server.errors import StateTooLargeError, StreamClosedError
+from tidewire_server.errors import StreamClosedError
 from tidewire_server.log_writer.backlog import MAX_PENDING_BYTES, Backlog
-from tidewire_server.log_writer.op_splitting import split_in_document
-from tidewire_server.log_writer.size_limits import SizeLimits
+from tidewire_server.log_writer.limited_state import LimitedState
+from tidewire_server.log_writer.op_splitting import split_change
 from tidewire_server.log_writer.snapshot_events import snapshot_fields
 from tidewire_server.log_writer.text_check_schedule import (
     CHECK_EVERY,
-    is_text,
+    checks_of,
     note_change,
     note_growth,
     nothing_unchecked,
@@ -44,12 +43,56 @@ from tidewire_server.log_writer.text_check_schedule import (
 )
 from tidewire_server.store.interfaces import Block, StateAt
 
+MAX_EVENT_OPS: Final = 10_000
+"""Default of the maximum number of ops of an event."""
+
+_FRAMING: Final = 512
+"""How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
+
 _TEXT_END: Final = b'"]'
 _ARRAY_END: Final = b"]]"
 """Last bytes of an op that appends to a text or to an array."""
 
-Addition = tuple[str, str | list[Any], bytes]
-"""An append: a path, the string or the elements to append there, and their JSON without quotation marks or brackets."""
+
+class Addition(NamedTuple):
+    """An append to one path, with its JSON."""
+
+    path: str
+    x: str | list[Any]
+    """The string or the elements to append."""
+    inner: bytes
+    """The JSON of `x` without its quotation marks or brackets."""
+
+    @property
+    def head(self) -> bytes:
+        """The beginning of the op, up to the quotation mark or bracket."""
+        return b'["a",%b,%b' % (to_json(self.path), b'"' if type(self.x) is str else b"[")
+
+
+def addition(path: str, x: str | list[Any]) -> Addition:
+    """Encode an append.
+
+    Raises:
+        ValueError: A string is not valid Unicode, or an element is not JSON.
+    """
+    return Addition(path, x, to_json(x)[1:-1])
+
+
+class EncodedRow(NamedTuple):
+    """A row, as an op and as the JSON of this op."""
+
+    op: list[Any]
+    encoded: bytes
+
+
+def encoded_row(members: Iterable[Any]) -> EncodedRow:
+    """Encode a row. It has one string or element for each column.
+
+    Raises:
+        ValueError: A member is not JSON.
+    """
+    op = ["r", *members]
+    return EncodedRow(op, to_json(op))
 
 
 @dataclass(slots=True)
@@ -69,12 +112,27 @@ class PendingEvent:
     snapshot: bytes = b""
     """The fields of a snapshot, which replaces the ops; empty if the event is a diff."""
 
+    def append(self, added: Addition) -> None:
+        """Extend the op that appends to the same path, or add an op."""
+        op = self.appends.get(added.path)
+        is_text = type(added.x) is str
+        if op is None:
+            op = [added.head, added.inner, _TEXT_END if is_text else _ARRAY_END]
+            self.appends[added.path] = op
+            self.ops.append(op)
+            self.size += sum(map(len, op)) + 1
+        else:
+            piece = added.inner if is_text else b",%b" % added.inner
+            op.insert(-1, piece)
+            self.size += len(piece)
+
 
 class PendingEvents:
     """Accepts the changes of a job, and keeps them as encoded events until a commit takes them.
 
     Attributes:
-        lock: Lock of all methods. Hold it to make several changes, or a read and a change, atomic.
+        state: The state, including the pending events.
+        lock: Lock of the state and of all methods. Hold it to make several changes, or a read and a change, atomic.
         columns: Paths of the columns, which are texts and arrays in the state. A row appends to all of them.
         backlog: Size of the pending events.
         urgent: Whether the pending events must be committed at once, even if the time in which changes are merged has not
@@ -82,13 +140,12 @@ class PendingEvents:
     """
 
     __slots__ = (
-        "_document",
         "_due",
+        "_event_bytes",
+        "_event_ops",
         "_events",
-        "_limits",
         "_merges",
         "_open",
-        "_row_texts",
         "_signalled",
         "_texts",
         "_unchecked",
@@ -96,39 +153,41 @@ class PendingEvents:
         "backlog",
         "columns",
         "lock",
+        "state",
         "urgent",
     )
 
     def __init__(
         self,
-        document: Document,
-        limits: SizeLimits,
+        state: LimitedState,
         backlog: Backlog,
-        lock: threading.RLock,
+        wake: Callable[[], None],
         *,
         merges: bool,
-        wake: Callable[[], None],
+        max_event_bytes: int,
+        max_event_ops: int = MAX_EVENT_OPS,
     ) -> None:
         """Create an empty list.
 
         Args:
-            document: The state after the events that are already in the log. Each change is applied to it.
-            limits: The job's size limits.
+            state: The state after the events that are already in the log. Each change is applied to it.
             backlog: Counts the pending bytes.
-            lock: The lock that the backlog uses, too.
-            merges: Whether appends and rows extend the last event.
             wake: Function that schedules a commit. It is called once for each list of pending events, and again for the
                 first urgent change.
+            merges: Whether appends and rows extend the last event.
+            max_event_bytes: The setting of this name.
+            max_event_ops: Maximum number of ops of an event.
         """
-        self.lock = lock
-        self.columns = document.columns
+        self.state = state
+        self.lock = state.lock
+        self.columns = state.document.columns
         self.backlog = backlog
         self.urgent: bool = False
-        self._document = document
-        self._limits = limits
-        self._merges = merges
         self._wake: Callable[[], None] | None = wake
         """None after `close`."""
+        self._merges = merges
+        self._event_bytes = max_event_bytes - _FRAMING
+        self._event_ops = max_event_ops
         self._signalled = False
         """Whether a commit of the pending events is already scheduled."""
         self._events: list[PendingEvent] = []
@@ -140,49 +199,12 @@ class PendingEvents:
         """Number of logged changes of each text since its last check, by path."""
         self._texts: dict[str, bytes] = {}
         """Texts to which `append_text` may append, with the beginning of the op as JSON."""
-        self._row_texts: list[str] | None = None
-        """Columns that are texts. None if they must be looked up again."""
-
-    # ---- reading, from any thread ------------------------------------------------------------------------------
-
-    @property
-    def document(self) -> Document:
-        """The job's state, including the changes that are not committed yet. The caller must hold the lock."""
-        return self._document
-
-    @property
-    def state_bytes(self) -> int:
-        """Upper bound of the size of a snapshot, in bytes."""
-        return self._limits.state_bytes
-
-    def value(self, pointer: str) -> JsonValue:
-        """Return a copy of the value at a path, including the changes that are not committed yet.
-
-        Raises:
-            LookupError: The path does not exist.
-        """
-        with self.lock:
-            return self._document.value(pointer)
-
-    def is_text(self, pointer: str) -> bool:
-        """Whether the value at a path is a string."""
-        with self.lock:
-            return is_text(self._document, pointer)
-
-    def text_length(self, pointer: str) -> int:
-        """Return the length of the text at a path, in code points.
-
-        Raises:
-            LookupError: The path does not exist, or its value is not a string.
-        """
-        with self.lock:
-            return self._document.text_length(pointer)
 
     # ---- appends and rows, from any thread ---------------------------------------------------------------------
 
     def allow_appends(self, path: str) -> None:
-        """Let `append_text` append to the text at a path."""
-        self._texts[path] = b'["a",%b,"' % orjson.dumps(path)
+        """Let `append_text` append to the text at a path. The caller must hold the lock."""
+        self._texts[path] = Addition(path, "", b"").head
 
     def forbid_appends(self, path: str) -> None:
         """Let `append_text` refuse the text at a path, because its item has ended or cannot be written. The caller must
@@ -204,16 +226,15 @@ class PendingEvents:
             head = self._texts.get(path)
             if head is None or not piece or type(piece) is not str or self.backlog.size > MAX_PENDING_BYTES:
                 return False
-            event = self._open
+            event, state = self._open, self.state
             op = None if event is None else event.appends.get(path)
-            limits = self._limits
             try:
                 inner = orjson.dumps(piece)[1:-1]
                 size = len(inner) + (0 if op is not None else len(head) + len(_TEXT_END) + 1)
                 used, count = (0, 0) if event is None else (event.size, len(event.ops))
-                if size > limits.room or used + size > limits.event_bytes or count >= limits.event_ops:
+                if size > state.room or used + size > self._event_bytes or count >= self._event_ops:
                     return False
-                self._document.append(path, piece)
+                state.document.append(path, piece)
             except (TypeError, DiffError):
                 return False
             if event is None:
@@ -224,7 +245,7 @@ class PendingEvents:
                 event.ops.append(op)
             op.insert(-1, inner)
             event.size += size
-            limits.room -= size
+            state.room -= size
             self.backlog.size += size
             if path not in event.texts:
                 event.texts.add(path)
@@ -240,39 +261,23 @@ class PendingEvents:
                 self._wake()
             return True
 
-    def append(self, additions: Sequence[tuple[str, str | list[Any]]]) -> None:
+    def append(self, additions: Sequence[Addition]) -> None:
         """Append to the texts or arrays at several paths in one event.
 
-        Args:
-            additions: Pairs that consist of a path, and of the string or the elements to append at this path.
-
         Raises:
             DiffError: The value at a path is not a text (for a string) or an array (for elements).
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The job has ended.
         """
-        self._write_appends([(path, x, to_json(x)[1:-1]) for path, x in additions if x])
+        with self.lock:
+            self._check_not_ended()
+            additions = [added for added in additions if added.x]
+            if additions:
+                self._append(additions)
+                self._signal()
 
-    def append_encoded(self, additions: Sequence[tuple[str, str | Sequence[bytes]]]) -> None:
-        """Append to the texts or arrays at several paths in one event, like `append`. Elements of arrays are JSON texts, as
-        in `append_encoded_rows`.
-
-        Raises:
-            DiffError: The value at a path is not a text (for a string) or an array (for elements).
-            StateTooLargeError: The state would exceed its limit.
-            StreamClosedError: The job has ended.
-        """
-        prepared: list[Addition] = []
-        for path, x in additions:
-            if type(x) is str and x:
-                prepared.append((path, x, to_json(x)[1:-1]))
-            elif x:
-                inner = b",".join(x)  # type: ignore[arg-type]
-                prepared.append((path, orjson.loads(b"[%b]" % inner), inner))
-        self._write_appends(prepared)
-
-    def row(self, members: Sequence[Any]) -> None:
-        """Append a row: one string or element for each column of the job.
+    def append_rows(self, rows: Iterable[EncodedRow]) -> None:
+        """Append rows. A row has one string or element for each column of the job.
 
         Raises:
             DiffError: The number of members differs from the number of columns, or a member has the wrong type.
@@ -281,81 +286,46 @@ class PendingEvents:
         """
         with self.lock:
             self._check_not_ended()
-            op = ["r", *members]
-            self._row(op, to_json(op))
-            self._signal()
-
-    def append_encoded_rows(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Append rows whose elements are already JSON, which is written to the log as it is.
-
-        Args:
-            rows: For each row, a string for the first column, which is a text, and the JSON of one element for each other
-                column, which is an array.
-
-        Raises:
-            DiffError: The number of members differs from the number of columns, or a column has the wrong type.
-            StateTooLargeError: The state would exceed its limit.
-            StreamClosedError: The job has ended.
-        """
-        with self.lock:
-            self._check_not_ended()
             for row in rows:
-                encoded = b'["r",%b]' % b",".join([to_json(row[0]), *row[1:]])
-                self._row(orjson.loads(encoded), encoded)
+                self._append_row(row)
             self._signal()
 
-    def _write_appends(self, additions: list[Addition]) -> None:
-        with self.lock:
-            self._check_not_ended()
-            if additions:
-                self._append(additions)
-                self._signal()
-
-    def _append(self, additions: list[Addition]) -> None:
-        heads = [b'["a",%b,%b' % (to_json(path), b'"' if type(x) is str else b"[") for path, x, _ in additions]
-        size = sum([len(head) + len(inner) + 3 for head, (_, _, inner) in zip(heads, additions, strict=True)])
-        if size > self._limits.event_bytes:
-            for path, x, _ in additions:
-                self._change_in_parts([["a", path, x]], None, reserved=False)
+    def _append(self, additions: Sequence[Addition]) -> None:
+        size = sum([len(added.head) + len(added.inner) + len(_ARRAY_END) + 1 for added in additions])
+        if size > self._event_bytes or len(additions) > self._event_ops:
+            self._change_in_parts([["a", path, x] for path, x, _ in additions])
             return
         self._make_room(size, len(additions))
-        self._apply([["a", path, x] for path, x, _ in additions], size)
+        self.state.append([(path, x) for path, x, _ in additions], size)
         event = self._open_event()
-        for head, (path, x, inner) in zip(heads, additions, strict=True):
-            op = event.appends.get(path)
-            if op is None:
-                event.appends[path] = op = [head, inner, _TEXT_END if type(x) is str else _ARRAY_END]
-                event.ops.append(op)
-                event.size += len(head) + len(inner) + 3
-            else:
-                piece = inner if type(x) is str else b",%b" % inner
-                op.insert(-1, piece)
-                event.size += len(piece)
+        for added in additions:
+            event.append(added)
+        self.backlog.size += size
         self._note_growth(event, [path for path, x, _ in additions if type(x) is str])
 
-    def _row(self, op: list[Any], encoded: bytes) -> None:
+    def _append_row(self, row: EncodedRow) -> None:
+        op, encoded = row
         size = len(encoded) + 1
-        if size > self._limits.event_bytes and len(op) == len(self.columns) + 1:
-            for path, x in zip(self.columns, op[1:], strict=True):
-                addition = x if type(x) is str and is_text(self._document, path) else [x]
-                if addition:
-                    self._append([(path, addition, to_json(addition)[1:-1])])
+        if size > self._event_bytes and len(op) == len(self.columns) + 1:
+            kinds = self.state.column_kinds()
+            columns = zip(self.columns, kinds, op[1:], strict=True)
+            appends = [["a", path, x if kind and type(x) is str else [x]] for path, kind, x in columns]
+            self._change_in_parts(appends)
             return
         self._make_room(size, 1)
-        self._apply([op], size)
+        self.state.append_row(op, size)
         event = self._open_event()
         event.ops.append([encoded])
         event.appends.clear()
         event.size += size
-        if self._row_texts is None:
-            self._row_texts = [path for path in self.columns if is_text(self._document, path)]
-        self._note_growth(event, self._row_texts)
+        self.backlog.size += size
+        self._note_growth(event, compress(self.columns, self.state.column_kinds()))
 
     def _make_room(self, size: int, ops: int) -> None:
         """End the open event if it cannot contain more ops of this size."""
-        event, limits = self._open, self._limits
+        event = self._open
         if event is not None and (
-            event.size + size > limits.event_bytes or len(event.ops) + ops > limits.event_ops
+            event.size + size > self._event_bytes or len(event.ops) + ops > self._event_ops
         ):
             self._end_event()
 
@@ -374,13 +344,19 @@ class PendingEvents:
     def _end_event(self) -> None:
         """Let nothing extend the last event, and compute its checks."""
         if self._open is not None and self._due:
-            self._open.checks, self._due = self._checks(self._due), []
+            self._open.checks, self._due = checks_of(self._due, self.state.document), []
         self._open = None
 
     # ---- other changes, from any thread --------------------------------------------------------------------------
 
     def change(
-        self, ops: Sequence[Op], *, check_below: str | None = None, ends: bool = False, urgent: bool = True
+        self,
+        ops: Sequence[Op],
+        *,
+        check_below: str | None = None,
+        whole: bool = False,
+        reserved: bool = False,
+        urgent: bool = True,
     ) -> None:
         """Write a change to the log as a separate event.
 
@@ -388,8 +364,9 @@ class PendingEvents:
             ops: The ops of the diff.
             check_below: If this path is set, the event also contains the pending checks of all texts at or below the
                 path.
-            ends: Whether the change starts or ends an item. Such a change may use the reserved part of
-                `max_state_bytes`. If it is too large for a diff, it is written as a snapshot.
+            whole: Whether a change that is too large for a diff is written as a snapshot. Otherwise it is written as
+                several diffs.
+            reserved: Whether the change may use the reserved part of `max_state_bytes`.
             urgent: Whether to commit the change at once.
 
         Raises:
@@ -399,98 +376,45 @@ class PendingEvents:
         """
         with self.lock:
             self._check_not_ended()
-            self._change(ops, check_below, reserved=ends, whole=ends)
+            self._end_event()
+            encoded = to_json(ops)
+            if len(encoded) <= self._event_bytes and len(ops) <= self._event_ops:
+                self._write_diff(ops, encoded, reserved=reserved)
+            elif whole:
+                self._write_snapshot(ops, len(encoded), check_below, reserved=reserved)
+            else:
+                self._change_in_parts(ops, reserved=reserved)
+            if check_below is not None:
+                self._events[-1].checks += self.pending_checks(check_below)
             self._signal(urgent=urgent)
 
-    def end_with_value(self, index: int, status: str, value: JsonValue, *, urgent: bool = True) -> None:
-        """Write the final value and status of an item to the log as one event: a diff or, if it is too large for a diff, a
-        snapshot.
-
-        Args:
-            index: Index of the item.
-            status: The item's final status.
-            value: The item's value.
-            urgent: Whether to commit the change at once.
-
-        Raises:
-            DiffError: The value is not JSON.
-            StateTooLargeError: The state would exceed its limit.
-            StreamClosedError: The job has ended.
-        """
-        pointer = f"/items/{index}"
-        with self.lock:
-            self._check_not_ended()
-            ops: list[Op] = [["s", f"{pointer}/value", value], ["s", f"{pointer}/status", status]]
-            self._change(ops, None, reserved=False, whole=True)
-            self._signal(urgent=urgent)
-
-    def _change(self, ops: Sequence[Op], check_below: str | None, *, reserved: bool, whole: bool) -> None:
-        self._end_event()
-        encoded = to_json(ops)
-        if len(encoded) <= self._limits.event_bytes and len(ops) <= self._limits.event_ops:
-            self._write_diff(ops, encoded, check_below, reserved=reserved)
-        elif whole:
-            self._write_snapshot(ops, len(encoded), check_below, reserved=reserved)
-        else:
-            self._change_in_parts(ops, check_below, reserved=reserved)
-
-    def _write_diff(
-        self, ops: Sequence[Op], encoded: bytes, check_below: str | None, *, reserved: bool
-    ) -> None:
-        self._apply(list(ops), len(encoded), reserved=reserved)
-        self._row_texts = None
-        checks = self._checks(note_change(self._unchecked, ops, self._document))
-        if check_below is not None:
-            checks += self.pending_checks(check_below)
+    def _write_diff(self, ops: Sequence[Op], encoded: bytes, *, reserved: bool) -> None:
+        self.state.apply([*ops], len(encoded), reserved=reserved)
+        self.backlog.size += len(encoded)
+        checks = checks_of(note_change(self._unchecked, ops, self.state.document), self.state.document)
         self._events.append(PendingEvent([[encoded[1:-1]]], checks=checks))
+
+    def _change_in_parts(self, ops: Sequence[Op], *, reserved: bool = False) -> None:
+        """Write a change as several diffs, of which the last one gets the pending checks."""
+        self._end_event()
+        for part in split_change(
+            ops, self.state.document, max_bytes=self._event_bytes, max_ops=self._event_ops
+        ):
+            self._write_diff(part, to_json(part), reserved=reserved)
 
     def _write_snapshot(
         self, ops: Sequence[Op], size: int, check_below: str | None, *, reserved: bool
     ) -> None:
         """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot has no checks, so the event before it
-        contains them.
+        contains those that are due.
         """
         if check_below is not None and (checks := self.pending_checks(check_below)):
             self._events.append(PendingEvent(checks=checks))
-        self._apply(list(ops), size, reserved=reserved)
-        self._row_texts = None
-        note_change(self._unchecked, ops, self._document)
-        fields = snapshot_fields(self._document.value(), self.columns, "compacted")
+        self.state.apply([*ops], size, reserved=reserved)
+        note_change(self._unchecked, ops, self.state.document)
+        fields = snapshot_fields(self.state.document.value(), self.columns, "compacted")
         self._events.append(PendingEvent(snapshot=fields))
-        self.backlog.size += len(fields) - size
-
-    def _change_in_parts(self, ops: Sequence[Op], check_below: str | None, *, reserved: bool) -> None:
-        """Write a change as several diffs. The last one contains the checks."""
-        self._end_event()
-        limits = self._limits
-        part: list[Op] = []
-        size = 0
-        for whole_op in ops:
-            op, op_size = whole_op, len(to_json(whole_op)) + 1
-            if part and (size + op_size > limits.event_bytes or len(part) == limits.event_ops):
-                self._write_diff(part, to_json(part), None, reserved=reserved)
-                part, size = [], 0
-            if op_size > limits.event_bytes:
-                *smaller_ops, op = split_in_document(whole_op, limits.event_bytes, self._document)
-                for smaller in smaller_ops:
-                    self._write_diff([smaller], to_json([smaller]), None, reserved=reserved)
-                op_size = len(to_json(op)) + 1
-            part.append(op)
-            size += op_size
-        self._write_diff(part, to_json(part), check_below, reserved=reserved)
-
-    def _apply(self, diff: list[Any], size: int, *, reserved: bool = False) -> None:
-        """Apply a diff to the document, or raise an error if the state would exceed its limit."""
-        if self._limits.admits(size, reserved=reserved):
-            self._document.apply(diff)
-            self._limits.room -= size
-        else:
-            before = self._document.view()
-            self._document.apply(diff)
-            if not self._limits.measure(self._document, reserved=reserved):
-                self._document = Document(before.value(), self.columns)
-                raise StateTooLargeError(self._limits.max_state_bytes)
-        self.backlog.size += size
+        self.backlog.size += len(fields)
 
     # ---- commits and the end ---------------------------------------------------------------------------------------
 
@@ -505,7 +429,7 @@ class PendingEvents:
             events, self._events, self._open = self._events, [], None
             if not events:
                 return None
-            view = self._document.view()
+            view = self.state.document.view()
             self.backlog.size = 0
             if self.backlog.fell is not None:
                 self.backlog.fell.notify_all()
@@ -532,7 +456,7 @@ class PendingEvents:
 
         The caller must hold the lock.
         """
-        return self._checks(take_below(self._unchecked, below))
+        return checks_of(take_below(self._unchecked, below), self.state.document)
 
     def close(self) -> None:
         """Refuse later changes. The pending events can still be taken."""
@@ -540,10 +464,6 @@ class PendingEvents:
             self._wake = None
             self._texts.clear()
             self.backlog.stop()
-
-    def _checks(self, paths: Iterable[str]) -> list[JsonValue]:
-        document = self._document
-        return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
 
     def _check_not_ended(self) -> None:
         if self._wake is None:

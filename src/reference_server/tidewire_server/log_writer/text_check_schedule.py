@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from pydantic import JsonValue
+
 from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
 
@@ -72,6 +74,11 @@ def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> 
     for path in found:
         _take(unchecked, path)
     return found
+
+
+def checks_of(paths: Iterable[str], document: Document) -> list[JsonValue]:
+    """Return the lengths and CRC-32s of texts, as an event contains them."""
+    return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
 
 
 def take_below(unchecked: Unchecked, place: str) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tidewire.protocol.diff import Op
 from tidewire.protocol.document.json_pointer import escape, parse
-from tidewire_server.log_writer.pending_events import PendingEvents
+from tidewire_server.log_writer.limited_state import LimitedState
 
 NO_ROLLBACK: Final = (
     "this endpoint declares that it never retracts text; to add to a text, yield Append(piece) or the whole text so far; "
@@ -21,10 +21,10 @@ class TextGuard:
         stable: Lengths of the stable prefixes, by the path of the text within the value.
     """
 
-    __slots__ = ("_index", "_pending", "_rollback", "columns", "stable")
+    __slots__ = ("_index", "_rollback", "_state", "columns", "stable")
 
-    def __init__(self, pending: PendingEvents, index: int, *, rollback: bool) -> None:
-        self._pending = pending
+    def __init__(self, state: LimitedState, index: int, *, rollback: bool) -> None:
+        self._state = state
         self._index = index
         self._rollback = rollback
         self.columns: Sequence[str] = ()
@@ -49,8 +49,8 @@ class TextGuard:
         if self._rollback:
             return
         for column in self.columns:
-            if (column == path or column.startswith(f"{path}/")) and self._pending.is_text(column):
-                old, new = self._pending.value(column), _at(value, column[len(path) :])
+            if (column == path or column.startswith(f"{path}/")) and self._state.is_text(column):
+                old, new = self._state.value(column), _at(value, column[len(path) :])
                 if old and not (isinstance(new, str) and new.startswith(str(old))):
                     raise ValueError(NO_ROLLBACK)
 
@@ -65,7 +65,7 @@ class TextGuard:
             ValueError: The value at this path is not a text, or it has fewer code points.
         """
         try:
-            length = self._pending.text_length(path)
+            length = self._state.text_length(path)
         except LookupError as error:
             raise ValueError(f"only a text can be stable: {error}") from None
         n = length if n_first is None else n_first

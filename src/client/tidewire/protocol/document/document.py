@@ -121,10 +121,10 @@ class Document(DiffApplier):
         "_grown",
         "_last",
         "_long",
-        "_ropes",
         "_row_grew",
         "_rows",
         "_sole",
+        "_targets",
         "_touched",
     )
 
@@ -151,8 +151,8 @@ class Document(DiffApplier):
         for index, tokens in enumerate(self._column_tokens):
             self._columns_by_item.setdefault(tokens[:2], []).append(index)
         self._clock = 1
-        self._ropes: dict[str, Rope] = {}
-        """The texts in `_growing` to which `append` has appended, by pointer. The two are cleared together."""
+        self._targets: dict[str, Any] = {}
+        """The nodes in `_growing` to which `append` has appended, by pointer. The two are cleared together."""
         self._growing: dict[Tokens, Rope | RopeArray | EncodedArray] = {}
         """Cache of versioned nodes by their path. Every op that does not append clears the cache."""
         self._rows: list[Any] | None = None
@@ -208,21 +208,28 @@ class Document(DiffApplier):
             self._own.clear()
         self._last = _Applied(before, self._touched, self._row_grew)
 
-    def append(self, pointer: str, text: str) -> None:
-        """Append a string to the text at a pointer, like a diff with this one op.
+    def append(self, pointer: str, addition: str | list[Any]) -> None:
+        """Append a string to a text, or elements to an array, without validating or copying them.
+
+        Args:
+            pointer: JSON Pointer of the text or array.
+            addition: A string without lone surrogates, or a list of elements that are I-JSON. Nothing may change the
+                elements afterwards.
 
         Raises:
-            DiffError: There is no text at the pointer, or the string contains a lone surrogate.
+            DiffError: There is no text (for a string) or array (for a list) at the pointer.
         """
-        rope = self._ropes.get(pointer)
-        if rope is None or not (text.isascii() or is_text(text)):
-            self.apply([["a", pointer, text]])
-            node = self._growing.get(parse(pointer))
-            if isinstance(node, Rope):
-                self._ropes[pointer] = node
-            return
-        rope.extend(text, self._clock)
-        self._last = (TextChange(pointer, 0, text),) if pointer in self.columns and text else ()
+        target = self._targets.get(pointer)
+        if target is None:
+            target = self._growable(parse(pointer))
+            if type(target) is not Rope and type(target) is not RopeArray:
+                self.apply([["a", pointer, addition]])
+                return
+            self._targets[pointer] = target
+        if type(addition) is not (str if type(target) is Rope else list):
+            raise DiffError(f"cannot append {describe(addition)} to {describe(target)}")
+        target.extend(addition, self._clock)
+        self._last = (TextChange(pointer, 0, addition),) if type(addition) is str and addition else ()
 
     def grow(self, rows: Sequence[Sequence[Any]]) -> None:
         """Append rows without validating them. The caller must have validated the values and their types.
@@ -479,7 +486,7 @@ class Document(DiffApplier):
 
     def _clear_node_caches(self) -> None:
         self._growing.clear()
-        self._ropes.clear()
+        self._targets.clear()
         self._rows = self._sole = None
 
 
