@@ -169,6 +169,10 @@ def _serve(
     def square(n: int) -> int:
         return n * n
 
+    @server.endpoint(examples=[{"length": 70_000}])
+    def report(length: int) -> str:
+        return "x" * length
+
     @server.endpoint(batch=True, max_batch_size=8, batch_timeout=0.005, examples=[{"word": "tide"}])
     def shout(word: list[str]) -> list[str]:
         return [each.upper() for each in word]

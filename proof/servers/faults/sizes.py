@@ -4,7 +4,11 @@ from proof.servers.fault_helpers import rewrite_body
 from proof.servers.faults import faulty_server
 
 
-@faulty_server("TW-FRM-047", "sizes.long_text_is_split_over_several_events")
+@faulty_server(
+    "TW-FRM-047",
+    "sizes.long_text_is_split_over_several_events",
+    "discovery.value_is_set_once_without_streaming",
+)
 def oversized_event_sent(hooks):
     """A change longer than `max_event_bytes` is sent in one event."""
     hooks.settings["max_event_bytes"] = 256 * 1024
@@ -15,6 +19,7 @@ def oversized_event_sent(hooks):
     "TW-FRM-047",
     "sizes.events_stay_within_size_limits",
     "sizes.long_text_is_split_over_several_events",
+    "discovery.value_is_set_once_without_streaming",
 )
 def discovery_declares_smaller_event_limit(hooks):
     """Discovery declares a smaller `max_event_bytes` than the server enforces."""
@@ -27,3 +32,16 @@ def oversized_state_accepted(hooks):
     """A job succeeds although its state exceeds `max_state_bytes`."""
     hooks.settings["max_state_bytes"] = 8 * 1024 * 1024
     rewrite_body(hooks, b":8388608,", b":3145728,")
+
+
+@faulty_server(
+    "TW-FRM-082",
+    "discovery.value_is_set_once_without_streaming",
+    "text_checks_due.required_text_checks_are_sent",
+)
+def long_result_sent_in_parts(hooks):
+    """A result longer than `max_event_bytes` is set by several diffs."""
+    from tidewire_server.log_writer.pending_events import PendingEvents
+
+    change = PendingEvents.change
+    PendingEvents.change = lambda pending, ops, **options: change(pending, ops, **options | {"whole": False})

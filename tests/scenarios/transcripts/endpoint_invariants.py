@@ -40,7 +40,7 @@ def text_is_never_retracted_without_rollback(run):
                     yield f"{step.event.id}: {path} was {text!r}, is {now.get(path)!r}"
 
 
-@checks("TW-DSC-024", "TW-BAT-006")
+@checks("TW-DSC-024", "TW-BAT-006", "TW-FRM-082")
 def value_is_set_once_without_streaming(run):
     """One event sets value, status and error of an item."""
     for step, capabilities in _steps_of_endpoints(run):

@@ -116,7 +116,7 @@ def ping_heads_were_sent_before(run):
                 yield f"{exchange.where}: a ping names the unsent head {event.data['head']}"
 
 
-@checks("TW-FRM-047", "TW-FRM-048", "TW-FRM-049")
+@checks("TW-FRM-047", "TW-FRM-048", "TW-FRM-081")
 def events_stay_within_size_limits(run):
     """A snapshot has at most `max_state_bytes`, any other event at most `max_event_bytes`."""
     limits = (run.discovery or {}).get("limits", {})

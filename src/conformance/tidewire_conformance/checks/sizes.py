@@ -42,9 +42,9 @@ async def oversized_state_fails_the_job(s: Session) -> None:
     )
 
 
-@check("TW-FRM-049", "TW-FRM-047")
+@check("TW-FRM-081", "TW-FRM-047")
 async def long_text_is_split_over_several_events(s: Session) -> None:
-    """A text that is longer than `max_event_bytes` is sent in several events and is complete at the end."""
+    """A text that is longer than `max_event_bytes` is complete at the end, and no diff is longer than this limit."""
     limits = s.server.limits
     size = limits.get("max_event_bytes", 0) + 1000
     if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
@@ -57,7 +57,7 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
     s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)
     value = s.items(await s.read(job))[0]["value"]
     s.expect(
-        "TW-FRM-049",
+        "TW-FRM-081",
         isinstance(value, str) and len(value) == size,
         f"{size} characters",
         len(value),
