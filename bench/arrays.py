@@ -13,7 +13,7 @@ The function exists in these variants:
     one call per input           a plain function that gets one input and returns a list
 
 Results are seconds of CPU time, medians over the runs. The values that the client receives are compared with the
-expected values. Target: at most 3 × `json.loads` for the client and for the server.
+expected values. Target: at most 5 × `json.loads` for the client and for the server.
 """
 
 import argparse

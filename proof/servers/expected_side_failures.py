@@ -59,6 +59,11 @@ _expect(
 )  # fmt: skip
 _expect("every check of a submit looks at the status", "*", "submit_gets_200")
 _expect(
+    "all bodies are compared with their schemas",
+    "jobs.response_bodies_fit_their_schemas",
+    "too_many_ops_declared",
+)
+_expect(
     "all anonymous callers are one principal, so they share the limits of this principal",
     "limits_per_caller.anonymous_caller_at_the_*",
     "anonymous_job_not_found_by_its_id", "anonymous_job_cannot_be_purged",

@@ -31,6 +31,7 @@ SETTINGS = {
     "cancel_timeout": 0.1,
     "shutdown_timeout": 0.1,
     "max_event_bytes": 64 * KIB,
+    "max_event_ops": 100,
     "max_state_bytes": 3 * MIB,
     "max_log_bytes": 256 * KIB,
     "max_body_bytes": MIB,
@@ -169,7 +170,8 @@ def _serve(
     def square(n: int) -> int:
         return n * n
 
-    @server.endpoint(examples=[{"length": 70_000}])
+    # The result is longer than one event, and shorter than what slow readers get as a snapshot.
+    @server.endpoint(examples=[{"length": server.settings.max_event_bytes + 4 * KIB}])
     def report(length: int) -> str:
         return "x" * length
 

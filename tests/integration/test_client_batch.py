@@ -17,7 +17,6 @@ from support.scripted_server import (
 )
 from tidewire import AsyncClient, Checkpoint, Client
 from tidewire.errors import InvalidInputError, InvalidValueError, ItemFailedError
-from tidewire.protocol.document import document
 
 pytestmark = pytest.mark.anyio
 
@@ -101,9 +100,7 @@ async def test_as_completed_yields_items_as_they_end(server):
         assert isinstance(ended[1][1], ItemFailedError)
 
 
-async def test_as_completed_starts_with_items_that_already_ended(server, monkeypatch):
-    # As if all objects had so many members that they are not copied.
-    monkeypatch.setattr(document, "MAX_COPIED", 0)
+async def test_as_completed_starts_with_items_that_already_ended(server):
     async with AsyncClient(server.url) as client:
         batch = await client.submit_batch("embed", [1, 2, 3])
         async for index, _ in batch.as_completed():

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from support.random_json import canonical_text, random_change_of, random_value
 from tidewire.protocol.diff import DiffError, IntegrityError, apply, diff
-from tidewire.protocol.document import Document, array_tree, object_tree
-from tidewire.protocol.document import document as document_module
+from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
 from tidewire.protocol.document.json_pointer import array_index, build, parse
 
@@ -115,18 +114,6 @@ def random_op(draw, value):
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 )
 def test_random_diffs_have_the_same_result_in_document_apply_and_model(seed):
-    random_diffs(seed)
-
-
-@pytest.mark.parametrize("seed", [10, pytest.param(11, marks=pytest.mark.slow)])
-def test_random_diffs_of_trees_have_the_same_result(seed, monkeypatch):
-    monkeypatch.setattr(document_module, "MAX_COPIED", 0)
-    monkeypatch.setattr(array_tree, "WIDTH", 2)
-    monkeypatch.setattr(object_tree, "MAX_MEMBERS", 1)
-    random_diffs(seed)
-
-
-def random_diffs(seed):
     draw = random.Random(seed)
     applied = refused = 0
     for _ in range(300):

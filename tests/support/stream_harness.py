@@ -15,7 +15,7 @@ from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.limited_state import LimitedState
 from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.pending_events import MAX_EVENT_OPS, PendingEvents
+from tidewire_server.log_writer.pending_events import PendingEvents
 from tidewire_server.log_writer.snapshot_events import first_block
 from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import plain
@@ -29,7 +29,6 @@ def pending_events(
     *,
     merge: bool = True,
     max_event_bytes: int = 4096,
-    max_event_ops: int = MAX_EVENT_OPS,
     max_state_bytes: int = 100_000,
     reserve: int = 0,
 ) -> PendingEvents:
@@ -41,7 +40,7 @@ def pending_events(
         lambda: None,
         merges=merge,
         max_event_bytes=max_event_bytes,
-        max_event_ops=max_event_ops,
+        max_event_ops=10_000,
     )
 
 
@@ -58,8 +57,6 @@ class StreamHarness:
         self,
         value: Any,
         columns: tuple[str, ...] = ("",),
-        *,
-        max_event_ops: int = MAX_EVENT_OPS,
         **settings: Any,
     ) -> None:
         kept = Settings(**settings)
@@ -74,7 +71,6 @@ class StreamHarness:
             state_bytes=size,
             reserve=0,
             commits=GroupCommit(lambda _events, _bytes: None, kept.merge_window),
-            max_event_ops=max_event_ops,
         )
         self.writer = ItemWriter(
             self.log_writer.pending,

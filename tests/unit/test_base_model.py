@@ -48,6 +48,7 @@ DISCOVERY = {
 }
 
 # (model, valid members, name of the integer member, minimum of that member)
+MINIMUM = {"min_grace_ms": 0, "max_event_ops": 64}
 INTEGERS = [
     (Hello, HELLO, "heartbeat_ms", 1),
     (Queue, {"position": 1}, "position", 1),
@@ -65,7 +66,7 @@ INTEGERS = [
     (SubmitBody, {"input": 1}, "grace_ms", 0),
     (SubmitBody, {"input": 1}, "deadline_ms", 1),
     *(
-        (Limits, {}, name, 0 if name.endswith("_ttl_s") or name == "min_grace_ms" else 1)
+        (Limits, {}, name, MINIMUM.get(name, 0 if name.endswith("_ttl_s") else 1))
         for name in Limits.__struct_fields__
     ),
 ]

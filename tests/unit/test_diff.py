@@ -181,20 +181,26 @@ def test_nesting_of_100_000_levels_raises_an_error_without_overflowing(wrap):
     for old, new in ((0, deep), (deep, other), ([deep, 1], [other, 2]), ([1, deep, 2], [3, other, 4, 5])):
         with pytest.raises(DiffError, match="nested deeper"):
             diff(old, new)
-    # Only values that an op brings are checked for depth; the existing value is not traversed.
-    assert apply([deep, 1], [["s", "/1", 2]])[1] == 2
+    with pytest.raises(DiffError, match="nested deeper"):
+        apply([deep, 1], [["s", "/1", 2]])
     assert diff(deep, 0) == [["s", "", 0]]
 
 
 # --- purity
 
 
-def test_apply_shares_unchanged_parts_with_the_old_value():
+def test_apply_leaves_the_old_value_unchanged():
     value = {"a": {"x": [1]}, "b": {"y": [2]}}
     after = apply(value, [["s", "/a/x/0", 9]])
     assert after == {"a": {"x": [9]}, "b": {"y": [2]}}
+    after["b"]["y"].append(3)
     assert value == {"a": {"x": [1]}, "b": {"y": [2]}}
-    assert after["b"] is value["b"]
+
+
+def test_stable_prefixes_bind_documents_only():
+    """`apply(a, diff(a, b))` equals b for any two values, also for those that look like the state of a job."""
+    value = {"items": [{"value": "abc", "stable": {"": 3}}]}
+    assert apply(value, [["t", "/items/0/value", 3]])["items"][0]["value"] == ""
 
 
 def test_results_do_not_share_mutable_values_with_their_inputs():

@@ -12,7 +12,7 @@ import pytest
 from support.random_json import canonical_text, random_value
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError, apply
-from tidewire.protocol.document import Document, versioned_text_and_arrays
+from tidewire.protocol.document import Document
 from tidewire.protocol.document.document import TextChange
 from tidewire.protocol.document.json_pointer import PointerError
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
@@ -37,31 +37,37 @@ def state(text="", ids=(), top=()):
     return {"status": "running", "items": [{"status": "running", "value": value}]}
 
 
-def test_row_after_encoded_elements_that_replace_the_node_of_a_column_loses_nothing():
+def test_trusted_appends_and_rows_mix_with_diffs():
     document = Document({"a": [], "b": ""}, ["/a", "/b"])
     document.grow([[1, "x"]])
     view = document.view()
-    document.append_encoded("/a", [b"2"])
-    document.grow([[3, "y"]])
-    document.grow_encoded([[b"4", "z"]])
-    document.grow([[5, ""]])
-    assert document.value() == {"a": [1, 2, 3, 4, 5], "b": "xyz"}
+    document.append("/a", [2])
+    assert document.text_changes == ()
+    document.append("/b", "y")
+    assert document.text_changes == (TextChange("/b", 0, "y"),)
+    document.apply([["d", "/a/0"], ["t", "/b", 1]])
+    document.append("/b", "z")
+    document.grow([[3, "!"], [4, "?"]])
+    assert document.text_changes == (TextChange("/b", 0, "!?"),)
+    assert document.value() == {"a": [2, 3, 4], "b": "xz!?"}
     assert view.value() == {"a": [1], "b": "x"}
 
 
-def test_elements_of_an_encoded_array_are_parsed_only_from_the_start_index(monkeypatch):
-    parsed = []
-    decode = versioned_text_and_arrays.decode
-    monkeypatch.setattr(
-        versioned_text_and_arrays, "decode", lambda text: (parsed.append(text), decode(text))[1]
-    )
-    document = Document({"a": []}, ["/a"])
-    document.grow_encoded([[b"1"], [b"[2]"], [b"3"]])
-    view = document.view()
-    document.grow_encoded([[b"4"]])
-    assert [view.elements("/a", start) for start in range(5)] == [[1, [2], 3], [[2], 3], [3], [], []]
-    assert parsed == [b"[1,[2],3]", b"[[2],3]", b"[3]", b"[]", b"[]"]
-    assert document.view().elements("/a", 2) == [3, 4]
+@pytest.mark.parametrize(
+    ("pointer", "addition", "message"),
+    [
+        ("/t", [1], "only a string can be appended to a text, not an array"),
+        ("/n", "x", "only an array can be appended to an array, not a text"),
+        ("/o", "x", "cannot append to an object"),
+        ("/q", "x", "no member 'q'"),
+        ("t", "x", "must be empty or begin with"),
+    ],
+)
+def test_trusted_append_of_the_wrong_kind_is_refused(pointer, addition, message):
+    document = Document({"t": "", "n": [], "o": {}})
+    with pytest.raises(DiffError, match=message):
+        document.append(pointer, addition)
+    assert document.value() == {"t": "", "n": [], "o": {}}
 
 
 # --- test vectors
@@ -198,7 +204,7 @@ def test_memory_is_proportional_to_the_document():
     tracemalloc.start()
     try:
         for _ in range(100_000):
-            document.apply("token ")
+            document.append(TEXT, "token ")
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -3,31 +3,33 @@
 
 import json
 import random
+import sys
 import tracemalloc
 
 import pytest
 
 from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import Document, document
+from tidewire.protocol.cursor import MAX_SEQ, Cursor
+from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
-from tidewire.protocol.document.document import View
+from tidewire.protocol.document.document import TextChange, View
 from tidewire.protocol.follower import (
+    MAX_EVENT_OPS,
     MAX_RESYNCS,
     RESYNC_HEALED,
-    Advance,
+    Applied,
     Cause,
     Fatal,
     FatalKind,
     Follower,
     Ignored,
+    Notice,
     Reconnect,
-    Told,
 )
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.request_policy import RequestPolicy
 from tidewire.protocol.resources import JobResource
-from tidewire.protocol.sse import Event, EventWithoutId
+from tidewire.protocol.sse import Decoder, Event, EventWithoutId
 
 TEXT = "/items/0/value"
 
@@ -124,7 +126,7 @@ def test_diff_outside_the_values_does_not_read_the_values(reader, op, monkeypatc
     reader.snapshot("1-1", before)
     monkeypatch.setattr(Document, "value", None)
     monkeypatch.setattr(View, "value", None)
-    assert isinstance(reader.diff("1-2", [op]), Advance)
+    assert isinstance(reader.diff("1-2", [op]), Applied)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,46 @@ def test_diff_that_makes_the_state_invalid_is_not_applied_and_causes_a_resync(st
     assert started.follower.document.value() == state("Hel")
 
 
+def test_isolated_token_takes_six_function_calls(started):
+    decoder, calls = Decoder(), []
+    frames = [b'id:1-%d\ndata:" word\\n"\n\n' % seq for seq in range(2, 12)]
+
+    def count(frame, event, _):
+        if event == "call" and "/src/client/tidewire/" in frame.f_code.co_filename:
+            calls.append(frame.f_code.co_qualname)
+
+    for number, frame in enumerate(frames, 1):
+        calls.clear()
+        sys.setprofile(count)
+        try:
+            outcomes = [started.follower.receive(event) for event in decoder.feed(frame)]
+        finally:
+            sys.setprofile(None)
+        assert [outcome.texts for outcome in outcomes] == [(TextChange(TEXT, 0, " word\n"),)]
+        # The first event after the snapshot takes the general way.
+        assert number == 1 or len(calls) <= 6, calls
+    assert started.value == "Hel" + " word\n" * 10
+
+
+def test_text_does_not_grow_beyond_the_last_valid_id(reader):
+    reader.snapshot(f"1-{MAX_SEQ - 2}", state(""))
+    for seq in (MAX_SEQ - 1, MAX_SEQ):
+        assert isinstance(reader.diff(f"1-{seq}", "a"), Applied)
+    assert isinstance(reader.diff(f"1-{MAX_SEQ + 1}", "a"), Reconnect)
+    assert reader.value == "aa"
+
+
+def test_diff_of_more_ops_than_allowed_causes_a_resync(started):
+    op = ["s", "/usage/n", 1]
+    assert isinstance(started.diff("1-2", [op] * MAX_EVENT_OPS), Applied)
+    for diff in ([op] * (MAX_EVENT_OPS + 1), {"ops": [op] * (MAX_EVENT_OPS + 1)}):
+        outcome = started.diff("1-3", diff)
+        assert (type(outcome), outcome.cause) == (Reconnect, Cause.RESYNC)
+        assert outcome.why == "diff 1-3 has 10001 ops, but a diff has at most 10000"
+        started.connect()
+        started.hello()
+
+
 # ---- size limit of the state ---------------------------------------------------------------------------------------
 
 
@@ -183,7 +225,7 @@ def json_size(value):
 )
 def test_growing_state_is_fatal_at_the_size_limit(small_limit, diff):
     seq = 2
-    while isinstance(outcome := small_limit.diff(f"1-{seq}", diff), Advance):
+    while isinstance(outcome := small_limit.diff(f"1-{seq}", diff), Applied):
         before, seq = outcome.view.value(), seq + 1
     assert (outcome.kind, f"diff 1-{seq} " in outcome.why) == (FatalKind.TOO_LARGE, True)
     assert 1000 - 70 < json_size(before) <= 1000 * 17 / 16
@@ -197,8 +239,8 @@ def test_growing_state_is_fatal_at_the_size_limit(small_limit, diff):
 
 def test_state_may_be_exactly_as_large_as_the_limit(small_limit):
     available = 1000 - json_size(state(""))
-    assert isinstance(small_limit.diff("1-2", [["s", TEXT, "x" * available]]), Advance)
-    assert isinstance(small_limit.diff("1-3", [["s", TEXT, "y" * available]]), Advance)
+    assert isinstance(small_limit.diff("1-2", [["s", TEXT, "x" * available]]), Applied)
+    assert isinstance(small_limit.diff("1-3", [["s", TEXT, "y" * available]]), Applied)
     assert small_limit.diff("1-4", [["s", TEXT, "z" * (available + 1)]]).kind is FatalKind.TOO_LARGE
     assert small_limit.value == "y" * available
 
@@ -208,11 +250,11 @@ def test_snapshot_or_job_resource_above_the_size_limit_is_refused(small_limit):
     small_limit.diff("1-2", "abc")
     assert small_limit.snapshot("1-3", state("x" * (available + 1))).kind is FatalKind.TOO_LARGE
     assert (small_limit.value, small_limit.follower.cursor) == ("abc", Cursor(1, 2))
-    assert isinstance(small_limit.snapshot("1-3", state("x" * available)), Advance)
+    assert isinstance(small_limit.snapshot("1-3", state("x" * available)), Applied)
     assert (
         small_limit.follower.adopt(resource(state("x" * (available + 1)), "1-4")).kind is FatalKind.TOO_LARGE
     )
-    assert isinstance(small_limit.follower.adopt(resource(state("y" * available), "1-4")), Advance)
+    assert isinstance(small_limit.follower.adopt(resource(state("y" * available), "1-4")), Applied)
 
 
 def test_state_size_is_measured_rarely_while_a_value_is_replaced(small_limit, monkeypatch):
@@ -225,7 +267,7 @@ def test_state_size_is_measured_rarely_while_a_value_is_replaced(small_limit, mo
     for seq in range(3, 3000):
         ops = [["s", TEXT, str(seq)]]
         sent += len(json.dumps(ops))
-        assert isinstance(small_limit.diff(f"1-{seq}", ops), Advance)
+        assert isinstance(small_limit.diff(f"1-{seq}", ops), Applied)
     assert 10 < len(measured) <= 2 + sent / (16_000 // 16)
 
 
@@ -244,7 +286,7 @@ def test_empty_appends_use_no_memory(small_limit):
 
 def test_first_snapshot_covers_all_events_from_the_first(reader):
     advance = reader.snapshot("1-7", state("Hello"))
-    assert isinstance(advance, Advance)
+    assert isinstance(advance, Applied)
     assert (advance.first_seq, advance.cursor, advance.snapshot) == (1, Cursor(1, 7), "start")
     assert [(change.deleted, change.text) for change in advance.texts] == [(0, "Hello")]
 
@@ -282,7 +324,7 @@ def test_diff_without_a_changed_value_is_not_visible(started):
 )
 def test_diff_is_visible_if_a_value_may_have_changed(started, ops, visible):
     advance = started.diff("1-2", ops)
-    assert isinstance(advance, Advance), advance
+    assert isinstance(advance, Applied), advance
     assert advance.visible is visible
 
 
@@ -386,7 +428,7 @@ def test_truncation_below_the_stable_length_causes_a_resync(reader):
     reader.snapshot(
         "1-1", state("Hello") | {"items": [{"status": "running", "value": "Hello", "stable": {"": 4}}]}
     )
-    assert isinstance(reader.diff("1-2", [["t", TEXT, 1]]), Advance)
+    assert isinstance(reader.diff("1-2", [["t", TEXT, 1]]), Applied)
     assert reader.diff("1-3", [["t", TEXT, 1]]).cause is Cause.RESYNC
 
 
@@ -438,31 +480,10 @@ def test_refused_cursor_causes_a_resync(started):
 def test_done_event_advances_the_cursor_and_sets_the_status(started):
     items = state("Hel")["items"]
     advance = started.done("1-2", items, usage={"tokens": 3})
-    assert isinstance(advance, Advance)
+    assert isinstance(advance, Applied)
     assert advance.done.status == "succeeded"
     assert started.follower.document.value("/status") == "succeeded"
     assert started.follower.document.value("/usage") == {"tokens": 3}
-
-
-def test_a_job_with_many_members_is_followed_to_its_end(reader, monkeypatch):
-    # As if all objects had more members.
-    monkeypatch.setattr(document, "MAX_COPIED", 0)
-    reader.snapshot("1-1", state({"text": "Hel"}), columns=[f"{TEXT}/text"])
-    for seq, diff in enumerate(
-        (
-            [["s", f"{TEXT}/n", 1], ["s", "/items/0/stable", {"/text": 0}]],
-            [["s", "/items/0/stable/~1text", 2]],
-            "lo",
-            [["s", "/items/0/more", {}], ["d", f"{TEXT}/n"]],
-            [["s", "/items/0/status", "succeeded"]],
-        ),
-        2,
-    ):
-        assert isinstance(reader.diff(f"1-{seq}", diff), Advance)
-    assert reader.diff("1-7", [["s", f"{TEXT}/text", "No"]]).cause is Cause.RESYNC
-    assert reader.follower.document.value(TEXT) == {"text": "Hello"}
-    item = {"status": "succeeded", "value": {"text": "Hello"}, "stable": {"/text": 2}, "more": {}}
-    assert reader.follower.document.value("/items") == [item]
 
 
 def test_done_event_carries_the_error_of_the_job(started):
@@ -542,14 +563,14 @@ def test_problem_that_is_not_retryable_is_fatal(started):
 def test_queue_and_progress_events_are_reported(started):
     queue = started.event("queue", {"position": 3, "eta_ms": 1000})
     progress = started.event("progress", {"current": 1, "total": 2})
-    assert isinstance(queue, Told)
+    assert isinstance(queue, Notice)
     assert queue.message.position == 3
     assert progress.message.total == 2
 
 
 def test_unknown_event_without_an_id_is_ignored(started):
     assert isinstance(started.event("weather", {"rain": True}), Ignored)
-    assert isinstance(started.diff("1-2", "lo"), Advance)
+    assert isinstance(started.diff("1-2", "lo"), Applied)
 
 
 # ---- cuts --------------------------------------------------------------------------------------------------------
@@ -611,7 +632,7 @@ def test_204_for_an_ended_job_delivers_its_state(started):
     advance = started.follower.read_job(
         resource(ended, "1-9", {"status": "succeeded", "digest": digest(ended["items"])})
     )
-    assert isinstance(advance, Advance)
+    assert isinstance(advance, Applied)
     assert (advance.first_seq, advance.cursor, advance.visible) == (2, Cursor(1, 9), True)
     assert [change.text for change in advance.texts] == ["lo"]
     assert started.follower.done.status == "succeeded"
@@ -670,7 +691,7 @@ def test_diff_to_an_invalid_state_leaves_the_state_unchanged(diff):
     state = {"status": "running", "items": [{"status": "running", "value": ""}], "usage": {}, "notes": []}
     reader = Reader()
     reader.hello()
-    assert isinstance(reader.snapshot("1-1", state), Advance)
+    assert isinstance(reader.snapshot("1-1", state), Applied)
     outcome = reader.raw("message", diff, "1-2")
     assert isinstance(outcome, Reconnect)
     assert outcome.cause is Cause.RESYNC

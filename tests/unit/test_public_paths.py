@@ -18,7 +18,6 @@ PATHS = {
     "tidewire.protocol.document": ["Document"],
     "tidewire.protocol.follower": [
         "Follower", "Applied", "Notice", "Ignored", "Reconnect", "Fatal", "FatalKind", "Cause", "Outcome",
-        "Advance", "Told",
     ],
     "tidewire.logprobs": ["Logprobs"],
     "tidewire.mapping": ["MapProgress"],

@@ -1,18 +1,13 @@
-from random import Random
 from zlib import crc32
 
 import pytest
 
-from support.random_json import random_change_of, random_value
-from tidewire.protocol.document import Document
-from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.versioned_text_and_arrays import (
     LATEST,
     MAX_LOOSE_PIECES,
     MAX_PIECE,
     Rope,
     RopeArray,
-    holds,
 )
 
 
@@ -113,24 +108,6 @@ def test_long_piece_is_kept_whole_until_it_is_truncated():
         crc32(f"start {long}"[:MAX_PIECE].encode()),
     )
     assert text.text_at(LATEST) == f"start {long}!"
-
-
-def test_node_equals_its_own_json_and_no_other():
-    random = Random(5)
-    for _ in range(300):
-        value, other = random_value(random), random_value(random)
-        document = Document({"list": [0.5], "text": "é"}, ["/text", "/list"])
-        document.apply([["r", "\n🎉", value], ["a", "/text", "x" * random.randrange(3)]])
-        node, plain = document.view().node(()), document.value()
-        assert holds(node, plain)
-        for changed in (
-            random_change_of(random, plain),
-            {**plain, "list": [0.5, other]},
-            {**plain, "text": "é\n🎉y"},
-        ):
-            assert holds(node, changed) == same(plain, changed)
-    assert not holds(node, {**plain, "text": 1})
-    assert not holds(node, {**plain, "list": {}})
 
 
 def test_repeated_truncations_copy_only_a_short_part():

@@ -61,7 +61,7 @@ async def test_string_append_to_an_array_is_refused(merge_window):
     """An append to the only column is encoded as a bare string, which a reader would apply as a row."""
     job = StreamHarness([], merge_window=merge_window)
     for _ in range(3):
-        with pytest.raises(ValueError, match="cannot append a text to an array"):
+        with pytest.raises(ValueError, match="only an array can be appended to an array"):
             job.stream.append("x")
     job.stream.append(["y"])
     assert job.stream.value == await job.read() == ["y"]

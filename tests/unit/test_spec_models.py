@@ -64,6 +64,7 @@ SAMPLES = {
     "stable": {"/text": 3},
     "max_depth": 64,
     "max_event_bytes": 1024,
+    "max_event_ops": 64,
     "max_state_bytes": 1024,
     "state": SCHEMAS["state"]["examples"][0],
     "items": SCHEMAS["state"]["examples"][0]["items"],
@@ -213,5 +214,6 @@ def test_enumerations_in_schemas_and_models_are_equal():
 def test_limits_in_schema_and_model_have_the_same_names():
     limits = SCHEMAS["discovery"]["properties"]["limits"]
     assert limits["properties"].keys() == set(resources.Limits.__struct_fields__)
-    optional = {field.name for field in msgspec.structs.fields(resources.Limits) if field.default is None}
+    fields = msgspec.structs.fields(resources.Limits)
+    optional = {"max_event_ops"} | {field.name for field in fields if field.default is None}
     assert limits["properties"].keys() - set(limits["required"]) == optional

@@ -8,7 +8,7 @@ import pytest
 from support.spec_vectors import for_each_vector, load_vectors
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
 from tidewire.protocol.document.digests import digest
-from tidewire.protocol.follower import Advance, Cause, Follower, Ignored, Reconnect
+from tidewire.protocol.follower import Applied, Cause, Follower, Ignored, Reconnect
 from tidewire.protocol.messages import LOGGED
 from tidewire.protocol.sse import Decoder, Event
 
@@ -53,7 +53,7 @@ def test_reader_handles_an_id_as_the_vector_requires(vector):
     held = None if follower.cursor is None else str(follower.cursor)
     match vector["then"]:
         case "next":
-            assert isinstance(outcome, Advance)
+            assert isinstance(outcome, Applied)
             assert held == vector["id"]
         case "repeat":
             assert isinstance(outcome, Ignored)

@@ -13,14 +13,14 @@ from tidewire.protocol import messages, resources, strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.follower import (
     MAX_RESYNCS,
-    Advance,
+    Applied,
     Cause,
     Fatal,
     FatalKind,
     Follower,
     Ignored,
+    Notice,
     Reconnect,
-    Told,
 )
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
@@ -68,7 +68,7 @@ def outcome_of(follower, vector, last_id):
     kind = Event if "id" in vector else EventWithoutId
     event = kind(vector["type"], vector["data"], vector.get("id", last_id))
     match follower.receive(event):
-        case Advance() | Told():
+        case Applied() | Notice():
             return "accept"
         case Ignored() as ignored:
             return "ignore" if ignored.why.startswith("unknown event") else "accept"

@@ -27,6 +27,19 @@ def discovery_declares_smaller_event_limit(hooks):
     rewrite_body(hooks, b":102400,", b":65536,")
 
 
+@faulty_server("TW-DIF-071", "sizes.change_of_many_ops_is_split_over_several_events")
+def diff_with_too_many_ops(hooks):
+    """A change of more than `max_event_ops` ops is sent in one event."""
+    hooks.settings["max_event_ops"] = 10_000
+    rewrite_body(hooks, b'"max_event_ops":10000', b'"max_event_ops":100')
+
+
+@faulty_server("TW-DSC-026", "discovery.discovery_document_is_valid")
+def too_many_ops_declared(hooks):
+    """Discovery declares that a diff may have 20,000 ops."""
+    rewrite_body(hooks, b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1")
+
+
 @faulty_server("TW-FRM-050", "sizes.oversized_state_fails_the_job")
 def oversized_state_accepted(hooks):
     """A job succeeds although its state exceeds `max_state_bytes`."""
@@ -43,5 +56,6 @@ def long_result_sent_in_parts(hooks):
     """A result longer than `max_event_bytes` is set by several diffs."""
     from tidewire_server.log_writer.pending_events import PendingEvents
 
+    hooks.settings["max_event_bytes"] = 16 * 1024
     change = PendingEvents.change
     PendingEvents.change = lambda pending, ops, **options: change(pending, ops, **options | {"whole": False})

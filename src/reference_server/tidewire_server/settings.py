@@ -159,6 +159,9 @@ class Settings(BaseModel):
         ge=KIB,
         description="Maximum size of one event, in bytes. Larger diffs are split, but snapshots may be larger.",
     )
+    max_event_ops: int = Field(
+        10_000, ge=64, le=10_000, description="Maximum number of ops of one diff. Longer diffs are split."
+    )
     max_log_bytes: int = Field(
         8 * MIB,
         ge=KIB,

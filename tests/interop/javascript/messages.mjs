@@ -57,6 +57,7 @@ const LIMITS_FROM_1 = "max_body_bytes max_inputs max_jobs_per_principal max_stre
 const limits = object({}, {
   ...least(1, LIMITS_FROM_1),
   ...least(1024, "max_state_bytes max_event_bytes"),
+  max_event_ops: integer(64, 10_000),
   ...least(0, "log_ttl_s state_ttl_s tombstone_ttl_s min_grace_ms"),
   max_depth: (value) => value === 64,
 });

@@ -9,7 +9,6 @@ from tidewire.jobs.job_reader import JobReader
 from tidewire.jobs.queue_warnings import QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
-from tidewire.protocol.document.apply_ops import OBJECTS
 from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.view import View
 from tidewire.protocol.follower_outcomes import Applied
@@ -210,7 +209,7 @@ class _EndedItems(Generic[T]):
             return
         # Look at the status in the document before copying the item, because its value can be long.
         item = view.node(("items", str(index)))
-        if type(item) in OBJECTS and item.get("status") in ENDED:
+        if type(item) is dict and item.get("status") in ENDED:
             self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))
 

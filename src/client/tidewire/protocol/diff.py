@@ -20,9 +20,9 @@ import math
 from collections.abc import Hashable
 from typing import Any, Final
 
-from tidewire.protocol.document.apply_ops import apply
 from tidewire.protocol.document.diff_shapes import DiffError, Op, StableError, UnknownOpError
 from tidewire.protocol.document.digests import IntegrityError
+from tidewire.protocol.document.document import apply
 from tidewire.protocol.document.json_pointer import escape
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit, common_prefix, is_text, same
 from tidewire.protocol.document.match_list_elements import Matches, align

@@ -30,8 +30,7 @@ from pydantic_core import ErrorDetails, to_jsonable_python
 
 from tidewire.protocol.base_model import shown
 from tidewire.protocol.document.json_pointer import escape
-from tidewire.protocol.document.json_values import holds_only_numbers
-from tidewire.protocol.strict_json import MAX_DEPTH, StrictJsonError
+from tidewire.protocol.strict_json import MAX_DEPTH, StrictJsonError, is_number_array
 
 
 def rows_of(given: Any) -> TypeAdapter[list[Any]]:
@@ -61,7 +60,7 @@ def converted(rows: TypeAdapter[list[Any]], value: Any, fallback: Callable[[Any]
     made = rows.dump_python([value], mode="json", by_alias=True, warnings=False, fallback=fallback)[0]
     if made is not None and type(made) is not list and type(made) is not dict:
         return made  # JSON mode loses nothing if the value is a string, a number or a boolean
-    if type(made) is list and holds_only_numbers(made):
+    if type(made) is list and is_number_array(made):
         return made  # JSON mode would have replaced NaN by None
     kept = rows.dump_python([value], by_alias=True, warnings=False)[0]
     return _restore_losses(kept, made, "")

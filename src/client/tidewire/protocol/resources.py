@@ -20,6 +20,8 @@ class Limits(WireModel, frozen=True, kw_only=True):
     max_streams_per_principal: Positive = 1_000
     max_state_bytes: Positive = 16 * 2**20
     max_event_bytes: Positive = 2**20
+    max_event_ops: Annotated[int, Meta(ge=64, le=10_000)] = 10_000
+    """Maximum number of ops of one diff. The server splits a longer diff."""
     max_log_bytes: Positive = 8 * 2**20
     """Maximum size of the event log of one job. When the log is larger, the server deletes the oldest events."""
     max_depth: Positive = 64

@@ -9,7 +9,7 @@ from typing import Any
 from tidewire.protocol import messages
 from tidewire.protocol.base_model import MessageError, WireModel
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.apply_ops import ARRAYS, OBJECTS, members_of
+from tidewire.protocol.document.apply_ops import ARRAYS
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, materialize
 from tidewire.protocol.messages import ENDED, BatchPlace, Note
 from tidewire.protocol.problems import Problem
@@ -101,14 +101,12 @@ def _without_values(document: Document) -> JsonValue:
     """Return a copy of the state without the values of its items, because these can be large and are not validated."""
     view = document.view()
     root, items = view.node(()), view.node(("items",))
-    if type(root) not in OBJECTS or type(items) not in ARRAYS:
+    if type(root) is not dict or type(items) not in ARRAYS:
         return document.value()
-    state = {
-        name: materialize(member, LATEST) for name, member in members_of(root).items() if name != "items"
-    }
+    state = {name: materialize(member, LATEST) for name, member in root.items() if name != "items"}
     state["items"] = [
-        {name: materialize(member, LATEST) for name, member in members_of(item).items() if name != "value"}
-        if type(item) in OBJECTS
+        {name: materialize(member, LATEST) for name, member in item.items() if name != "value"}
+        if type(item) is dict
         else None
         for item in (items if type(items) is list else items.items_at(LATEST))
     ]

@@ -31,9 +31,11 @@ MAX_COMPARED_SECONDS = 10**9
 """Longest retention, in seconds, that the suite compares with times. A longer one could exceed the last year of a date."""
 
 
-@check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-OVR-012", "TW-JOB-001")
+@check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-DSC-026", "TW-OVR-012", "TW-JOB-001")
 async def discovery_document_is_valid(s: Session) -> None:
-    """`GET /v1` gets 200 with a valid body, `max_depth` 64, and limits of at least 1024 bytes for events and states."""
+    """`GET /v1` gets 200 with a valid body, and the sizes of events and states, and `max_depth` and `max_event_ops`, are in
+    their ranges.
+    """
     answer = await s.wire.request("GET", "/v1")
     _judge_body(s, "TW-DSC-001", "discovery", answer)
     s.expect("TW-JOB-001", answer.status == 200, "200 for GET /v1", answer.status, at=answer)
@@ -44,6 +46,14 @@ async def discovery_document_is_valid(s: Session) -> None:
         size = limits.get(name)
         s.expect("TW-DSC-015", isinstance(size, int | float) and size >= 1024, f"{name} of at least 1024", size,
                  at=answer)  # fmt: skip
+    ops = limits.get("max_event_ops", 10_000)
+    s.expect(
+        "TW-DSC-026",
+        type(ops) is int and 64 <= ops <= 10_000,
+        "max_event_ops from 64 to 10000",
+        ops,
+        at=answer,
+    )
     times = {name: value for name, value in {**body, **limits}.items() if name.endswith(("_ms", "_s"))}
     s.expect("TW-OVR-012", all(type(value) is int for value in times.values()), "integers", times, at=answer)
 

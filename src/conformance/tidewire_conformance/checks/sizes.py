@@ -2,15 +2,22 @@
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
+from tidewire_conformance.wire.event_stream_decoder import Block
+
+MAX_OPS = 10_000
+"""Number of ops that every diff may have, and the default of `max_event_ops`."""
 
 MAX_TESTED_STATE = 16 * 2**20
 """Largest `max_state_bytes` that the suite tests. The test of a larger limit would need a job with a very large state."""
 
 
-@check("TW-FRM-047", "TW-FRM-048", whole_run=True)
+@check("TW-FRM-047", "TW-FRM-048", "TW-DIF-071", whole_run=True)
 async def events_stay_within_size_limits(s: Session) -> None:
-    """The data of a snapshot has at most `max_state_bytes`, and the data of any other event at most `max_event_bytes`."""
+    """The data of a snapshot has at most `max_state_bytes`, and the data of any other event at most `max_event_bytes`. A
+    diff has at most `max_event_ops` ops.
+    """
     limits = s.server.limits
+    max_ops = _max_ops(s)
     for each in s.streams():
         for block in each.events:
             name, requirement = (
@@ -20,6 +27,39 @@ async def events_stay_within_size_limits(s: Session) -> None:
             )
             s.expect(requirement, len(block.data) <= limits.get(name, len(block.data)),
                      f"at most {limits.get(name)} bytes of data", len(block.data), at=each, block=block)  # fmt: skip
+            count = _op_count(block)
+            s.expect("TW-DIF-071", count <= max_ops, f"at most {max_ops} ops", count, at=each, block=block)
+
+
+def _max_ops(s: Session) -> int:
+    declared = s.server.limits.get("max_event_ops", MAX_OPS)
+    return declared if type(declared) is int and 0 < declared <= MAX_OPS else MAX_OPS
+
+
+def _op_count(block: Block) -> int:
+    if block.type != "message":
+        return 0
+    diff = block.json
+    ops = diff.get("ops") if isinstance(diff, dict) else diff
+    return len(ops) if isinstance(ops, list) else 1
+
+
+@check("TW-DIF-071", "TW-FRM-081")
+async def change_of_many_ops_is_split_over_several_events(s: Session) -> None:
+    """Changes of more elements than a diff may have ops are sent in several events, and are complete at the end."""
+    max_ops = _max_ops(s)
+    count = max_ops + max_ops // 2
+    # An op that sets the whole array would be longer than the ops that append to its elements.
+    values = [[f"{index} {'x' * 40}{ending}" for index in range(count)] for ending in ("", "y")]
+    sample = s.script_sample(*({"emit": value} for value in values))
+    limits = s.server.limits
+    if len(str(sample.body)) > min(limits.get("max_body_bytes", 0), limits.get("max_state_bytes", 0)):
+        s.skip_untested(f"max_body_bytes or max_state_bytes is too small for a change of {count} ops")
+    job, history = await s.run_to_end(sample)
+    most = max(map(_op_count, history.events))
+    s.expect("TW-DIF-071", most <= max_ops, f"at most {max_ops} ops", most, at=history)
+    value = s.items(await s.read(job))[0]["value"]
+    s.expect("TW-FRM-081", value == values[1], "the last array", value, at=history)
 
 
 @check("TW-FRM-050", serial=True)

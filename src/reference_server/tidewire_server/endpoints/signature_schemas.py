@@ -33,7 +33,6 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
-from tidewire.protocol.document.json_values import holds_only_numbers
 from tidewire.protocol.jsonable import message_of, rows_of
 from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_errors import refused_input
@@ -206,7 +205,7 @@ class ValueShape:
             # For a list of floats, the conversion and the validation take three times as long as this test. Copy the list
             # first, because the function may change it on another thread.
             copy = returned.copy()
-            if countOf(map(type, copy), float) == len(copy) and holds_only_numbers(copy):
+            if countOf(map(type, copy), float) == len(copy) and strict_json.is_number_array(copy):
                 return copy
         found: JsonValue = self.to_json(returned)
         self.check(found)
@@ -229,7 +228,7 @@ class ValueShape:
         Raises:
             InvalidValueError: The value does not match the schema. The message gives the path and the reason.
         """
-        if type(value) is list and holds_only_numbers(value):
+        if type(value) is list and strict_json.is_number_array(value):
             # First validate the value as Python objects, which takes a quarter of the time. This validation is stricter
             # than the validation of JSON, so a value that it rejects may still be valid. The document rejects integers
             # beyond ±2^53 later.

@@ -79,22 +79,26 @@ class EventMerger:
     once.
     """
 
-    def __init__(self, after: Cursor, columns: Sequence[str], max_event_bytes: int) -> None:
+    def __init__(
+        self, after: Cursor, columns: Sequence[str], max_event_bytes: int, max_event_ops: int = 10_000
+    ) -> None:
         """Create a merger for the events after the reader's cursor.
 
         Args:
             after: Id of the last event that the reader has received.
             columns: JSON Pointers of the columns in the epoch of `after`.
             max_event_bytes: Maximum size of a diff's data.
+            max_event_ops: Maximum number of ops of a diff.
         """
         self.last = after
         """Id of the last event added."""
         self._columns = columns
         self._max_event_bytes = max_event_bytes
+        self._max_event_ops = max_event_ops
         self._done: list[tuple[bytes, Cursor]] = []
         self._raw: list[tuple[bytes, Cursor]] = []
         self._on = after
-        self._size = 0
+        self._size = self._ops = 0
         self._diff = _MergedDiff(columns)
 
     def add(self, frames: bytes) -> None:
@@ -139,17 +143,21 @@ class EventMerger:
 
     def _add_diff(self, frame: bytes, data: bytes, cursor: Cursor) -> None:
         content = _content(data)
+        ops = 1 if type(content) is str else len(_ops_and_checks(content)[0])
         if self._raw and (
-            self._size + len(data) > self._max_event_bytes - _OVERHEAD or not self._diff.follows_on(content)
+            self._size + len(data) > self._max_event_bytes - _OVERHEAD
+            or self._ops + ops > self._max_event_ops
+            or not self._diff.follows_on(content)
         ):
             self._close()
             self._open(self.last)
         self._diff.add(content)
         self._size += len(data)
+        self._ops += ops
         self._raw.append((frame, cursor))
 
     def _open(self, on: Cursor) -> None:
-        self._on, self._size = on, 0
+        self._on, self._size, self._ops = on, 0, 0
         self._diff = _MergedDiff(self._columns)
 
     def _close(self) -> None:

@@ -454,7 +454,7 @@ class EventStream:
 
     async def _merge(self, cursor: Cursor, columns: Sequence[str]) -> LogChunk | None:
         """Read the events after a cursor and merge them. Return None if they were trimmed."""
-        merger = EventMerger(cursor, columns, self._settings.max_event_bytes)
+        merger = EventMerger(cursor, columns, self._settings.max_event_bytes, self._settings.max_event_ops)
         size, ended = 0, False
         while size < _MERGED_BYTES and not ended:
             chunk = await self._log.read(merger.last, _SLICE_BYTES)

@@ -24,7 +24,7 @@ from tidewire_server.log_writer.append_retries import AppendRetries, append
 from tidewire_server.log_writer.backlog import Backlog
 from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.limited_state import LimitedState
-from tidewire_server.log_writer.pending_events import MAX_EVENT_OPS, PendingEvents
+from tidewire_server.log_writer.pending_events import PendingEvents
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Block, HeadMovedError, JobRecord, Log, StateAt
 
@@ -69,7 +69,6 @@ class LogWriter:
         state_bytes: int,
         reserve: int,
         commits: GroupCommit,
-        max_event_ops: int = MAX_EVENT_OPS,
     ) -> None:
         """Create the writer of a log that already has its first block.
 
@@ -80,7 +79,6 @@ class LogWriter:
             state_bytes: Size of a snapshot of the state, in bytes.
             reserve: Number of bytes of `max_state_bytes` that are reserved for the changes that end an item.
             commits: Schedule of the commits of all jobs of this event loop.
-            max_event_ops: Maximum number of ops of an event.
         """
         self._retries = AppendRetries()
         state = LimitedState(document, max_bytes=settings.max_state_bytes, size=state_bytes, reserve=reserve)
@@ -91,7 +89,7 @@ class LogWriter:
             partial(commits.soon, self),
             merges=settings.merge_window > 0,
             max_event_bytes=settings.max_event_bytes,
-            max_event_ops=max_event_ops,
+            max_event_ops=settings.max_event_ops,
         )
         self._log = log
         self._head = log.extent().head

@@ -43,9 +43,6 @@ from tidewire_server.log_writer.text_check_schedule import (
 )
 from tidewire_server.store.interfaces import Block, StateAt
 
-MAX_EVENT_OPS: Final = 10_000
-"""Default of the maximum number of ops of an event."""
-
 _FRAMING: Final = 512
 """How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
 
@@ -165,7 +162,7 @@ class PendingEvents:
         *,
         merges: bool,
         max_event_bytes: int,
-        max_event_ops: int = MAX_EVENT_OPS,
+        max_event_ops: int,
     ) -> None:
         """Create an empty list.
 
@@ -176,7 +173,7 @@ class PendingEvents:
                 first urgent change.
             merges: Whether appends and rows extend the last event.
             max_event_bytes: The setting of this name.
-            max_event_ops: Maximum number of ops of an event.
+            max_event_ops: The setting of this name.
         """
         self.state = state
         self.lock = state.lock

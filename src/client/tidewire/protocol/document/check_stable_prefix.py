@@ -8,7 +8,7 @@ compares the document before a diff with the document after the diff.
 from collections.abc import Iterable
 from typing import Final
 
-from tidewire.protocol.document.apply_ops import ARRAYS, OBJECTS, Tokens, length_of, members_of
+from tidewire.protocol.document.apply_ops import ARRAYS, Tokens, length_of
 from tidewire.protocol.document.diff_shapes import DiffError, StableError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
 from tidewire.protocol.document.view import View
@@ -55,15 +55,14 @@ def _items(touched: Iterable[Tokens], *views: View) -> set[str]:
 
 def _stable_lengths(view: View, index: str) -> dict[str, int]:
     item = view.node(("items", index))
-    lengths = item.get("stable") if type(item) in OBJECTS else None
+    lengths = item.get("stable") if type(item) is dict else None
     if lengths is None:
         return {}
-    members = members_of(lengths) if type(lengths) in OBJECTS else None
     try:
-        if members is not None and all(is_count(n) for n in members.values()):
-            for pointer in members:
+        if type(lengths) is dict and all(is_count(n) for n in lengths.values()):
+            for pointer in lengths:
                 parse(pointer)
-            return members
+            return lengths
     except PointerError:
         pass
     raise DiffError(f"'stable' of item {index} does not map JSON Pointers to integers ≥ 0")

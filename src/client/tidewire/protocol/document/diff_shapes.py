@@ -27,10 +27,6 @@ ARITY: Final = {"a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
 """Length of each kind of op that has a path. A row has no path, and is one longer than the number of columns."""
 
 
-_new: Final = tuple.__new__
-"""Creates named tuples faster than their constructors, which are Python code."""
-
-
 class DiffError(ValueError):
     """The diff is malformed, or it cannot be applied to the value. None of its ops were applied."""
 
@@ -76,9 +72,8 @@ def read(diff: JsonValue, columns: Sequence[str]) -> DiffShape:
         DiffError: A member of the diff has the wrong type, or the diff is a string although the job does not have exactly
             one column.
     """
-    kind = type(diff)
-    if kind is list:  # nearly every diff that is not a string
-        return _new(DiffShape, (diff, []))
+    if isinstance(diff, list):
+        return DiffShape(diff, [])
     if isinstance(diff, str):
         if len(columns) != 1:
             raise DiffError(
@@ -87,7 +82,7 @@ def read(diff: JsonValue, columns: Sequence[str]) -> DiffShape:
         return DiffShape([["a", columns[0], diff]], [])
     if not isinstance(diff, dict) or "ops" not in diff:
         raise UnknownOpError(
-            f"a diff must be a string, an array, or an object with 'ops', but this is a {kind.__name__}"
+            f"a diff must be a string, an array, or an object with 'ops', but this is a {type(diff).__name__}"
         )
     ops, on, check = diff["ops"], diff.get("on", 0), diff.get("check", [])
     if not isinstance(ops, list):

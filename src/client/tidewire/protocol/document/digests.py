@@ -5,21 +5,18 @@ check of an array is `[path, n]`, where n is the number of elements. The digest 
 """
 
 import hashlib
-import json
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Callable
+from json.encoder import encode_basestring
 from typing import Any, Final, Protocol
 from zlib import crc32
 
 from msgspec.json import encode
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.diff_shapes import DiffError, is_count
 from tidewire.protocol.document.json_pointer import PointerError, parse
-from tidewire.protocol.document.json_values import holds_only_numbers, is_text
-from tidewire.protocol.document.object_tree import ObjectTree
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray
+from tidewire.protocol.document.json_values import is_text
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import JsonValue, is_number_array
 
 DIGEST_LENGTH = 16
@@ -29,9 +26,6 @@ MAX_CRC = 2**32 - 1
 
 PART: Final = 2**16
 """Number of code points of a long text that are serialized at a time."""
-
-MANY_NUMBERS: Final = 16
-"""Number of elements up to which an array of numbers is serialized together with the values around it."""
 
 
 class IntegrityError(ValueError):
@@ -100,72 +94,8 @@ def digest(items: Any) -> str:
         StrictJsonError: The items are not valid I-JSON.
     """
     found = hashlib.sha256()
-    for part in _parts(items, strict_json.MAX_DEPTH):
-        found.update(part)
+    _write(items, strict_json.MAX_DEPTH, found.update)
     return found.hexdigest()[:DIGEST_LENGTH]
-
-
-class ItemsDigest:
-    """The digest of a job's items, which is computed while the items end.
-
-    Attributes:
-        count: Number of items that were added.
-    """
-
-    __slots__ = ("_hash", "count")
-
-    def __init__(self) -> None:
-        self.count: int = 0
-        self._hash = hashlib.sha256(b"[")
-
-    def add_number_array(self, item: dict[str, Any], written: bytes) -> bool:
-        """Add the next item, whose value is an array of numbers.
-
-        Args:
-            item: The item in its final state.
-            written: The item's value as compact JSON, with the shortest digits for each number.
-
-        Returns:
-            False if the item was not added, because its value contains anything but numbers.
-        """
-        numbers = item["value"]
-        if type(numbers) is not list or not _are_numbers(written) or max(item) != "value":
-            return False
-        others = canonical({name: member for name, member in item.items() if name != "value"})
-        before = others[:-1] + (b"," if len(item) > 1 else b"")
-        text = _canonical_numbers(written, has_integers=_may_hold_integers(numbers))
-        self._hash.update(b'%b%b"value":%b}' % (b"," if self.count else b"", before, text))
-        self.count += 1
-        return True
-
-    def finish(self, items: list[Any]) -> str:
-        """Return the digest after the last item.
-
-        Args:
-            items: The items that were not added.
-
-        Raises:
-            StrictJsonError: The items are not valid I-JSON.
-        """
-        found = self._hash.copy()
-        for index, item in enumerate(items, self.count):
-            if index:
-                found.update(b",")
-            for part in _parts(item, strict_json.MAX_DEPTH - 1):
-                found.update(part)
-        found.update(b"]")
-        return found.hexdigest()[:DIGEST_LENGTH]
-
-
-def _are_numbers(written: bytes) -> bool:
-    """Whether the compact JSON of a value is certainly an array of numbers."""
-    return (
-        written.startswith(b"[")
-        and written.find(b"]") == len(written) - 1 >= 2
-        and written.find(b"[", 1) < 0
-        # Each of the words `null`, `true` and `false` contains one of these letters.
-        and not any(letter in written for letter in (b'"', b"{", b"u", b"l"))
-    )
 
 
 def canonical(value: JsonValue) -> bytes:
@@ -174,164 +104,86 @@ def canonical(value: JsonValue) -> bytes:
     Raises:
         StrictJsonError: The value is not valid I-JSON.
     """
-    return b"".join(_parts(value, strict_json.MAX_DEPTH))
+    parts: list[bytes] = []
+    _write(value, strict_json.MAX_DEPTH, parts.append)
+    return b"".join(parts)
 
 
-def _parts(value: Any, max_depth: int) -> Iterator[bytes]:
-    """Yield the canonical JSON of a value in parts, so that a long text is never copied as a whole.
-
-    Each part is serialized by the fastest library whose output is canonical. The first row that applies counts:
-
-      value                                                     | serialized by
-      ----------------------------------------------------------+-------------------------------------------------------
-      a value for which `_is_canonical_in_python` is true       | Python's module `json`, in one call
-      an array of numbers                                       | msgspec, in one call (`_number_array`)
-      an array that is kept as JSON (`EncodedArray`)            | not again (`_encoded_array`)
-      any other array or object                                 | this table, for each member or run of elements
-      a text of more than `PART` code points                    | Python's module `json`, slice by slice
-      a number                                                  | the library `rfc8785`
-    """
+def _write(value: Any, max_depth: int, put: Callable[[bytes], None]) -> None:
+    """Call `put` with each part of the canonical JSON of a value, so that a long text is never copied as a whole."""
     kind = type(value)
-    if kind is EncodedArray and max_depth > 1:
-        encoded = _encoded_array(value.json_at(LATEST))
-        if encoded is not None:
-            yield encoded
-            return
-    if kind is RopeArray or kind is ArrayTree or kind is EncodedArray:
+    if kind is RopeArray:
         value, kind = value.items_at(LATEST), list
-    elif kind is ObjectTree:
-        value, kind = value.members(), dict
-    if _is_canonical_in_python(value, max_depth):
-        yield _write(value).encode()
+    if kind is str or kind is Rope:
+        _write_text(value, put)
+    elif kind is int and -strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER:
+        put(b"%d" % value)
     elif kind is list and max_depth > 0:
-        numbers = _number_array(value) if _WRITES_EXPONENTS else None
-        if numbers is not None:
-            yield numbers
+        if _WRITES_EXPONENTS and is_number_array(value):
+            put(_number_array(value))
             return
         before = b"["
-        for plain, run in groupby(value, lambda element: _is_canonical_in_python(element, max_depth - 1)):
-            for parts in (
-                [(_write([*run])[1:-1].encode(),)] if plain else (_parts(one, max_depth - 1) for one in run)
-            ):
-                yield before
-                yield from parts
-                before = b","
-        yield b"]"
+        for element in value:
+            put(before)
+            _write(element, max_depth - 1, put)
+            before = b","
+        put(b"]" if value else b"[]")
     elif kind is dict and max_depth > 0 and all(type(name) is str and is_text(name) for name in value):
         before = b"{"
+        # RFC 8785 sorts members by UTF-16 code units.
         for name in sorted(value, key=lambda name: name.encode("utf-16-be")):
-            yield before + _write(name).encode() + b":"
-            yield from _parts(value[name], max_depth - 1)
+            put(before + encode_basestring(name).encode() + b":")
+            _write(value[name], max_depth - 1, put)
             before = b","
-        yield b"}"
-    elif kind is Rope or (kind is str and is_text(value)):
-        yield b'"'
-        is_short = kind is Rope and value.length <= PART
-        for piece in (value,) if kind is str else (value.text_at(LATEST),) if is_short else value.pieces():
-            for start in range(0, len(piece), PART):
-                yield _write(piece[start : start + PART])[1:-1].encode()
-        yield b'"'
+        put(b"}" if value else b"{}")
+    elif value is None or kind is bool:
+        put(_WORDS[value])
     else:
         strict_json.check(value, max_depth=max_depth)
-        import rfc8785  # noqa: PLC0415 - seldom needed
-
-        yield rfc8785.dumps(value)
+        put(_number(value))
 
 
-_write = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
-"""Function that serializes a value. The encoder is created only once, because `json.dumps` with options would create a new
-encoder for each call."""
+def _write_text(text: Any, put: Callable[[bytes], None]) -> None:
+    pieces = (text,) if type(text) is str else text.pieces()
+    put(b'"')
+    for piece in pieces:
+        if not is_text(piece):
+            raise strict_json.StrictJsonError("a text contains a lone surrogate")
+        for start in range(0, len(piece), PART):
+            put(encode_basestring(piece[start : start + PART])[1:-1].encode())
+    put(b'"')
 
 
-def _is_canonical_in_python(value: Any, max_depth: int) -> bool:
-    """Whether `_write` certainly serializes a value as canonical JSON, and quickly.
+_WORDS: Final = {None: b"null", True: b"true", False: b"false"}
 
-    The value must be valid I-JSON without long texts and without long arrays of numbers. Each number must be written in the
-    same way by Python and ECMAScript. This is true for integers, and for fractions that both of them write without an
-    exponent. RFC 8785 sorts members by UTF-16 code units, and Python sorts them by code points. The two orders can differ
-    only if a name contains a character above U+FFFF.
-    """
-    kind = type(value)
-    if kind is str:
-        return len(value) <= PART and is_text(value)
-    if (kind is dict or kind is list) and max_depth <= 0:
-        return False
-    if kind is dict:
-        for name, member in value.items():
-            if (
-                type(name) is not str
-                or not (name.isascii() or (max(name) < "\U00010000" and is_text(name)))
-                or not _is_canonical_in_python(member, max_depth - 1)
-            ):
-                return False
-        return True
-    if kind is list:
-        if len(value) > MANY_NUMBERS and type(value[0]) in {int, float}:
-            return False
-        for element in value:  # noqa: SIM110 - `all` with a generator takes twice as long
-            if not _is_canonical_in_python(element, max_depth - 1):
-                return False
-        return True
-    if kind is int:
-        return bool(-strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER)
-    if kind is float:
-        # The comparisons are also False for NaN and infinities, which must be rejected because they are not JSON.
-        return bool(1e-4 <= abs(value) < 1e15 and not value.is_integer())
-    return value is None or kind is bool
+
+def _number(number: float) -> bytes:
+    """Serialize a finite float as ECMAScript does. The library, which is slow to import, is needed for few numbers."""
+    if number == 0.0:
+        return b"0"
+    if 1e-4 <= abs(number) < 1e15:
+        # Python and ECMAScript write these numbers without an exponent.
+        return b"%d" % number if number.is_integer() else repr(number).encode()
+    import rfc8785  # noqa: PLC0415 - seldom needed
+
+    return rfc8785.dumps(number)
 
 
 # ---- arrays of numbers -----------------------------------------------------------------------------------------
 
 
-def _number_array(elements: list[Any]) -> bytes | None:
-    """Serialize an array of numbers as canonical JSON. Return None if the elements are anything else.
+def _number_array(numbers: list[Any]) -> bytes:
+    """Serialize an array of numbers as canonical JSON.
 
     msgspec writes the same shortest digits as ECMAScript, eight times as fast as Python. Only two forms can differ: integral
     floats, which end in `.0`, and numbers with an exponent.
     """
-    if not holds_only_numbers(elements):
-        return None
-    has_integers = _may_hold_integers(elements)
-    # `holds_only_numbers` accepts booleans and integers beyond ±2^53.
-    if has_integers and not is_number_array(elements):
-        return None
-    return _canonical_numbers(encode(elements), has_integers=has_integers)
-
-
-def _may_hold_integers(numbers: list[Any]) -> bool:
-    """Whether an array contains integers or integral floats. The result is also true if it contains anything but floats."""
-    try:
-        return any(map(float.is_integer, numbers))
-    except TypeError:
-        return True
-
-
-def _canonical_numbers(text: bytes, *, has_integers: bool) -> bytes:
-    """Convert the compact JSON of an array of numbers to canonical JSON. It must have the shortest digits."""
-    if has_integers:
-        text = text.replace(b".0,", b",")
-        if text.endswith(b".0]"):
-            text = text[:-3] + b"]"
-        if b"-0" in text:
-            text = b"[%b]" % b",".join(
-                [b"0" if number == b"-0" else number for number in text[1:-1].split(b",")]
-            )
-    return _with_exponents_of_ecmascript(text) if b"e" in text else text
-
-
-def _encoded_array(text: bytes) -> bytes | None:
-    """Convert compact JSON of numbers, and of arrays of numbers, to canonical JSON.
-
-    Return None if the text contains a string, an object, `true`, `false` or a number with an exponent, and therefore has to
-    be parsed.
-    """
-    if b'"' in text or b"e" in text or b"{" in text or not _WRITES_EXPONENTS:
-        return None
+    text = encode(numbers)
     if b".0" in text:
         text = text.replace(b".0,", b",").replace(b".0]", b"]")
     if b"-0" in text:
         text = text.replace(b"-0,", b"0,").replace(b"-0]", b"0]")
-    return text
+    return _with_exponents_of_ecmascript(text) if b"e" in text else text
 
 
 def _with_exponents_of_ecmascript(text: bytes) -> bytes:
@@ -346,9 +198,7 @@ def _with_exponents_of_ecmascript(text: bytes) -> bytes:
         if exponent <= -7:
             parts.append(b"%be%d" % (mantissa.removesuffix(b".0"), exponent))
         else:
-            import rfc8785  # noqa: PLC0415 - seldom needed
-
-            parts.append(rfc8785.dumps(float(text[start:end])))
+            parts.append(_number(float(text[start:end])))
         at = end
     return b"".join([*parts, text[at:]])
 

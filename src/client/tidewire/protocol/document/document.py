@@ -2,68 +2,38 @@
 
 A document is a tree of dicts, lists, strings and other JSON values. The first append to a text or an array replaces this
 node of the tree with a versioned node that can grow in place (`versioned_text_and_arrays`). All other ops copy the dicts and
-lists on their path (`apply_ops`), so that existing views do not change. An array or object of more than `MAX_COPIED`
-elements or members is first converted to an `ArrayTree` or `ObjectTree`, so that an op copies only a logarithmic part of it.
-A view consists of the root of a tree and a version.
+lists on their path (`apply_ops`), so that existing views do not change. A view consists of the root of a tree and a version.
 
-Only `apply` and `grow` change a document. They validate and copy the values that are passed to them. All values that a
+Only `apply`, `append` and `grow` change a document. `apply` validates and copies the values in a diff. All values that a
 document returns are copies.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
-
-import msgspec
+from typing import Any, NamedTuple, Self
 
 from tidewire.protocol.document import diff_shapes
 from tidewire.protocol.document.apply_ops import (
     ARRAYS,
-    MAX_COPYING_OPS,
     TEXTS,
-    DiffApplier,
     Tokens,
+    Tree,
     describe,
     find,
     length_of,
-    place,
+    wrong_addition,
 )
-from tidewire.protocol.document.array_tree import ArrayTree
 from tidewire.protocol.document.check_stable_prefix import check_stable_prefix
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import verify
-from tidewire.protocol.document.json_pointer import array_index, parse
-from tidewire.protocol.document.json_values import (
-    MAX_STATE_DEPTH,
-    admit,
-    common_prefix,
-    is_text,
-    nests_deeper_than,
-)
-from tidewire.protocol.document.object_tree import ObjectTree
+from tidewire.protocol.document.json_pointer import PointerError, parse
+from tidewire.protocol.document.json_values import common_prefix, is_text
 from tidewire.protocol.document.state_size import json_bytes
-from tidewire.protocol.document.versioned_text_and_arrays import (
-    LATEST,
-    EncodedArray,
-    Rope,
-    RopeArray,
-    materialize,
-)
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, materialize
 from tidewire.protocol.document.view import View
 from tidewire.protocol.strict_json import JsonValue, StrictJsonError
 
-__all__ = ["Document", "TextChange", "View"]
-
-MAX_COPIED: Final = 1024
-"""Maximum number of elements of an array, and of members of an object, that are copied when an op changes one of them.
-Copying so few takes about as long as changing an `ArrayTree` or `ObjectTree`."""
-
-_APPENDS_ONLY: Final = 8
-"""If this part (1/8) of the elements of an `ArrayTree` was appended since its last other change, the next append converts
-it to a `RopeArray`, to which appending is faster. The conversion takes time linear in the number of these appends."""
-
-
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+__all__ = ["Document", "TextChange", "View", "apply"]
 
 
 class TextChange(NamedTuple):
@@ -94,6 +64,27 @@ class TextChange(NamedTuple):
         return cls(pointer, old.length - kept, new[kept:])
 
 
+def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> JsonValue:
+    """Apply one diff to a value and return the new value.
+
+    The original value is not modified, and the result shares nothing with it. To apply many diffs to a value, use
+    `Document`, in which the cost of an append does not depend on the size of the value.
+
+    Args:
+        value: Any JSON value.
+        ops: A diff of any of the three shapes: a string, an array of ops, or an object with the member `ops`.
+        columns: JSON Pointers of the columns. Rows, and diffs that are only a string, append to the texts and arrays at
+            these pointers.
+
+    Raises:
+        DiffError: The diff is malformed, or it cannot be applied to the value. The message names the op and its path.
+        IntegrityError: The result does not match the `check` of the diff.
+    """
+    document = Document(value, columns, is_state=False)
+    document.apply(ops)
+    return document.value()
+
+
 @dataclass(slots=True)
 class _Applied:
     """Record of the last applied diff.
@@ -102,74 +93,51 @@ class _Applied:
     """
 
     before: View
-    touched: list[Tokens]
-    row: bool
-    """Whether the diff contained a row, which appends to all columns."""
+    touched: Iterable[Tokens]
 
 
-class Document(DiffApplier):
+class Document:
     """The state of a job. Appends take constant time, and a view never changes after it was created.
 
-    Only one thread may apply diffs. Other threads may read views at the same time. If a diff cannot be applied, `apply`
-    raises an error and leaves the document unchanged.
+    Only one thread may change a document. Other threads may read views at the same time. If a diff cannot be applied,
+    `apply` raises an error and leaves the document unchanged.
     """
 
-    __slots__ = (
-        "_clock",
-        "_columns_by_item",
-        "_growing",
-        "_grown",
-        "_last",
-        "_long",
-        "_row_grew",
-        "_rows",
-        "_sole",
-        "_targets",
-        "_touched",
-    )
+    __slots__ = ("_column_tokens", "_is_state", "_last", "_tree", "columns")
 
-    def __init__(self, value: JsonValue, columns: Sequence[str] = (), *, keep_values: bool = False) -> None:
+    columns: tuple[str, ...]
+    """JSON Pointers of the columns, which are texts and arrays. A diff that is a row or a string appends to them."""
+
+    def __init__(
+        self,
+        value: JsonValue,
+        columns: Sequence[str] = (),
+        *,
+        keep_values: bool = False,
+        is_state: bool = True,
+    ) -> None:
         """Create a document from a state.
 
         Args:
             value: The state, or any other JSON value.
             columns: JSON Pointers of the columns. Rows, and diffs that are only a string, append to the texts and arrays at
                 these pointers. The texts and arrays need not exist yet.
-            keep_values: Whether the document may keep the value, and the values in diffs, without copies. They must be
-                values that `strict_json.loads` has returned, and that nothing else changes.
+            keep_values: Whether the document may keep the value, and the values in diffs, without copies. Nothing else may
+                change them.
+            is_state: Whether the value is a job's state, in which no diff may change the stable prefix of a text.
 
         Raises:
             DiffError: A column is not a valid JSON Pointer, or the value is nested too deep or is not I-JSON.
         """
+        self.columns = tuple(columns)
+        self._column_tokens = {_parse_column(pointer): index for index, pointer in enumerate(self.columns)}
+        self._is_state = is_state
+        self._last: _Applied | tuple[str, str | list[Any]] | None = None
+        """The last diff, or the arguments of `append` if it was the last change."""
         try:
-            may_keep = keep_values and not nests_deeper_than(MAX_STATE_DEPTH, value)
-            super().__init__(value if may_keep else admit(value), columns)
+            self._tree = Tree(value, self.columns, keep_values=keep_values)
         except StrictJsonError as error:
             raise DiffError(str(error)) from None
-        self._keeps_values = keep_values
-        self._columns_by_item: dict[Tokens, list[int]] = {}
-        for index, tokens in enumerate(self._column_tokens):
-            self._columns_by_item.setdefault(tokens[:2], []).append(index)
-        self._clock = 1
-        self._targets: dict[str, Any] = {}
-        """The nodes in `_growing` to which `append` has appended, by pointer. The two are cleared together."""
-        self._growing: dict[Tokens, Rope | RopeArray | EncodedArray] = {}
-        """Cache of versioned nodes by their path. Every op that does not append clears the cache."""
-        self._rows: list[Any] | None = None
-        """Cache of the nodes of all columns, in order. It is cleared together with `_growing`."""
-        self._sole: Rope | None = None
-        """If the job has exactly one column, and this column is a text, the node of this text.
-
-        String diffs append to the node directly.
-        """
-        self._grown: list[Rope | RopeArray | EncodedArray] = []
-        self._touched: list[Tokens] = []
-        self._row_grew = False
-        self._long = False
-        """Whether the current diff has more than `MAX_COPYING_OPS` ops. So many ops can make even a
-        short array long, so each copied array becomes an `ArrayTree`.
-        """
-        self._last: str | _Applied | tuple[TextChange, ...] = ()
 
     def apply(self, diff: JsonValue) -> None:
         """Apply one diff, which may have any of the three shapes. If the diff is invalid, the document does not change.
@@ -179,34 +147,22 @@ class Document(DiffApplier):
                 (`StableError`).
             IntegrityError: The result does not match the `check` of the diff.
         """
-        text = self._sole
-        if text is not None and type(diff) is str and (diff.isascii() or is_text(diff)):
-            text.extend(diff, self._clock)
-            self._last = diff
+        if type(diff) is str and len(self.columns) == 1 and is_text(diff):
+            # A piece of a text needs no undo, so this takes a quarter of the time of what follows (bench/apply.py).
+            self.append(self.columns[0], diff)
             return
-        before = View(self._top, self._clock)
-        self._clock += 1
-        self._grown, self._touched, self._row_grew = [], [], False
+        tree = self._tree
+        shape = diff_shapes.read(diff, self.columns)
+        top, before = tree.top, self.view()
         try:
-            shape = diff_shapes.read(diff, self.columns)
-            self._long = len(shape.ops) > MAX_COPYING_OPS
-            self._run(shape.ops)
-            if self._top is not before._top:
-                check_stable_prefix(before, View(self._top, LATEST), self._touched)
-            if shape.check:
-                verify(self, shape.check)
-            if self._own:
-                # Later diffs must copy the dicts and lists that this diff created, because new views share them.
-                self._clear_node_caches()
+            tree.run(shape.ops)
+            if self._is_state and tree.top is not top:
+                check_stable_prefix(before, View(tree.top, LATEST), tree.touched)
+            verify(self, shape.check)
         except BaseException:
-            self._top = before._top
-            for node in self._grown:
-                node.cut(node.length_at(before._version))
-            self._clear_node_caches()
+            tree.reset(top, before.version)
             raise
-        finally:
-            self._own.clear()
-        self._last = _Applied(before, self._touched, self._row_grew)
+        self._last = _Applied(before, tree.touched)
 
     def append(self, pointer: str, addition: str | list[Any]) -> None:
         """Append a string to a text, or elements to an array, without validating or copying them.
@@ -219,20 +175,18 @@ class Document(DiffApplier):
         Raises:
             DiffError: There is no text (for a string) or array (for a list) at the pointer.
         """
-        target = self._targets.get(pointer)
-        if target is None:
-            target = self._growable(parse(pointer))
-            if type(target) is not Rope and type(target) is not RopeArray:
-                self.apply([["a", pointer, addition]])
-                return
-            self._targets[pointer] = target
+        tree = self._tree
+        try:
+            target: Any = tree.growing.get(pointer) or tree.growable(pointer)
+        except PointerError as error:
+            raise DiffError(str(error)) from None
         if type(addition) is not (str if type(target) is Rope else list):
-            raise DiffError(f"cannot append {describe(addition)} to {describe(target)}")
-        target.extend(addition, self._clock)
-        self._last = (TextChange(pointer, 0, addition),) if type(addition) is str and addition else ()
+            raise wrong_addition(target, addition)
+        target.extend(addition, tree.version)
+        self._last = pointer, addition
 
     def grow(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Append rows without validating them. The caller must have validated the values and their types.
+        """Append rows without validating or copying their values.
 
         Args:
             rows: The rows. Each row has one value for each column: a string for a text, or one new element for an array.
@@ -240,79 +194,17 @@ class Document(DiffApplier):
         Raises:
             DiffError: A column does not exist, or is neither a text nor an array.
         """
-        before = View(self._top, self._clock)
-        self._clock += 1
-        columns = zip(self._column_tokens, self._column_targets(), zip(*rows, strict=True), strict=True)
-        for tokens, target, members in columns:
-            if type(target) is ArrayTree:
-                super()._grow(tokens, target, list(members))
-            else:
-                target.extend("".join(members) if type(target) in TEXTS else list(members), self._clock)
-        self._end_growth(before)
-
-    def grow_encoded(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Append rows whose elements are JSON texts, without parsing or validating them.
-
-        Args:
-            rows: The rows. Each row has one value for each column: a string for a text, or the JSON of one new element for
-                an array, as in an `EncodedArray`. An element is a scalar or an array of scalars.
-
-        Raises:
-            DiffError: A column does not exist, or is neither a text nor an array.
-        """
-        before = View(self._top, self._clock)
-        self._clock += 1
-        targets = self._column_targets()
-        for index, members in enumerate(zip(*rows, strict=True)):
-            target = targets[index]
-            if type(target) is EncodedArray:
-                target.extend_encoded(members, self._clock)
-            elif type(target) is Rope:
-                target.extend("".join(members), self._clock)
-            else:
-                self._grow_encoded(self._column_tokens[index], target, members)
-        self._end_growth(before)
-
-    def append_encoded(self, pointer: str, elements: Sequence[bytes]) -> None:
-        """Append elements to an array. They are JSON texts, as in `grow_encoded`.
-
-        Raises:
-            DiffError: There is no array at the pointer.
-        """
-        before = View(self._top, self._clock)
-        self._clock += 1
-        tokens = parse(pointer)
-        target = self._growable(tokens)
-        if type(target) not in ARRAYS:
-            raise DiffError(f"cannot append elements to {describe(target)}")
-        self._grow_encoded(tokens, target, elements)
-        self._end_growth(before)
-
-    def _grow_encoded(self, tokens: Tokens, target: Any, elements: Sequence[bytes]) -> None:
-        """Append elements to an array, which keeps its elements as JSON if possible."""
-        if type(target) is RopeArray and _has_plain_elements(target):
-            container, key = place(self._top, tokens)
-            # Existing views can read the new node in their versions, too.
-            target = container[key] = self._growing[tokens] = EncodedArray(target)
-            self._rows = None
-        if type(target) is EncodedArray:
-            target.extend_encoded(elements, self._clock)
-        elif type(target) is RopeArray:
-            target.extend([*map(msgspec.json.decode, elements)], self._clock)
-        else:
-            super()._grow(tokens, target, [*map(msgspec.json.decode, elements)])
-
-    def _end_growth(self, before: View) -> None:
-        if self._own:
-            self._own.clear()
-            self._touched = []
-            self._clear_node_caches()
-        self._last = _Applied(before, [], row=True)
+        before = self.view()
+        for pointer, members in zip(self.columns, zip(*rows, strict=True), strict=True):
+            target = self._tree.growable(pointer)
+            target.extend("".join(members) if type(target) is Rope else members, self._tree.version)
+        self._last = _Applied(before, self._column_tokens)
 
     def view(self) -> View:
         """Return an immutable view of the document's current state."""
-        view = View(self._top, self._clock)
-        self._clock += 1
+        tree = self._tree
+        view = View(tree.top, tree.version)
+        tree.version += 1
         return view
 
     def value(self, pointer: str = "") -> JsonValue:
@@ -322,29 +214,60 @@ class Document(DiffApplier):
             LookupError: The pointer does not exist in the document.
             PointerError: The pointer is malformed.
         """
-        value: JsonValue = materialize(find(self._top, parse(pointer)), LATEST)
+        value: JsonValue = materialize(self.node(pointer), LATEST)
         return value
 
     def node(self, pointer: str) -> Any:
         """Return the current node at a pointer for `digests.digest`. It is shared with the document."""
-        return find(self._top, parse(pointer))
+        return find(self._tree.top, parse(pointer))
+
+    def text_length(self, pointer: str) -> int:
+        """Return the length of the text at a pointer, in code points.
+
+        Raises:
+            LookupError: There is no text at the pointer.
+        """
+        return length_of(self._measured(pointer, TEXTS, "a text"))
+
+    def text_crc(self, pointer: str) -> int:
+        """Return the CRC-32 of the text at a pointer in UTF-8.
+
+        Raises:
+            LookupError: There is no text at the pointer.
+        """
+        self._measured(pointer, TEXTS, "a text")
+        # The text becomes a Rope, which caches its CRC, because most texts are checked repeatedly.
+        rope: Rope = self._tree.growable(pointer)
+        return rope.crc()
+
+    def array_length(self, pointer: str) -> int:
+        """Return the number of elements of the array at a pointer.
+
+        Raises:
+            LookupError: There is no array at the pointer.
+        """
+        return length_of(self._measured(pointer, ARRAYS, "an array"))
+
+    def _measured(self, pointer: str, kinds: frozenset[type], kind: str) -> Any:
+        node = self.node(pointer)
+        if type(node) not in kinds:
+            raise LookupError(f"{pointer[:200]!r} is {describe(node)}, not {kind}")
+        return node
 
     def json_bytes(self) -> int:
         """Return the size of the document as compact JSON, in bytes. This takes time linear in the size."""
-        return json_bytes(self._top[0])
+        return json_bytes(self._tree.top[0])
 
     @property
     def text_changes(self) -> tuple[TextChange, ...]:
         """Changes that the last diff made to the columns that are texts. Texts that did not change are omitted."""
-        last = self._last
-        if isinstance(last, tuple):
-            return last
-        if isinstance(last, str):
-            changes: tuple[TextChange, ...] = (TextChange(self.columns[0], 0, last),) if last else ()
-        else:
-            changes = tuple(self._changes(last.before, self._columns_touched(last)))
-        self._last = changes
-        return changes
+        match self._last:
+            case _Applied() as applied:
+                return tuple(self._changes(applied))
+            case (pointer, str(text)) if text and pointer in self.columns:
+                return (TextChange(pointer, 0, text),)
+            case _:
+                return ()
 
     def changes_since(self, before: "Document | None") -> tuple[TextChange, ...]:
         """Compare the texts of this document with those of an earlier document that a snapshot has replaced.
@@ -355,33 +278,30 @@ class Document(DiffApplier):
         changes = []
         for pointer in dict.fromkeys(self.columns + (before.columns if before is not None else ())):
             tokens = parse(pointer)
-            new = self._text(tokens) if pointer in self.columns else ""
+            new = (self._latest().text(tokens) or "") if pointer in self.columns else ""
             old = None
             if before is not None and pointer in before.columns:
-                old = View(before._top, LATEST).node(tokens)
+                old = before._latest().node(tokens)
             if isinstance(old, Rope):
                 changes.append(TextChange.since(pointer, old, new))
             else:
                 changes.append(TextChange.between(pointer, old if type(old) is str else "", new))
         return tuple(change for change in changes if change.deleted or change.text)
 
-    def _text(self, tokens: Tokens) -> str:
-        return View(self._top, LATEST).text(tokens) or ""
+    def _latest(self) -> View:
+        return View(self._tree.top, LATEST)
 
-    def _changes(self, before: View, columns: Iterable[int]) -> Iterator[TextChange]:
-        now = View(self._top, LATEST)
-        for index in columns:
-            pointer, tokens = self.columns[index], self._column_tokens[index]
-            if self._top is before._top and (known := self._growing.get(tokens)):
-                old = new = known
-            else:
-                old, new = before.node(tokens), now.node(tokens)
+    def _changes(self, applied: _Applied) -> Iterator[TextChange]:
+        before, now = applied.before, self._latest()
+        for index, tokens in self._columns_touched(applied.touched):
+            pointer = self.columns[index]
+            old, new = before.node(tokens), now.node(tokens)
             if isinstance(new, Rope) and old is new:
-                change = TextChange(pointer, 0, new.text_since(new.length_at(before._version)))
+                change = TextChange(pointer, 0, new.text_since(new.length_at(before.version)))
             elif isinstance(old, Rope) and isinstance(new, Rope):
                 # The new rope was created when the old rope was truncated, so the ropes share their first pieces. These
                 # pieces need not be compared. The old rope may also have grown before it was truncated.
-                length = old.length_at(before._version)
+                length = old.length_at(before.version)
                 shared = min(old.shared_with(new), length)
                 was = old.text_since(shared)[: length - shared]
                 change = TextChange.between(pointer, was, new.text_since(shared))
@@ -392,107 +312,21 @@ class Document(DiffApplier):
             if change.deleted or change.text:
                 yield change
 
-    def _columns_touched(self, applied: _Applied) -> Iterable[int]:
-        everywhere = range(len(self.columns))
-        if applied.row:
-            return everywhere
-        found: set[int] = set()
-        for tokens in applied.touched:
-            near = self._columns_by_item.get(tokens[:2], ()) if len(tokens) > 1 else everywhere
-            found.update(index for index in near if self._column_tokens[index][: len(tokens)] == tokens)
+    def _columns_touched(self, touched: Iterable[Tokens]) -> list[tuple[int, Tokens]]:
+        columns = self._column_tokens
+        found: set[tuple[int, Tokens]] = set()
+        for tokens in {*touched}:
+            if tokens in columns:
+                found.add((columns[tokens], tokens))
+            else:
+                found.update(
+                    (index, column) for column, index in columns.items() if column[: len(tokens)] == tokens
+                )
         return sorted(found)
 
-    # ---- overrides of methods of `DiffApplier`, to append in place -----------------------------------------------
 
-    def _row(self, op: list[Any]) -> None:
-        super()._row(op)
-        self._row_grew = True
-
-    def _append(self, tokens: Tokens, x: Any) -> None:
-        super()._append(tokens, x)
-        self._touched.append(tokens)
-
-    def _set(self, tokens: Tokens, value: Any) -> None:
-        if tokens and tokens[-1][:1].isdigit():
-            parent = self._target(tokens[:-1])
-            if type(parent) in ARRAYS and array_index(tokens[-1]) == length_of(parent):
-                self._append(tokens[:-1], [value])
-                return
-        super()._set(tokens, value)
-
-    def _column_targets(self) -> list[Any]:
-        if self._rows is None:
-            self._rows = super()._column_targets()
-        return self._rows
-
-    def _growable(self, tokens: Tokens) -> Any:
-        known = self._growing.get(tokens)
-        if known is not None:
-            return known
-        container, key = place(self._top, tokens)
-        node = container[key]
-        if type(node) is str:
-            node = container[key] = Rope(node)
-        elif type(node) is list and id(node) not in self._own:
-            # Copy the list, because existing views may contain it. A list that this diff has created need not be copied.
-            node = container[key] = RopeArray(node.copy())
-        elif (
-            type(node) is ArrayTree
-            and id(node) not in self._own
-            and node.appended * _APPENDS_ONLY > len(node)
-        ):
-            node = container[key] = RopeArray(list(node))
-        elif not isinstance(node, Rope | RopeArray | EncodedArray):
-            return node
-        self._growing[tokens] = node
-        if isinstance(node, Rope) and self._column_tokens == (tokens,):
-            self._sole = node
-        return node
-
-    def _grow(self, tokens: Tokens, target: Any, addition: str | list[Any]) -> None:
-        if type(target) is list:
-            target.extend(addition)
-        elif type(target) is ArrayTree:
-            super()._grow(tokens, target, addition)
-        else:
-            target.extend(addition, self._clock)
-            self._grown.append(target)
-
-    def _shortened(self, text: Any, length: int) -> Rope:
-        node = text if isinstance(text, Rope) else Rope(text)
-        return node.shortened(length)
-
-    def _measured(self, pointer: str, kinds: frozenset[type], kind: str) -> Any:
-        node = super()._measured(pointer, kinds, kind)
-        # Convert the text to a Rope, which caches its CRC, because most texts are checked repeatedly.
-        return self._growable(parse(pointer)) if type(node) is str else node
-
-    def _slot(self, tokens: Tokens) -> tuple[Any, Any]:
-        container, key = super()._slot(tokens)
-        # An op on an element of an array can shift all later elements. The whole array therefore counts as changed.
-        self._touched.append(tokens[:-1] if type(container) in ARRAYS else tokens)
-        if self._growing or self._rows is not None:
-            self._clear_node_caches()
-        return container, key
-
-    def _copy_object(self, node: Any) -> Any:
-        return ObjectTree(node) if type(node) is dict and len(node) > MAX_COPIED else node.copy()
-
-    def _copy_array(self, node: Any) -> Any:
-        if type(node) is ArrayTree:
-            return node.copy()
-        elements = node.copy() if type(node) is list else node.items_at(LATEST)
-        return elements if len(elements) <= MAX_COPIED and not self._long else ArrayTree(elements)
-
-    def _clear_node_caches(self) -> None:
-        self._growing.clear()
-        self._targets.clear()
-        self._rows = self._sole = None
-
-
-def _has_plain_elements(array: RopeArray) -> bool:
-    """Whether the elements of an array are scalars and arrays of scalars. Other elements may be versioned nodes."""
-    return all(
-        type(element) in _SCALARS or (type(element) is list and _SCALARS.issuperset(map(type, element)))
-        for element in array.items
-    )
+def _parse_column(column: str) -> Tokens:
+    try:
+        return parse(column)
+    except PointerError as error:
+        raise DiffError(f"column {column[:80]!r}: {error}") from None

@@ -5,8 +5,7 @@ value of an item may have at most the depth 56. In a state, it is located at `/i
 protocol's limit for an event is 64 levels. The remaining levels are reserved for the structure of the event.
 """
 
-from collections.abc import Iterable
-from math import copysign, isfinite
+from math import copysign
 from typing import Any, Final
 
 from tidewire.protocol import strict_json
@@ -22,13 +21,6 @@ MAX_STATE_DEPTH: Final = MAX_VALUE_DEPTH + 3
 _PART: Final = 2**16
 """Number of code points of long texts that are compared at a time."""
 
-_SHORT: Final = 16
-"""Number of elements up to which an array of numbers is copied as fast element by element."""
-
-_NUMBERS: Final = frozenset({int, float})
-_LEAST: Final = -strict_json.MAX_INTEGER
-_MOST: Final = strict_json.MAX_INTEGER
-
 
 def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
     """Validate a value as I-JSON, and return a copy of its arrays and objects.
@@ -41,55 +33,9 @@ def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
         StrictJsonError: The value is nested too deep, or is not I-JSON. The message contains the path of the violation,
             unless the nesting is too deep.
     """
-    kind = type(value)
-    if value is None or kind is bool or (kind is str and value.isascii()):  # type: ignore[union-attr]
-        return value
-    if kind is int and _LEAST <= value <= _MOST:  # type: ignore[operator]
-        return value
-    try:
-        copy: JsonValue = _copies((value,), max_depth)[0]
-    except _NotAdmitted:
-        strict_json.check(value, max_depth=max_depth)
-        raise
+    strict_json.check(value, max_depth=max_depth)
+    copy: JsonValue = _copy(value)
     return copy
-
-
-def nests_deeper_than(max_depth: int, value: Any) -> bool:
-    """Whether a JSON value contains more than `max_depth` nested arrays and objects.
-
-    Arrays of numbers are recognized by `sum`, which takes a quarter of the time of a look at each element.
-    """
-    kind = type(value)
-    if kind is not list and kind is not dict:
-        return False
-    if max_depth <= 0:
-        return True
-    if kind is list and holds_only_numbers(value):
-        return False
-    members = value if kind is list else value.values()
-    return any(nests_deeper_than(max_depth - 1, member) for member in members)
-
-
-def holds_only_numbers(elements: list[Any]) -> bool:
-    """Whether all elements of a list are finite numbers or booleans. If not, the elements may be anything.
-
-    `sum` raises an error for all other types. It takes a quarter of the time of a look at each type.
-    """
-    if not elements or type(elements[0]) not in _NUMBERS:
-        return False
-    try:
-        return isfinite(sum(elements))
-    except (TypeError, OverflowError):
-        return False
-
-
-def admit_all(values: Iterable[JsonValue], max_depth: int = MAX_STATE_DEPTH) -> list[JsonValue]:
-    """Copy and validate several values like `admit`, with a less specific error message.
-
-    Raises:
-        StrictJsonError: A value is nested too deep, or is not I-JSON. The message does not contain the path.
-    """
-    return _copies(values, max_depth)
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
@@ -127,51 +73,12 @@ def common_prefix(one: str, other: str) -> int:
     return low
 
 
-class _NotAdmitted(strict_json.StrictJsonError):
-    pass
-
-
-def _copies(values: Iterable[Any], max_depth: int) -> list[Any]:
-    copies = []
-    for value in values:
-        kind = type(value)
-        if kind is str:
-            if not (
-                value.isascii() or is_text(value)
-            ):  # `isascii` makes the call of `is_text` unnecessary in most cases
-                raise _NotAdmitted("the value contains a lone surrogate")
-        elif kind is float:
-            if not isfinite(value):
-                raise _NotAdmitted(
-                    "the value contains a number that JSON cannot represent (NaN or an infinity)"
-                )
-        elif kind is int:
-            if not _LEAST <= value <= _MOST:
-                raise _NotAdmitted("the value contains an integer beyond ±2^53")
-        elif kind is list or kind is dict:
-            if max_depth <= 0:
-                raise _NotAdmitted("the value is nested too deep")
-            if not value:
-                value = kind()  # noqa: PLW2901 - the copy replaces the original
-            elif kind is list:
-                # `_copies` takes five times as long for a long array of numbers (bench/arrays.py).
-                is_plain = len(value) > _SHORT and is_number_array(value)
-                value = value[:] if is_plain else _copies(value, max_depth - 1)  # noqa: PLW2901
-            elif _are_names(value):
-                value = dict(zip(value, _copies(value.values(), max_depth - 1), strict=True))  # noqa: PLW2901
-            else:
-                raise _NotAdmitted("a member name is not a string, or contains a lone surrogate")
-        elif value is not None and kind is not bool:
-            raise _NotAdmitted("the value contains an object of a type that JSON does not have")
-        copies.append(value)
-    return copies
-
-
-def _are_names(members: Iterable[Any]) -> bool:
-    for name in members:  # noqa: SIM110 - `all` with a generator takes twice as long
-        if type(name) is not str or not (name.isascii() or is_text(name)):
-            return False
-    return True
+def _copy(value: Any) -> Any:
+    if type(value) is dict:
+        return {name: _copy(member) for name, member in value.items()}
+    if type(value) is list:
+        return value[:] if is_number_array(value) else [_copy(element) for element in value]
+    return value
 
 
 def _same(one: Any, other: Any, max_depth: int) -> bool:

@@ -11,9 +11,7 @@ from typing import Any, Final
 
 from msgspec.json import encode
 
-from tidewire.protocol.document.array_tree import ArrayTree
-from tidewire.protocol.document.object_tree import ObjectTree
-from tidewire.protocol.document.versioned_text_and_arrays import LATEST, EncodedArray, Rope, RopeArray
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import is_number_array
 
 MAX_STATE_BYTES: Final = 64 * 2**20
@@ -43,13 +41,9 @@ def json_bytes(node: Any) -> int:
         return 2 + _inner(node)
     if kind is Rope:
         return 2 + sum(map(_inner, node.pieces()))
-    if kind is ObjectTree:
-        node = node.members()
-    if type(node) is dict:
+    if kind is dict:
         return 1 + max(1, sum(4 + _inner(name) + json_bytes(member) for name, member in node.items()))
-    if kind is EncodedArray:
-        return len(node.json_at(LATEST))
-    if kind is RopeArray or kind is ArrayTree:
+    if kind is RopeArray:
         node = node.items_at(LATEST)
     if type(node) is list:
         if is_number_array(node):

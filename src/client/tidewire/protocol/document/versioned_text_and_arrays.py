@@ -1,4 +1,4 @@
-"""Append-only texts (`Rope`) and arrays (`RopeArray`, `EncodedArray`) whose earlier versions stay readable.
+"""Append-only texts (`Rope`) and arrays (`RopeArray`) whose earlier versions stay readable.
 
 An append never changes existing content, so the content of a node in an earlier version is a prefix of its current content.
 A document numbers its *versions*. When a node grows, it records the version and its previous length. To read the node in an
@@ -16,15 +16,11 @@ One thread writes while other threads read. Three rules make this safe without a
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from zlib import crc32
 
-from msgspec.json import decode, encode
-
-from tidewire.protocol.document.array_tree import ArrayTree
-from tidewire.protocol.document.json_values import holds_only_numbers, same
-from tidewire.protocol.document.object_tree import ObjectTree
+from tidewire.protocol.strict_json import is_number_array
 
 LATEST: Final = 2**62
 """A version number greater than all others. Reading a node in this version returns its current content."""
@@ -233,105 +229,15 @@ class RopeArray(_RopeNode):
         self.length: int = length
 
 
-class EncodedArray(_RopeNode):
-    """An append-only array that keeps its elements as JSON texts, and parses them only when they are read.
-
-    A server that generates text appends thousands of log-probabilities, which it sends as JSON, and seldom reads. The texts
-    must be compact and have the shortest digits of each number, as msgspec and orjson write them. Otherwise the digest,
-    which uses these texts, would be wrong.
-    """
-
-    __slots__ = ("texts",)
-
-    def __init__(self, array: RopeArray) -> None:
-        """Create the array from an array whose elements are neither objects nor versioned nodes, and take its place."""
-        super().__init__(array.length)
-        self.version: int = array.version
-        self._versions, self._lengths = array._versions, array._lengths
-        self.texts: list[bytes] = [*map(encode, array.items)]
-        """JSON of each element."""
-
-    @property
-    def items(self) -> list[Any]:
-        """The parsed elements. Each access parses all elements."""
-        return self.items_at(LATEST)
-
-    def extend(self, elements: list[Any], version: int) -> None:
-        """Append elements."""
-        self.extend_encoded([*map(encode, elements)], version)
-
-    def extend_encoded(self, texts: Sequence[bytes], version: int) -> None:
-        """Append elements that are already JSON. The caller must have checked them, as for `RopeArray.extend`."""
-        if self.version != version:
-            if not texts:
-                return
-            # This is a copy of `_record_length`, to save a function call for each column of each token.
-            self._lengths.append(self.length)
-            self._versions.append(self.version)
-            self.version = version
-        self.texts.extend(texts)
-        self.length += len(texts)
-
-    def items_at(self, version: int) -> list[Any]:
-        """Return a new list of the elements that the array had in a version of the document."""
-        return self.items_from(0, version)
-
-    def items_from(self, start: int, version: int) -> list[Any]:
-        """Return a new list of the elements from index `start` on that the array had in a version of the document."""
-        elements: list[Any] = decode(b"[%b]" % b",".join(self.texts[start : self.length_at(version)]))
-        return elements
-
-    def json_at(self, version: int) -> bytes:
-        """Return the JSON of the array in a version of the document."""
-        return b"[%b]" % b",".join(self.texts[: self.length_at(version)])
-
-    def cut(self, length: int) -> None:
-        """Truncate the array in place to `length` elements."""
-        del self.texts[length:]
-        self.length: int = length
-
-
-def holds(node: Any, value: Any) -> bool:
-    """Whether the current content of a node equals a JSON value, by the rules of `json_values.same`.
-
-    The content of the node is not copied.
-    """
-    kind = type(node)
-    if kind is Rope:
-        if type(value) is not str or len(value) != node.length:
-            return False
-        at = 0
-        for piece in node.pieces():
-            if not value.startswith(piece, at):
-                return False
-            at += len(piece)
-        return True
-    if kind is RopeArray or kind is ArrayTree or kind is EncodedArray:
-        node = node.items_at(LATEST)
-    if type(node) is list:
-        return type(value) is list and len(node) == len(value) and all(map(holds, node, value))
-    if kind is ObjectTree:
-        node = node.members()
-    if type(node) is dict:
-        if type(value) is not dict or len(node) != len(value):
-            return False
-        return all(name in value and holds(member, value[name]) for name, member in node.items())
-    return same(node, value)
-
-
 def materialize(node: Any, version: int) -> Any:
     """Return the content that a node had in a version of the document, as dicts, lists, strings and other JSON types."""
     kind = type(node)
     if kind is dict:
         return {name: materialize(member, version) for name, member in node.items()}
     if kind is list:
-        return node[:] if holds_only_numbers(node) else [materialize(element, version) for element in node]
+        return node[:] if is_number_array(node) else [materialize(element, version) for element in node]
     if kind is Rope:
         return node.text_at(version)
-    if kind is RopeArray or kind is ArrayTree:
+    if kind is RopeArray:
         return [materialize(element, version) for element in node.items_at(version)]
-    if kind is ObjectTree:
-        return {name: materialize(member, version) for name, member in node.members().items()}
-    if kind is EncodedArray:
-        return node.items_at(version)
     return node
