@@ -50,7 +50,7 @@ async def test_isolated_token_takes_few_calls_to_the_log():
     job.log_writer.committed_at = float("-inf")
     calls = await calls_of_one_token(job)
     to_the_log = calls[: calls.index("MemoryLog.append_at_once") + 1]
-    assert len(to_the_log) <= 11, to_the_log
+    assert len(to_the_log) <= 10, to_the_log
     assert calls[0] == "Stream.append"
     assert await job.read() == "token " * 4
 

@@ -7,7 +7,7 @@ from proof.servers.faults import faulty_server
 @faulty_server(
     "TW-FRM-047",
     "sizes.long_text_is_split_over_several_events",
-    "discovery.value_is_set_once_without_streaming",
+    "sizes.long_result_is_set_in_one_event",
 )
 def oversized_event_sent(hooks):
     """A change longer than `max_event_bytes` is sent in one event."""
@@ -19,7 +19,7 @@ def oversized_event_sent(hooks):
     "TW-FRM-047",
     "sizes.events_stay_within_size_limits",
     "sizes.long_text_is_split_over_several_events",
-    "discovery.value_is_set_once_without_streaming",
+    "sizes.long_result_is_set_in_one_event",
 )
 def discovery_declares_smaller_event_limit(hooks):
     """Discovery declares a smaller `max_event_bytes` than the server enforces."""
@@ -49,6 +49,7 @@ def oversized_state_accepted(hooks):
 
 @faulty_server(
     "TW-FRM-082",
+    "sizes.long_result_is_set_in_one_event",
     "discovery.value_is_set_once_without_streaming",
     "text_checks_due.required_text_checks_are_sent",
 )

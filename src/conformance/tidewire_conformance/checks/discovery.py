@@ -1,7 +1,5 @@
 """Checks for chapter 2: the discovery document, endpoint descriptions, capabilities and limits."""
 
-import json
-import math
 import re
 from datetime import datetime, timedelta
 from typing import Any
@@ -226,26 +224,17 @@ def _extends(old: Any, new: Any) -> bool:
     return True
 
 
-@check("TW-DSC-024", "TW-BAT-006", "TW-FRM-082", whole_run=True, after="state")
+@check("TW-DSC-024", "TW-BAT-006", whole_run=True, after="state")
 async def value_is_set_once_without_streaming(s: Session) -> None:
-    """An endpoint with `"streams": false` sets the value of an item only once, in the event that ends the item. The event is
-    a snapshot if the value is longer than `max_event_bytes`.
-    """
+    """An endpoint with `"streams": false` sets the value of an item only once, in the event that ends the item."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
     without_streams = {name for name, each in s.server.endpoints.items() if not each.capability("streams")}
-    limit = s.server.limits.get("max_event_bytes", math.inf)
     for step in s.histories().steps:
         if jobs.get(step.job) not in without_streams or step.before is None or step.after is None:
             continue
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
-            if old.get("value") == new.get("value"):
-                continue
-            where: dict[str, Any] = {"at": step.exchange, "block": step.block}
-            is_diff = step.block.type == "message"
-            if new.get("value") is not None and len(json.dumps(new["value"], ensure_ascii=False)) > limit:
-                s.expect("TW-FRM-082", not is_diff, f"a snapshot, because the value is longer than {limit} bytes",
-                         step.block.type, **where)  # fmt: skip
-            if is_diff:
+            if old.get("value") != new.get("value") and step.block.type == "message":
+                where: dict[str, Any] = {"at": step.exchange, "block": step.block}
                 s.expect("TW-DSC-024", old.get("value") is None and new["status"] not in {"queued", "running"},
                          "one value, set in the event that ends the item", new, **where)  # fmt: skip
                 s.expect(

@@ -1,5 +1,7 @@
 """Checks for section 3.5: the size limits of events and states."""
 
+import json
+
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire.event_stream_decoder import Block
@@ -103,3 +105,25 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
         len(value),
         at=history,
     )
+
+
+@check("TW-FRM-082")
+async def long_result_is_set_in_one_event(s: Session) -> None:
+    """The result of an endpoint that does not stream is set in a snapshot if it is longer than `max_event_bytes`."""
+    limit, judged = s.server.limits.get("max_event_bytes", 0), False
+    for sample in s.server.samples:
+        endpoint = s.server.endpoints[sample.endpoint]
+        if sample.ended != "succeeded" or endpoint.capability("streams"):
+            continue
+        job, history = await s.run_to_end(sample)
+        value = s.items(await s.read(job))[0]["value"]
+        if len(json.dumps(value, ensure_ascii=False).encode()) > limit:
+            judged = True
+            for block in history.of_type("message"):
+                s.expect("TW-FRM-082", b"/items/0/value" not in block.data and block.data[:1] != b'"',
+                         f"no diff that changes the value, which is longer than {limit} bytes", block.data[:200],
+                         at=history, block=block)  # fmt: skip
+    if not judged:
+        s.skip_untested(
+            f"no example of an endpoint that does not stream has a result of more than {limit} bytes"
+        )

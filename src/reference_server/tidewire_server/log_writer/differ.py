@@ -51,9 +51,10 @@ class ShadowCopy:
         self._value: Any = _copy(value, MAX_VALUE_DEPTH)
         self._pointer = pointer
         self._ops: list[Op] = []
-        self._blocks: dict[str, list[bytes]] = {}
-        """For each long list that the current step has compared, by path: the JSON of its blocks."""
-        self._last_blocks: dict[str, list[bytes]] = {}
+        self._blocks: dict[str, tuple[list[bytes], set[int]]] = {}
+        """For each long list that the current step has compared, by path: the JSON of its blocks, and the indexes of blocks
+        that are known to contain no null."""
+        self._last_blocks: dict[str, tuple[list[bytes], set[int]]] = {}
         """The same for the step before, so that the old list need not be encoded again."""
 
     def step(self, value: Any) -> list[Op]:
@@ -128,15 +129,20 @@ class ShadowCopy:
         shorter = min(len(old), len(new))
         if shorter <= _BLOCK:
             return [at for at in range(shorter) if not same(old[at], new[at])]
-        before, now = self._last_blocks.get(path) or _blocks(old), _blocks(new)
-        self._blocks[path] = now
+        before, without_null = self._last_blocks.get(path) or (_blocks(old), set())
+        now = _blocks(new)
+        self._blocks[path] = now, {at for at in without_null if at < len(now) and now[at] == before[at]}
         changed: list[int] = []
-        for block, (text, other) in enumerate(zip(before, now, strict=False)):
-            start = block * _BLOCK
+        for at, (text, other) in enumerate(zip(before, now, strict=False)):
+            if text == other and at in without_null:
+                continue
+            start = at * _BLOCK
             end = min(start + _BLOCK, shorter)
-            # JSON differs for types that `==` does not distinguish. But orjson writes NaN as null, which `==` distinguishes.
+            # orjson writes NaN as null, which `==` distinguishes.
             if text != other or not text or old[start:end] != new[start:end]:
-                changed += [at for at in range(start, end) if not same(old[at], new[at])]
+                changed += [place for place in range(start, end) if not same(old[place], new[place])]
+            if other and b"null" not in other:
+                self._blocks[path][1].add(at)
         return changed
 
     def _object(self, old: dict[str, Any], new: dict[str, Any], path: str, room: int) -> dict[str, Any]:

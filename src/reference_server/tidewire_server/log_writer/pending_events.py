@@ -103,6 +103,8 @@ class PendingEvent:
     the elements."""
     texts: set[str] = field(default_factory=set)
     """Paths of the texts that grow in this event, each of which was counted for the schedule of text checks."""
+    has_row: bool = False
+    """Whether the texts that are columns of the job were counted."""
     checks: list[JsonValue] = field(default_factory=list)
     size: int = 0
     """Size of the ops with their separators, in bytes."""
@@ -311,12 +313,14 @@ class PendingEvents:
             return
         self._make_room(size, 1)
         self.state.append_row(op, size)
-        event = self._open_event()
+        event = self._open or self._open_event()
         event.ops.append([encoded])
-        event.appends.clear()
         event.size += size
         self.backlog.size += size
-        self._note_growth(event, compress(self.columns, self.state.column_kinds()))
+        if event.appends or not event.has_row:
+            event.appends.clear()
+            event.has_row = True
+            self._note_growth(event, compress(self.columns, self.state.column_kinds()))
 
     def _make_room(self, size: int, ops: int) -> None:
         """End the open event if it cannot contain more ops of this size."""
