@@ -37,8 +37,9 @@ proof: $(STAMP)  ## proves the suite: every faulty server and client, and twenty
 	$(BIN)/python -m proof clients
 	$(BIN)/python -m proof traceability
 
-check: $(STAMP)  ## lint, format, types, drift of the specification, of its traceability and of generated signatures
+check: $(STAMP)  ## lint, format, prose, types, drift of the specification, of its traceability and of generated signatures
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/python tests/docs/plain_english.py
 	$(BIN)/mypy && $(BIN)/mypy --strict tests/typing
 	$(BIN)/python spec/extract.py --check
 	$(BIN)/python src/client/generate_signatures.py --check

@@ -89,11 +89,12 @@ def trees(*commits: str) -> Iterator[dict[str, Path]]:
                 git("worktree", "add", "--quiet", "--detach", str(found[commit]), commit)
             yield found
         finally:
-            # Ignore Ctrl-C here: an interrupted removal would leave a worktree registered in the repository.
+            # Ignore Ctrl-C here: an interrupted removal would leave a worktree registered in the repository. The second
+            # `--force` removes a worktree whose creation was interrupted, which git has locked.
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)
             for path in found.values():
                 if path != REPOSITORY:
-                    git("worktree", "remove", "--force", str(path), check=False)
+                    git("worktree", "remove", "--force", "--force", str(path), check=False)
             signal.signal(signal.SIGINT, before)
 
 
@@ -132,6 +133,11 @@ def run(root: Path, seed: int, *, quick: bool) -> dict[str, float]:
         raise RunError(f"a run of {root} failed:\n{errors.strip() or out.strip()}")
     measured: dict[str, float] = json.loads(out.splitlines()[-1])
     return measured
+
+
+def lines_of(root: Path) -> int:
+    """Number of lines of the Python files in the folder `src` of a revision."""
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in root.glob("src/**/*.py"))
 
 
 def verdict(metric: str, old: list[float], new: list[float]) -> str:
@@ -263,6 +269,8 @@ def main() -> None:
             for name, revision, commit in ((OLD, options.old, old), (NEW, options.new, new)):
                 what = "the working tree" if commit == "." else f"{revision} ({commit[:10]})"
                 print(f"{name}: {what}")
+            lines = {side: lines_of(roots[commit]) for side, commit in ((OLD, old), (NEW, new))}
+            print("lines of Python in src:", ", ".join(f"{side} {count:,}" for side, count in lines.items()))
             found = compare(roots[old], roots[new], options.runs, quick=options.quick)
     except RunError as error:
         print(f"compare: {error}", file=sys.stderr)
@@ -279,7 +287,7 @@ def main() -> None:
         packages = ("httpx", "pydantic", "uvicorn", "starlette", "orjson")
         save(
             options.json,
-            {**revisions, "rounds": options.runs, "quick": options.quick, "rows": rows},
+            {**revisions, "rounds": options.runs, "quick": options.quick, "lines": lines, "rows": rows},
             *packages,
         )
     if options.fail and any(row["verdict"] == "slower" for row in rows):

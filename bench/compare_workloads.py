@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,12 @@ METRICS = {
     "apply, row": Metric("µs", "CPU time to apply one row of five columns"),
     "diff": Metric("µs", "CPU time to compute the diff of two chat histories of 500 rows"),
     "append": Metric("µs", "CPU time of the server for one Stream.append, written to the log in memory"),
+    "row": Metric(
+        "µs", "CPU time of the server for one Stream.row of three columns, written to the log in memory"
+    ),
+    "yield": Metric(
+        "µs", "CPU time of the server for one yield of a history of 1,000 rows whose last text has grown"
+    ),
     "first value": Metric("ms", "wall time from the submit to the first value, through Client"),
     "first value, CPU": Metric("ms", "CPU time of server and client for a job with one value"),
     "tokens": Metric("/s", "tokens from a function on the server to the application, end to end", True),
@@ -127,7 +133,7 @@ def serve(port_file: str) -> None:
     from tidewire_server import Server, Stream
 
     server = Server(default_concurrency_limit=None)
-    appended: list[float] = []
+    durations_of: dict[str, list[float]] = {}
 
     @server.endpoint
     async def say(stream: Stream[str], n: int) -> None:
@@ -136,25 +142,48 @@ def serve(port_file: str) -> None:
             for _ in range(min(16, n - at)):
                 stream.append(TOKEN)
 
-    @server.endpoint
-    async def append(stream: Stream[str], n: int, repetitions: int) -> None:
-        """Append in a tight loop. The time includes the event loop iterations that write the appends to the log."""
-        durations = []
+    async def durations(write: Callable[[], None], n: int, repetitions: int) -> list[float]:
+        """Write in a tight loop. The time includes the event loop iterations that write the changes to the log."""
+        found = []
         for _ in range(repetitions):
             gc.collect()
             began = time.process_time()
             for at in range(0, n, 100):
                 await asyncio.sleep(0)
                 for _ in range(min(100, n - at)):
-                    stream.append(TOKEN)
-            durations.append((time.process_time() - began) / n * 1e6)
-        appended[:] = durations
+                    write()
+            found.append((time.process_time() - began) / n * 1e6)
+        return found
 
     @server.endpoint
-    async def append_time() -> list[float]:
-        while not appended:  # noqa: ASYNC110 - revisions may run functions on different loops and threads, so an event is not possible
+    async def append(stream: Stream[str], n: int, repetitions: int) -> None:
+        durations_of["append"] = await durations(lambda: stream.append(TOKEN), n, repetitions)
+
+    @server.endpoint(columns=["/text", "/ids", "/logprobs"], initial={"text": "", "ids": [], "logprobs": []})
+    async def row(stream: Stream[Any], n: int, repetitions: int) -> None:
+        durations_of["row"] = await durations(lambda: stream.row(TOKEN, 1917, -0.25), n, repetitions)
+
+    @server.endpoint(name="yield")
+    async def yield_(n: int, repetitions: int) -> AsyncIterator[list[dict[str, str]]]:
+        history = [{"role": "user", "content": f"message number {at}"} for at in range(1000)]
+        found = []
+        for _ in range(repetitions):
+            yield history
+            gc.collect()
+            began = time.process_time()
+            for at in range(n):
+                if at % 100 == 0:
+                    await asyncio.sleep(0)
+                history[-1]["content"] += TOKEN
+                yield history
+            found.append((time.process_time() - began) / n * 1e6)
+        durations_of["yield"] = found
+
+    @server.endpoint
+    async def durations_in(endpoint: str) -> list[float]:
+        while endpoint not in durations_of:  # noqa: ASYNC110 - revisions may run functions on different loops and threads, so an event is not possible
             await asyncio.sleep(0.01)
-        return appended
+        return durations_of[endpoint]
 
     @server.endpoint
     async def one() -> int:
@@ -185,21 +214,28 @@ def serving(root: str) -> Iterator[int]:
                 process.kill()
 
 
-def appending(port: int, amount: Amount) -> dict[str, float]:
-    """Measure `Stream.append` without a reader, so that only the write path is included."""
+def writing(port: int, amount: Amount) -> dict[str, float]:
+    """Measure the changes of a value without a reader, so that only the write path is included."""
     from tidewire import Client
 
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    body = json.dumps({"input": {"n": amount.appends, "repetitions": amount.repetitions}})
-    connection.request("POST", "/v1/endpoints/append/jobs", body, {"content-type": "application/json"})
-    response = connection.getresponse()
-    content = response.read()
-    connection.close()
-    if response.status != 201:
-        sys.exit(f"append: the server refused the job with status {response.status}: {content!r}")
-    with Client(f"http://127.0.0.1:{port}") as client:
-        durations: Any = client.run("append_time")
-    return {"append": statistics.median(durations)}
+    found = {}
+    for name, n in (
+        ("append", amount.appends),
+        ("row", amount.appends // 5),
+        ("yield", amount.appends // 50),
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        body = json.dumps({"input": {"n": n, "repetitions": amount.repetitions}})
+        connection.request("POST", f"/v1/endpoints/{name}/jobs", body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        if response.status != 201:
+            sys.exit(f"{name}: the server refused the job with status {response.status}: {content!r}")
+        with Client(f"http://127.0.0.1:{port}") as client:
+            durations: Any = client.run("durations_in", endpoint=name)
+        found[name] = statistics.median(durations)
+    return found
 
 
 def first_value(port: int, amount: Amount) -> dict[str, float]:
@@ -252,7 +288,7 @@ def measure(root: str, amount: Amount) -> dict[str, float]:
     """Measure all metrics once."""
     found = decoder(amount) | applying(amount)
     with serving(root) as port:
-        found |= appending(port, amount) | first_value(port, amount) | asyncio.run(tokens(port, amount))
+        found |= writing(port, amount) | first_value(port, amount) | asyncio.run(tokens(port, amount))
     return found
 
 

@@ -5,8 +5,7 @@ They have the shapes of Pythia 160 M and of Llama 3.1 8B. Before the measurement
 log-probabilities of the engine with float64 and with transformers, for the prompts and for the generated tokens. The 8
 B shape is checked with 2 of its 32 layers, because its weights do not fit into the memory in float64.
 
-As in the engine, each step is launched before the results of the previous step are read. The settings alternate within
-each round, and the shares are medians of the ratios within a round. The floor is the time that the device takes to read
+The settings alternate within each round, and the shares are medians of the ratios within a round. The floor is the time that the device takes to read
 the weights of a step once.
 
 Then 64 requests run concurrently, first in the engine with the 5 most probable tokens at each position, then in
@@ -47,7 +46,7 @@ from tidewire_server.generation.torch_engine.models.llama_model import LlamaMode
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.models.tokenizer_bytes import vocabulary_of
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
-from tidewire_server.generation.torch_engine.step_runner import LaunchedStep, Runner, RunningSequence
+from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
 
 RESULTS = Path(__file__).parent / "results/engine_gpu.json"
@@ -143,7 +142,7 @@ def checkpoint_of(module: LlamaForCausalLM, device: torch.device) -> Checkpoint:
 def runner_of(checkpoint: Checkpoint, slots: int) -> Runner:
     c = checkpoint
     cache = KVCache(c.layers, slots, c.kv_heads, c.context, c.head_size, c.dtype, c.device)
-    return Runner(c, cache, buckets=True)
+    return Runner(c, cache)
 
 
 def sequence(c: Checkpoint, prompt: list[int], **state: Any) -> RunningSequence:
@@ -179,7 +178,6 @@ def check(sizes: dict[str, int], device: torch.device) -> dict[str, float]:
     while min(len(texts[id(one)]) - len(one.prompt) for one in sequences) < 6:
         step = scheduler.schedule()
         result = runner.run(step)
-        scheduler.launched(step)
         scheduler.completed(step, [one.token for one in result.sampled])
         for one, values in result.prompts:
             found[id(one)].extend(json.loads(row["prompt_logprobs"]) for row in values or [])
@@ -239,15 +237,10 @@ def decoding(c: Checkpoint, runner: Runner, batch: int, members: dict[str, Any],
     step = StepPlan(sequences, [])
 
     def run() -> None:
-        flight: LaunchedStep[RunningSequence] | None = None
         for at in range(plan.steps):
             for one in sequences:
                 one.generated = at + 1
-            launched = runner.launch(step)
-            if flight is not None:
-                flight.result()
-            flight = launched
-        cast("LaunchedStep[RunningSequence]", flight).result()
+            runner.run(step)
 
     return timed(c.device, run) / plan.steps
 
@@ -256,13 +249,14 @@ def reading(c: Checkpoint, runner: Runner, batch: int, members: dict[str, Any], 
     """Return the time to the first tokens of prompts that arrive at the same time, in milliseconds."""
     scheduler: StepScheduler[RunningSequence] = StepScheduler(batch, STEP_TOKENS)
     for row in range(batch):
-        scheduler.add(sequence(c, prompt_of(c, row, plan.prompt), members=members, max_generated=1))
+        scheduler.add(sequence(c, prompt_of(c, row, plan.prompt), members=members))
 
     def run() -> None:
         while step := scheduler.schedule():
-            launched = runner.launch(step)
-            scheduler.launched(step)
-            launched.result()
+            result = runner.run(step)
+            scheduler.completed(step, [one.token for one in result.sampled])
+            for one in step.sampled:
+                scheduler.finish(one)
 
     return timed(c.device, run)
 

@@ -34,9 +34,10 @@ from tidewire_server.jobs.queue_positions import QueuePositions
 from tidewire_server.log_writer.op_splitting import split_op
 from tidewire_server.log_writer.snapshot_events import snapshot_frame
 from tidewire_server.log_writer.stream import writer_of
-from tidewire_server.store.interfaces import Block, JobRecord, QueueEntry, Retention, StateAt
+from tidewire_server.store.interfaces import Block, QueueEntry, StateAt
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.memory_store import MemoryLog
+from tidewire_server.store.records import JobRecord, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 Call = Callable[[], object]
@@ -534,22 +535,18 @@ def _server_events() -> dict[str, Case]:
 
         return make
 
-    def merged(
-        data: Callable[[int], Any],
-        columns: tuple[str, ...] = (TEXT,),
-        before: Callable[[int], Any] | None = None,
-    ) -> Case:
+    def merged(data: Callable[[int], Any]) -> Case:
         def make(n: int) -> Call:
-            contents = [*([] if before is None else [before(n)]), *(data(at) for at in range(n))]
-            frames = b"".join(
-                b"id:1-%d\ndata:%b\n\n" % (at, json.dumps(content).encode())
-                for at, content in enumerate(contents, 2)
-            )
+            events = [
+                b"id:1-%d\ndata:%b" % (at + 2, json.dumps(data(at), separators=(",", ":")).encode())
+                for at in range(n)
+            ]
 
             def run() -> None:
-                merger = EventMerger(Cursor(1, 1), columns, HUGE)
-                merger.add(frames)
-                merger.frames(HUGE)
+                merger = EventMerger(Cursor(1, 1), (TEXT,), max_bytes=HUGE, max_ops=HUGE)
+                for event in events:
+                    merger.add(event)
+                merger.frames()
 
             return run
 
@@ -562,21 +559,10 @@ def _server_events() -> dict[str, Case]:
         "split nested arrays": split(lambda n: ["s", "/v", [[["x" * 100] * 20] * 20] * (n // 400 + 1)]),
         "merge texts": merged(lambda _: "word "),
         "merge rows": merged(lambda _: [["r", "word "]]),
-        "merge ops of one path": merged(lambda at: [["t", TEXT, 1]] if at % 2 else [["a", TEXT, "ab"]]),
-        "merge truncations of a long text": merged(
-            lambda _: [["t", TEXT, 1]], before=lambda n: [["a", TEXT, "x" * n]]
-        ),
-        "merge truncations of a long array": merged(
-            lambda _: [["t", TEXT, 1]], before=lambda n: [["a", TEXT, [1] * n]]
-        ),
-        "merge ops of n paths": merged(lambda at: [["s", f"/items/{at}/status", "running"]]),
-        "merge ops of paths above and below": merged(
-            lambda at: [["s", f"/items/0/value/{at % 500}/a", at], ["s", f"/items/0/value/{at % 500}", {}]]
-        ),
-        "merge insertions": merged(lambda at: [["i", f"{TEXT}/0", at]]),
+        "merge appends to n texts": merged(lambda at: [["a", f"/items/{at}/value", "ab"]]),
         "merge checks of n texts": merged(
             lambda at: {
-                "ops": [["a", f"/items/{at}/value", "ab"], ["s", f"/items/{at}/status", "succeeded"]],
+                "ops": [["a", f"/items/{at}/value", "ab"]],
                 "check": [text_check(f"/items/{at}/value", "ab")],
             }
         ),

@@ -36,8 +36,9 @@ from measured import save
 
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.log_writer.snapshot_events import first_block
-from tidewire_server.store.interfaces import Block, JobRecord, Retention, StateAt, Store
+from tidewire_server.store.interfaces import Block, StateAt, Store
 from tidewire_server.store.memory_store import MemoryStore
+from tidewire_server.store.records import JobRecord, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 BLOCK = 100

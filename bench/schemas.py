@@ -6,8 +6,8 @@ limits, and how many of them the limit refuses. The documentation used the folde
 guidance-ai/jsonschemabench on GitHub.
 
 `python bench/schemas.py` measures what the schemas of the fuzzer cost that are within the limits: the CPU time to compile
-them, the CPU time of a mask, and memory. It does so with the vocabulary of the bundled model, and with a random one of
-128,000 tokens.
+them, the CPU time of a mask, and memory. It does so with the vocabulary of the bundled model, and with one of 128,000 tokens
+made from words of this repository. `--vocabulary FILE` adds a published one, in the format of mistral-common's `tekken_*.json`.
 
 `python bench/schemas.py --attack SECONDS` runs a server with the bundled model, one caller that sends the schemas of the
 fuzzer with six concurrent requests, and another caller whose tokens per second it counts in windows of 20 seconds.
@@ -16,6 +16,7 @@ All write their results to bench/results, and `--write` writes them to docs/expl
 """
 
 import argparse
+import base64
 import itertools
 import json
 import random
@@ -28,6 +29,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,14 +135,14 @@ def public(folder: Path) -> dict[str, Any]:
 # ---- fuzzed schemas ----------------------------------------------------------------------------------------------------
 
 
-def fuzzed(seconds: float) -> list[dict[str, Any]]:
+def fuzzed(seconds: float, published_file: Path | None) -> list[dict[str, Any]]:
     sys.path.insert(0, str(HERE.parent / "tests"))
     from support.hostile_schemas import hostile_schema
 
-    return [
-        measure(name, *of, hostile_schema, seconds)
-        for name, of in (("bundled", bundled()), ("large", large()))
-    ]
+    vocabularies = {"bundled": bundled, "made from words": large}
+    if published_file is not None:
+        vocabularies[f"`{published_file.name}`"] = partial(published, published_file)
+    return [measure(name, *read(), hostile_schema, seconds) for name, read in vocabularies.items()]
 
 
 def measure(
@@ -237,6 +239,15 @@ def large() -> tuple[Grammars, int, Any]:
     return Grammars(Vocabulary(tokens, special={0}), LARGE, {0}, LongestTokens()), LARGE, {0}
 
 
+def published(file: Path) -> tuple[Grammars, int, Any]:
+    """Return a published vocabulary, read from a file in the format of mistral-common."""
+    content = json.loads(file.read_bytes())
+    size, special = (content["config"][key] for key in ("default_vocab_size", "default_num_special_tokens"))
+    tokens = [base64.b64decode(token["token_bytes"]) for token in content["vocab"][: size - special]]
+    vocabulary = Vocabulary([b""] * special + tokens, special=range(special))
+    return Grammars(vocabulary, size, {2}, LongestTokens()), size, {2}
+
+
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -286,10 +297,10 @@ def limits_table() -> str:
 
 def cost_table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| vocabulary | schemas | compile, 99 % | compile, longest | mask, 99 % | mask, longest | mean mask of a text, largest | memory |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| vocabulary | tokens | schemas | compile, 99 % | compile, longest | mask, 99 % | mask, longest | mean mask of a text, largest | memory |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         *(
-            f"| {row['tokens']:,} | {row['schemas']:,} | {row['compile_ms']['p99']:.1f} ms | {row['compile_ms']['max']:.0f} ms "
+            f"| {row['vocabulary']} | {row['tokens']:,} | {row['schemas']:,} | {row['compile_ms']['p99']:.1f} ms | {row['compile_ms']['max']:.0f} ms "
             f"| {row['mask_ms']['p99']:.2f} ms | {row['mask_ms']['max']:.1f} ms | {row['mean_mask_ms']['max']:.2f} ms "
             f"| {row['peak_growth_mib']:.0f} MiB |"
             for row in rows
@@ -311,6 +322,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--vocabulary", type=Path, metavar="FILE")
     parser.add_argument("--attack", type=float, metavar="SECONDS")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
@@ -323,7 +335,7 @@ def main() -> None:
         save(HERE / "results/schemas.json", found, "llguidance")
         text, name = public_table(found), "public schemas"
     else:
-        rows = fuzzed(args.seconds)
+        rows = fuzzed(args.seconds, args.vocabulary)
         save(HERE / "results/schema_costs.json", {"rows": rows}, "llguidance")
         text, name = cost_table(rows), "costs"
     print(text)

@@ -112,6 +112,28 @@ def finding() -> str:
     )
 
 
+def simplified() -> str:
+    result = json.loads((HERE / "results/compare.json").read_text())
+    rows = [
+        [
+            row["what"],
+            f"{row['old']:,.2f} {row['unit']}",
+            f"{row['new']:,.2f} {row['unit']}",
+            f"{row['ratio']:.2f}",
+            row["verdict"],
+        ]
+        for row in result["rows"]
+    ]
+    lines, commits = result["lines"], [result[side]["commit"][:10] for side in ("old", "new")]
+    return (
+        f"{table(['measurement', 'before', 'after', 'after / before', 'verdict'], rows)}\n\n"
+        f"`src` has {lines['old']:,} lines of Python before and {lines['new']:,} after. The revisions are {commits[0]} and "
+        f"{commits[1]}. The numbers are medians of {result['rounds']} rounds in which the revisions alternate, measured with "
+        f"Python {result['python']} on {result['cpus']} cores. *within the spread* means that two runs of the same revision differ "
+        f"as much.\n"
+    )
+
+
 def streams() -> str:
     result = json.loads((HERE / "results/streams.json").read_text())
     steady = table(
@@ -139,18 +161,17 @@ def streams() -> str:
             for row in result["steady"]
         ],
     )
-    peer = {row["streams"]: row["us"] for row in result["per-event"] if row["server"] == "sse-starlette"}
+    peer = next((row["us"] for row in result["isolated"] if row["server"] == "sse-starlette"), None)
     each = table(
-        ["server, at full speed", "streams", "CPU, µs per event", "sends per event", "× sse-starlette"],
+        ["server, 300 streams of 50 tokens/s", "CPU, µs per event", "sends per event", "× sse-starlette"],
         [
             [
                 row["server"],
-                str(row["streams"]),
                 f"{row['us']:.1f}",
                 f"{row['sends']:.2f}",
-                f"{row['us'] / peer[row['streams']]:.2f}" if row["streams"] in peer else "not run",
+                f"{row['us'] / peer:.2f}" if peer else "not run",
             ]
-            for row in result["per-event"]
+            for row in result["isolated"]
         ],
     )
     seconds = {row["n"]: row["seconds"] for row in result["history"] if row["server"] == "gradio"}
@@ -311,7 +332,24 @@ def client() -> str:
     result = json.loads((HERE / "results/client.json").read_text())
     costs = result["us_per_event"]
     base = costs["httpx-sse + json"]
-    rows = [[kind, f"{cost:.1f}", f"{cost / base:.2f}"] for kind, cost in costs.items()]
+    paced = result["us_per_paced_event"]
+    rows = [
+        [
+            kind,
+            f"{cost:.1f}",
+            f"{cost / base:.2f}",
+            f"{paced[kind]:.0f}",
+            f"{paced[kind] / paced['httpx-sse + json']:.2f}",
+        ]
+        for kind, cost in costs.items()
+    ]
+    head = [
+        "client",
+        "burst: CPU, µs per event",
+        "× httpx-sse",
+        "one per packet: CPU, µs per event",
+        "× httpx-sse",
+    ]
     first = ", ".join(f"{found:.1f} ms ({name})" for name, found in result["first_value_ms"].items())
     ways = {"value": "received as one value", "appends": "growing by appends"}
     held = {(one.get("way", "value"), one["document"]): one["grown"] for one in result["memory"]}
@@ -338,7 +376,7 @@ def client() -> str:
     ]
     short_head = ["short job", "CPU, ms", "× httpx.Client", "× httpx.AsyncClient"]
     return (
-        f"{table(['client', 'CPU, µs per event', '× httpx-sse'], rows)}\n\n{table(short_head, short_rows)}\n\n{memory}\n\n"
+        f"{table(head, rows)}\n\n{table(short_head, short_rows)}\n\n{memory}\n\n"
         f"The numbers are medians of {result['repetitions']} repetitions with {result['n']:,} events, and of {result['short_rounds']} "
         f"repetitions with {result['short_jobs']:,} short jobs. The time from the submission of a job to its first value is "
         f"{first}; *raw* is a client that only reads bytes. The last table shows the peak growth of the client's memory while it "

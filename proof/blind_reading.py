@@ -20,7 +20,7 @@ from proof.clients.faulty_client import all_faulty_clients
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.servers.faults import FAULTY_SERVERS
 from proof.servers.judge_server import plan
-from proof.servers.server_process import ForkServer
+from proof.servers.server_process import running_server
 from tidewire_conformance import registry
 from tidewire_conformance.clients.client_mode import scenario_runner as client_run
 from tidewire_conformance.clients.client_mode.choose_and_judge_client import choose
@@ -46,16 +46,15 @@ def main(out: Path, key_file: Path, *, seed: int | None = None, servers: int = 1
     print(f"seed {seed}", flush=True)
     out.mkdir(parents=True, exist_ok=True)
     key = {}
-    with ForkServer() as fork_server:
-        for number, (kind, name) in enumerate(chosen_subjects(seed, servers, clients), 1):
-            began = time.monotonic()
-            report = of_server(fork_server, name) if kind == "server" else of_client(name)
-            text = console_text(report)
-            assert not _names(name).search(text), f"report {number} contains the name of its subject"
-            (out / f"{number:02}.txt").write_text(text, encoding="utf-8")
-            key[f"{number:02}"] = {"kind": kind, "name": name, "about": description_of(kind, name)}
-            key_file.write_text(json.dumps(key, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            print(f"{time.monotonic() - began:6.1f} s  {number:02}", flush=True)
+    for number, (kind, name) in enumerate(chosen_subjects(seed, servers, clients), 1):
+        began = time.monotonic()
+        report = of_server(name) if kind == "server" else of_client(name)
+        text = console_text(report)
+        assert not _names(name).search(text), f"report {number} contains the name of its subject"
+        (out / f"{number:02}.txt").write_text(text, encoding="utf-8")
+        key[f"{number:02}"] = {"kind": kind, "name": name, "about": description_of(kind, name)}
+        key_file.write_text(json.dumps(key, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"{time.monotonic() - began:6.1f} s  {number:02}", flush=True)
     return 0
 
 
@@ -79,10 +78,10 @@ def description_of(kind: str, name: str) -> str:
     return re.sub(r"(?<=.)([A-Z])", lambda match: f" {match[1].lower()}", name)
 
 
-def of_server(fork_server: ForkServer, name: str) -> Report:
+def of_server(name: str) -> Report:
     """Run the whole suite against a faulty server."""
     checks = registry.checks()
-    with fork_server.running(name) as url:
+    with running_server(name) as url:
         return grade(asyncio.run(run(plan(url, budget=120), checks)), checks)
 
 

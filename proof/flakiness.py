@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from proof.servers.judge_server import findings, run_checks
-from proof.servers.server_process import ForkServer
+from proof.servers.server_process import running_server
 from tidewire_conformance import registry
 from tidewire_conformance.judging.verdict import SkipReason
 
@@ -26,17 +26,16 @@ def main(times: int = TIMES) -> int:
 
     Returns 1 if any run had a failure.
     """
-    with ForkServer() as fork_server:
-        idle = _half(fork_server, times, "on an idle machine")
-        with _busy():
-            return idle or _half(fork_server, times, "with every core busy")
+    idle = _half(times, "on an idle machine")
+    with _busy():
+        return idle or _half(times, "with every core busy")
 
 
-def _half(fork_server: ForkServer, times: int, conditions: str) -> int:
+def _half(times: int, conditions: str) -> int:
     """Run the suite several times under the same conditions. Returns 1 if any run had a failure."""
     seconds, bad = [], 0
     for number in range(1, times + 1):
-        with fork_server.running() as url:
+        with running_server() as url:
             began = time.monotonic()
             report = run_checks(url, registry.checks(), budget=300.0)
             seconds.append(time.monotonic() - began)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from proof.kill_matrix import run_matrix
-from proof.servers.expected_side_failures import EXPECTED_SIDE_FAILURES, UNDETECTABLE, is_expected
+from proof.servers.expected_side_failures import UNDETECTABLE
 from proof.servers.faults import FAULTY_SERVERS, FaultyServer
-from proof.servers.judge_server import findings_by_check, is_noticed, judge, leading_check
-from proof.servers.server_process import ForkServer
+from proof.servers.judge_server import findings_by_check, is_expected, is_noticed, judge, leading_check
 from tidewire_conformance import registry, specification
 
 HEAD = """# Faulty servers: the proof of the checks
@@ -48,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _judge_all(names: list[str], at_once: int) -> list[ServerRow]:
     rows = []
-    with ProcessPoolExecutor(at_once, initializer=_start_fork_server) as pool:
+    with ProcessPoolExecutor(at_once) as pool:
         for row in pool.map(_row, names):
             print(f"{row.seconds:6.1f} s  {row.name}: {row.fault or 'as expected'}", flush=True)
             rows.append(row)
@@ -70,18 +69,10 @@ def _restore(rows: list[dict[str, Any]]) -> list[ServerRow]:
     ]
 
 
-_FORK_SERVER: list[ForkServer] = []
-
-
-def _start_fork_server() -> None:
-    """Start a fork server in each process of the pool. The fork server exits when the process exits."""
-    _FORK_SERVER.append(ForkServer().__enter__())
-
-
 def _row(name: str) -> ServerRow:
     began = time.monotonic()
     server = FAULTY_SERVERS[name]
-    report = judge(_FORK_SERVER[0], server, whole=True)
+    report = judge(server, whole=True)
     lead = leading_check(report)
     red = findings_by_check(report, warnings=not server.is_benign)
     if server.is_benign and report.run.cut_short:
@@ -89,7 +80,7 @@ def _row(name: str) -> ServerRow:
     if not server.is_benign and not is_noticed(server, report):
         # A fault that delays every check can use up the time budget, so run only the checks that the fault names.
         red.pop(server.check, None)
-        report = judge(_FORK_SERVER[0], server)
+        report = judge(server)
         if is_noticed(server, report):
             red[server.check] = findings_by_check(report, warnings=True)[server.check]
     return ServerRow(name, fault_of(server, red), red, time.monotonic() - began, lead)
@@ -152,8 +143,9 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
         "|---|---|",
     )
     yield from (
-        f"| {_cell(FAULTY_SERVERS[name].description)} | {_cell(why)} |"
-        for name, (why, *_) in EXPECTED_SIDE_FAILURES.items()
+        f"| {_cell(server.description)} | {_cell('; '.join(server.also_fails))} |"
+        for server in faulty
+        if server.also_fails
     )
     yield from ("", "## Benign variants", "", "| server | |", "|---|---|")
     yield from (f"| {_cell(server.description)} | {_mark(found.get(server.name))} |" for server in benign)

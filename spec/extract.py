@@ -1,4 +1,4 @@
-"""Extract requirements.json, coverage.md and the table of README.md from the chapters, vectors and scenarios.
+"""Extract requirements.json, fingerprints.json, coverage.md and the table of README.md from the chapters, vectors and scenarios.
 
     python spec/extract.py              write the files
     python spec/extract.py --check      write nothing; exit with 1 if a file is out of date or a chapter breaks a rule
@@ -15,12 +15,16 @@ Rules for a chapter:
   defined or withdrawn.
 - An identifier in requirements.json must not disappear: the chapter on changes lists withdrawn identifiers. The numbers
   of an area have no gap, so a missing withdrawal is detected.
+- The text of a requirement does not change, because people and programs refer to its identifier. fingerprints.json has a
+  hash of the text with which each identifier was defined. If the meaning changes, withdraw the identifier. If the text is
+  only clarified, the chapter on changes lists the identifier with the fingerprint of the new text.
 - A vector, a scenario or a transcript names each requirement with MUST or MUST NOT. Otherwise README.md names a separate
   test, or the reason why no test exists.
 """  # fmt: skip
 # ruff: noqa: INP001 - a script next to the chapters, not a package
 
 import argparse
+import hashlib
 import json
 import re
 import sys
@@ -33,6 +37,7 @@ SPEC = Path(__file__).resolve().parent
 REQUIREMENTS = SPEC / "requirements.json"
 README = SPEC / "README.md"
 COVERAGE = SPEC / "coverage.md"
+FINGERPRINTS = SPEC / "fingerprints.json"
 
 ROLES = ("server", "client", "both")
 PROFILES = ("core", "durable", "batch", "logprobs", "browser", "client")
@@ -56,6 +61,7 @@ AREAS = {
 """Area of each chapter. It is the middle part of an identifier, such as `FRM` in `TW-FRM-001`."""
 
 WITHDRAWN_HEADING = "Withdrawn identifiers"
+CLARIFIED_HEADING = "Clarified requirements"
 UNSEEN_HEADING = "Not seen on the wire"
 WITHOUT_DATA_HEADING = "Observable on the wire, but without test data"
 WATCHED_HEADING = "Requirements with another kind of test"
@@ -68,6 +74,7 @@ _KEYWORD = re.compile(
 )
 _ID = re.compile(r"TW-[A-Z]{3}-[0-9]{3}(?![0-9])")
 _DEFINITION = re.compile(r"(?:- )?(?P<text>.+\.) \[(?P<id>TW-[A-Z]{3}-[0-9]{3})(?: (?P<override>[^\]]+))?\]")
+_CLARIFIED = re.compile(r"\| (?P<id>TW-[A-Z]{3}-[0-9]{3}) \| `(?P<fingerprint>[0-9a-f]{12})` \| .+ \|")
 _APPLIES = re.compile(r"\*Applies to: (?P<role>\w+) · (?P<profile>\w+)\*")
 _FENCE = re.compile(r"(?P<ticks>`{3,})(?P<info>.*)")
 _CODE_SPAN = re.compile(r"`[^`]*`")
@@ -105,6 +112,8 @@ class Specification:
     requirements: list[Requirement] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
     withdrawn: set[str] = field(default_factory=set)
+    clarified: dict[str, str] = field(default_factory=dict)
+    """Fingerprint of the current text of each clarified requirement."""
     references: list[tuple[str, str]] = field(default_factory=list)
     """Position and identifier of each reference."""
     errors: list[str] = field(default_factory=list)
@@ -160,6 +169,9 @@ def read_chapter(chapter: str, text: str, spec: Specification) -> None:
             spec.references += [(where, name) for name in _ID.findall(line)]
         elif WITHDRAWN_HEADING in heading and line.startswith("|"):
             spec.withdrawn.update(_ID.findall(line))
+        elif CLARIFIED_HEADING in heading and (row := _CLARIFIED.match(line)):
+            spec.clarified[row["id"]] = row["fingerprint"]
+            spec.references.append((where, row["id"]))
         else:
             requirement = _requirement(where, chapter, line, role, profile, spec)
             if requirement is None:
@@ -244,6 +256,32 @@ def vanished(spec: Specification, old: str) -> list[str]:
     """Return the identifiers in the old requirements.json that are neither defined nor withdrawn now."""
     present = {one.id for one in spec.requirements} | spec.withdrawn
     return [entry["id"] for entry in json.loads(old) if entry["id"] not in present]
+
+
+def fingerprint(requirement: Requirement) -> str:
+    """Return a hash of a requirement's key word, role, profile and text, as 12 hex digits."""
+    parts = (requirement.level, requirement.role, requirement.profile, requirement.text)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def changed_texts(spec: Specification, known: dict[str, str]) -> list[str]:
+    """Return an error message for each requirement whose text differs from the one with which it was defined."""
+    errors = []
+    for one in spec.requirements:
+        now = fingerprint(one)
+        before = spec.clarified.get(one.id, known.get(one.id, now))
+        if now != before:
+            errors.append(
+                f"{one.id}: the text has changed. If the meaning has changed, withdraw the identifier and take the next free "
+                f"one. If the text is only clarified, list it in chapter 14 under {CLARIFIED_HEADING!r} with the fingerprint {now}"
+            )
+    return errors
+
+
+def fingerprints_json(spec: Specification, known: dict[str, str]) -> str:
+    """Return the text of fingerprints.json: the known fingerprints, and those of new requirements."""
+    every = {one.id: fingerprint(one) for one in spec.requirements} | known
+    return json.dumps(dict(sorted(every.items())), indent=1) + "\n"
 
 
 def readme(spec: Specification, old: str) -> str:
@@ -367,10 +405,12 @@ def main() -> int:
     options = parser.parse_args()
     spec = read()
     old, text = REQUIREMENTS.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
+    known: dict[str, str] = json.loads(FINGERPRINTS.read_text()) if FINGERPRINTS.exists() else {}
     covers, uncovered = coverage(spec, text)
     broken = spec.errors + [
         f"{name} has disappeared: list it as withdrawn in chapter 14" for name in vanished(spec, old)
     ]
+    broken += changed_texts(spec, known)
     problems = [
         *broken,
         *(
@@ -385,7 +425,12 @@ def main() -> int:
     if options.coverage or broken:
         return int(bool(problems))
     drift = False
-    now = {REQUIREMENTS: requirements_json(spec), README: readme(spec, text), COVERAGE: covers}
+    now = {
+        REQUIREMENTS: requirements_json(spec),
+        README: readme(spec, text),
+        COVERAGE: covers,
+        FINGERPRINTS: fingerprints_json(spec, known),
+    }
     for file, written in now.items():
         if file.exists() and file.read_text(encoding="utf-8") == written:
             continue

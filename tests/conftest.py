@@ -52,6 +52,11 @@ def load_hypothesis_profile() -> None:
     settings.load_profile("tidewire")
 
 
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
 SHARE_THREADS = {"test_client_scenarios.py"}
 """Tests of the client that play in the background, many at once: others run on when one has ended."""
 

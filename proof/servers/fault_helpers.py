@@ -1,5 +1,10 @@
-"""Hooks shared by many faulty servers: changes to requests, responses and events."""
+"""Builders of hooks that many faulty servers share: changes to requests, responses and events.
 
+A builder returns a hook for the attribute of `FaultProxy` that its section names. Its arguments `where` and `condition`
+are functions of the exchange, by default true for each exchange.
+"""
+
+import functools
 import json
 import re
 
@@ -9,17 +14,32 @@ DONE = b"event:done\n"
 PING = b"event:ping\n"
 
 
-# ---- callers ---------------------------------------------------------------------------------------------------------
+def everywhere(exchange):
+    return True
 
 
-def serve_anonymous_callers(hooks, principal, *, lists_jobs=False):
-    """Serve all anonymous callers as one principal, whose jobs are listed only if `lists_jobs` is true."""
+def after_a_restart(hook):
+    """Apply a hook only after the first restart of the server."""
+
+    @functools.wraps(hook)
+    def later(exchange, *rest):
+        unchanged = rest[0] if len(rest) == 1 else None  # only a hook for events must return the event
+        return hook(exchange, *rest) if exchange.shared["life"] > 1 else unchanged
+
+    return later
+
+
+def serve_anonymous_callers(token_of, *, lists_jobs=False):
+    """Return hooks that add the token that `token_of` returns to each request of an anonymous caller.
+
+    The jobs of anonymous callers are listed only if `lists_jobs` is true.
+    """
 
     def name(exchange):
         if exchange.header("authorization") or re.search(b"token=|key=", exchange.query):
             return
         exchange.own["anonymous"] = True
-        exchange.set_header("authorization", f"Bearer {principal}")
+        exchange.set_header("authorization", f"Bearer {token_of(exchange)}")
         if exchange.path == "/v1/jobs" and not lists_jobs:
             exchange.path = "/v1/nothing"
 
@@ -27,60 +47,65 @@ def serve_anonymous_callers(hooks, principal, *, lists_jobs=False):
         hidden = exchange.path == "/v1" and exchange.own.get("anonymous") and not lists_jobs
         return (status, body.replace(b'"list",', b"")) if hidden else None
 
-    hooks.requests.append(name)
-    hooks.bodies.append(hide_list)
+    return {"requests": name, "bodies": hide_list}
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-def rewrite_query(hooks, pattern, by):
+def rewrite_query(pattern, by):
     """Rewrite the query of each request before it reaches the server."""
 
-    def change(exchange):
+    def rewrite(exchange):
         exchange.query = re.sub(pattern, by, exchange.query)
 
-    hooks.requests.append(change)
+    return rewrite
 
 
-def set_request_header(hooks, name, value, condition=lambda exchange: True):
+def set_request_header(name, value, where=everywhere):
     """Set a header of each request before the request reaches the server. The value None removes the header."""
-    hooks.requests.append(lambda exchange: condition(exchange) and exchange.set_header(name, value))
+    return lambda exchange: where(exchange) and exchange.set_header(name, value)
 
 
-def rewrite_request_body(hooks, pattern, by):
+def change_key(change, where=everywhere):
+    """Replace the idempotency key of each request that has one by the result of `change`."""
+    return lambda exchange: (
+        exchange.key and where(exchange) and exchange.set_header("idempotency-key", change(exchange))
+    )
+
+
+def rewrite_request_body(pattern, by):
     """Rewrite the body of each request before it reaches the server."""
 
     def rewrite(exchange):
         exchange.body = re.sub(pattern, by, exchange.body)
 
-    hooks.requests.append(rewrite)
+    return rewrite
 
 
-def change_submits(hooks, change):
+def change_submits(change):
     """Change the body of each request to submit a job, if the body is a JSON object."""
 
+    @functools.wraps(change)
     def hook(exchange):
         if exchange.is_submit and isinstance(exchange.json, dict) and (found := change(exchange.json)):
             exchange.body = json.dumps(found).encode()
 
-    hooks.requests.append(hook)
+    return hook
 
 
-def drop_member(hooks, member, is_invalid):
+def drop_member(member, is_invalid):
     """Remove a member from the body of a request to submit a job, if the value of the member is invalid."""
 
-    def drop(exchange):
-        found = exchange.json
-        if exchange.is_submit and isinstance(found, dict) and member in found and is_invalid(found[member]):
-            exchange.body = json.dumps(
-                {name: value for name, value in found.items() if name != member}
-            ).encode()
+    def drop(body):
+        if member in body and is_invalid(body[member]):
+            return {name: value for name, value in body.items() if name != member}
+        return None
 
-    hooks.requests.append(drop)
+    return change_submits(drop)
 
 
-def change_input(hooks, *names, change=lambda input_value, name: input_value.pop(name)):
+def change_input(*names, change=lambda input_value, name: input_value.pop(name)):
     """Change the named members of each input of the endpoint `generate`. By default, remove these members."""
 
     def hook(exchange):
@@ -91,7 +116,7 @@ def change_input(hooks, *names, change=lambda input_value, name: input_value.pop
             change(input_value, name)
         exchange.body = json.dumps(found).encode() if known else exchange.body
 
-    hooks.requests.append(hook)
+    return hook
 
 
 def take_samples(exchange):
@@ -107,53 +132,66 @@ def take_samples(exchange):
         ).encode()
 
 
-# ---- responses -------------------------------------------------------------------------------------------------------
+# ---- instead ---------------------------------------------------------------------------------------------------------
 
 
-def refuse(hooks, condition, status, code, **more):
+def refuse(condition, status, code, **more):
     """Refuse requests that satisfy a condition."""
-    hooks.instead.append(lambda exchange: problem(status, code, **more) if condition(exchange) else None)
+    return lambda exchange: problem(status, code, **more) if condition(exchange) else None
 
 
-def set_header(hooks, name, value, condition=lambda exchange, status: True):
-    """Set a response header."""
+# ---- heads -----------------------------------------------------------------------------------------------------------
+
+
+def set_header(name, value, condition=lambda exchange, status: True):
+    """Set a response header, if the exchange and the status satisfy a condition."""
 
     def set_value(exchange, status, headers):
         if condition(exchange, status):
             headers[name] = value
 
-    hooks.heads.append(set_value)
+    return set_value
 
 
-def drop_header(hooks, name, statuses=range(600)):
+def drop_header(name, statuses=range(600), where=everywhere):
     """Remove a header from responses with the given statuses."""
 
     def remove(exchange, status, headers):
-        if status in statuses:
+        if status in statuses and where(exchange):
             headers.pop(name, None)
 
-    hooks.heads.append(remove)
+    return remove
 
 
-def rewrite_body(hooks, pattern, by, *, at=".*"):
+# ---- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def rewrite_body(pattern, by, *, at=".*"):
     """Rewrite response bodies for paths that match `at`."""
-    hooks.bodies.append(
-        lambda exchange, status, body: (
-            (status, re.sub(pattern, by, body)) if re.fullmatch(at, exchange.path) else None
-        )
+    return lambda exchange, status, body: (
+        (status, re.sub(pattern, by, body)) if re.fullmatch(at, exchange.path) else None
     )
 
 
-def gone_is_unknown(hooks, *, at=".*"):
+def change_json(at, change):
+    """Replace the JSON bodies of responses with status 200, for paths that match `at`, by the result of `change`."""
+
+    def apply(exchange, status, body):
+        if status != 200 or not re.fullmatch(at, exchange.path):
+            return None
+        return status, json.dumps(change(json.loads(body))).encode()
+
+    return apply
+
+
+def gone_is_unknown(*, at=".*"):
     """Replace responses with status 410 by 404, for paths that match `at`."""
-    hooks.bodies.append(
-        lambda exchange, status, body: (
-            problem(404, "job_not_found")[::2] if status == 410 and re.fullmatch(at, exchange.path) else None
-        )
+    return lambda exchange, status, body: (
+        problem(404, "job_not_found")[::2] if status == 410 and re.fullmatch(at, exchange.path) else None
     )
 
 
-# ---- events ----------------------------------------------------------------------------------------------------------
+# ---- frames ----------------------------------------------------------------------------------------------------------
 
 
 def seq_of(frame):
@@ -162,27 +200,32 @@ def seq_of(frame):
     return int(found[1]) if found else 0
 
 
-def replace_events(hooks, mark, change):
+def replace_events(mark, change, where=everywhere):
     """Replace each event that contains the bytes `mark` by the result of `change`."""
-    hooks.frames.append(lambda exchange, frame: change(frame) if mark in frame else frame)
+    return lambda exchange, frame: change(frame) if mark in frame and where(exchange) else frame
 
 
-def rewrite_events(hooks, pattern, by, *, within=b""):
+def rewrite_events(pattern, by, *, within=b"", where=everywhere):
     """Rewrite events that contain the bytes `within`."""
-    replace_events(hooks, within, lambda frame: re.sub(pattern, by, frame))
+    return replace_events(within, lambda frame: re.sub(pattern, by, frame), where)
 
 
-def change_data(hooks, change):
+def drop_events(mark, where=everywhere):
+    """Drop events that contain the bytes `mark`."""
+    return replace_events(mark, lambda frame: b"", where)
+
+
+def change_data(change):
     """Replace the JSON data of each logged event by the result of `change`."""
 
+    @functools.wraps(change)
     def apply(exchange, frame):
-        head, _, data = frame.partition(
-            b"\ndata:"
-        )  # the data may contain "data:", but no line break before it
+        # The data may contain "data:", but no line break before it.
+        head, _, data = frame.partition(b"\ndata:")
         if not head.startswith(b"id:"):
             return frame
         kind = re.search(rb"event:(\w+)", head)
         value = change(exchange, kind[1].decode() if kind else "message", json.loads(data))
         return head + b"\ndata:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
-    hooks.frames.append(apply)
+    return apply

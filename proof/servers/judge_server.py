@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from fnmatch import fnmatch
 
 from proof.servers.faults import FaultyServer
-from proof.servers.server_process import ALICE, BOB, ORIGIN, ForkServer, expiry_of, replica_of, restart_of
+from proof.servers.server_process import ALICE, BOB, ORIGIN, expiry_of, replica_of, restart_of, running_server
 from tidewire_conformance import registry
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.verdict import Outcome
@@ -36,6 +37,18 @@ def run_checks(url: str, checks: Sequence[Check], budget: float = 60.0) -> Repor
 def checks_for(server: FaultyServer) -> list[Check]:
     """Return the check that must notice a server's fault, and the checks that must run together with this check."""
     return [check for check in registry.checks() if check.name in {server.check, *server.also_run}]
+
+
+def is_expected(server: FaultyServer, name: str) -> bool:
+    """Whether a check other than the expected one may fail for a faulty server."""
+    check = next(each for each in registry.checks() if each.name == name)
+    same_area = name.partition(".")[0] == server.check.partition(".")[0]
+    patterns = " ".join(server.also_fails.values()).split()
+    return (
+        same_area
+        or server.requirement in check.requirements
+        or any(fnmatch(name, pattern) for pattern in patterns)
+    )
 
 
 def is_noticed(server: FaultyServer, report: Report) -> bool:
@@ -71,8 +84,8 @@ def _why(verdict) -> str:
     )
 
 
-def judge(fork_server: ForkServer, server: FaultyServer, *, whole: bool = False) -> Report:
+def judge(server: FaultyServer, *, whole: bool = False) -> Report:
     """Start a faulty server, and run the checks that must notice its fault. With `whole`, run the whole suite instead."""
     chosen = registry.checks() if whole or server.is_benign else checks_for(server)
-    with fork_server.running(server.name) as url:
+    with running_server(server.name) as url:
         return run_checks(url, chosen, WHOLE_BUDGET if server.is_benign else BUDGET)

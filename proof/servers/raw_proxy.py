@@ -4,80 +4,65 @@ It also provides a second address for a server, which then acts as another repli
 """
 
 import asyncio
+import contextlib
 import socket
-import threading
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 
 import h11
 
-_READ = 65536
+from tidewire_conformance.wire.fault_proxy import READ, TcpProxy, forward
 
 
-def serve_proxy(
-    listener: socket.socket,
-    port: int,
-    *,
-    head: Callable[[bytes], bytes] = lambda head: head,
-    http_1_0: bool = False,
-) -> None:
-    """Forward connections in a daemon thread.
+class RawProxy(TcpProxy):
+    """Proxy that changes the raw header of requests, or converts responses to HTTP/1.0."""
 
-    Args:
-        listener: Listening socket of the proxy.
-        port: Port of the server on this machine.
-        head: Function that changes the raw header of each request.
-        http_1_0: Whether to convert responses to HTTP/1.0, in which the end of the connection ends the body.
-    """
+    def __init__(
+        self,
+        listener: socket.socket,
+        port: int,
+        *,
+        head: Callable[[bytes], bytes] = bytes,
+        http_1_0: bool = False,
+    ) -> None:
+        """Configure the proxy.
 
-    async def proxy_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
-        upload = asyncio.create_task(_forward_request(reader, server_writer, head))
-        try:
-            await (
-                _respond_by_http_1_0(server_reader, writer) if http_1_0 else _forward(server_reader, writer)
-            )
-        except OSError:
-            pass
-        finally:
-            upload.cancel()
-            server_writer.transport.abort()
-            writer.close()
+        Args:
+            listener: Listening socket of the proxy.
+            port: Port of the server on this machine.
+            head: Function that changes the raw header of each request.
+            http_1_0: Whether to convert responses to HTTP/1.0, in which the end of the connection ends the body.
+        """
+        super().__init__(("127.0.0.1", port), listener)
+        self._head = head
+        self._respond = _respond_by_http_1_0 if http_1_0 else forward
 
-    async def main() -> None:
-        async with await asyncio.start_server(proxy_connection, sock=listener) as server:
-            await server.serve_forever()
+    async def serve(self, _number: int, reader: StreamReader, writer: StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            server_reader, server_writer = await asyncio.open_connection(*self.upstream)
+            upload = asyncio.create_task(self._forward_request(reader, server_writer))
+            try:
+                await self._respond(server_reader, writer)
+            finally:
+                upload.cancel()
+                server_writer.transport.abort()
 
-    threading.Thread(target=asyncio.run, args=[main()], daemon=True).start()
-
-
-async def _forward_request(
-    reader: asyncio.StreamReader, server_writer: asyncio.StreamWriter, change: Callable[[bytes], bytes]
-) -> None:
-    try:
-        server_writer.write(change(await reader.readuntil(b"\r\n\r\n")))
-        while data := await reader.read(_READ):
-            server_writer.write(data)
-            await server_writer.drain()
-    except (OSError, asyncio.IncompleteReadError):
-        pass
-    # When the client closes its connection, close the connection to the server, even if the response has not ended.
-    server_writer.transport.abort()
+    async def _forward_request(self, reader: StreamReader, server_writer: StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            server_writer.write(self._head(await reader.readuntil(b"\r\n\r\n")))
+            await forward(reader, server_writer)
+        # When the client closes its connection, close the connection to the server, even if the response has not ended.
+        server_writer.transport.abort()
 
 
-async def _forward(server_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await server_reader.read(_READ):
-        writer.write(data)
-        await writer.drain()
-
-
-async def _respond_by_http_1_0(server_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _respond_by_http_1_0(server_reader: StreamReader, writer: StreamWriter) -> None:
     http = h11.Connection(h11.CLIENT)
     # Response framing depends on the request method only for HEAD and CONNECT, so GET can be used for all other methods.
     http.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     http.send(h11.EndOfMessage())
     while not isinstance(event := http.next_event(), h11.EndOfMessage | h11.ConnectionClosed):
         if event is h11.NEED_DATA:
-            http.receive_data(await server_reader.read(_READ))
+            http.receive_data(await server_reader.read(READ))
         elif isinstance(event, h11.Response):
             fields = [
                 (name, value) for name, value in event.headers.raw_items()

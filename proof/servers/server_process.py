@@ -1,6 +1,6 @@
 """Reference server in a separate process, unchanged or with one fault.
 
-`python -m proof.servers.server_process [NAME]` starts one server and prints its process group and URL.
+`python -m proof.servers.server_process [NAME]` starts one server and prints its URL.
 """
 
 import asyncio
@@ -9,17 +9,16 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from socket import socket
-from subprocess import DEVNULL, PIPE
-from typing import Any, Self
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from proof.forked_process import ROOT, Forked
+
 ALICE, BOB = "alice-" + "a" * 26, "bob-" + "b" * 28
 ORIGIN = "https://page.example"
 KIB, MIB = 1024, 1024 * 1024
@@ -44,37 +43,30 @@ SETTINGS = {
 """Settings with short timeouts and low limits, so that checks can reach them."""
 
 
-class ForkServer:
-    """Process that imports the server once, because the imports are slow, and then forks a child for each faulty server."""
+IMPORTS = (
+    "proof.servers.faults",
+    "tidewire_server.generation.generate_endpoint",
+    "tidewire_server.serving.serve",
+    "tidewire_server.store.sqlite.sqlite_store",
+)
 
-    def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "proof.servers.server_process", "--fork-server"]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True
-        )
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        with self._process:
-            self._process.terminate()
-
-    @contextlib.contextmanager
-    def running(self, name: str = "") -> Iterator[str]:
-        """Run the reference server, or the named faulty server, and yield its URL."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{name}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().strip()
-        pid, _, url = answer.partition(" ")
-        assert url.startswith("http://"), f"{name or 'the reference server'} did not start: {answer}"
+@contextlib.contextmanager
+def running_server(name: str = "") -> Iterator[str]:
+    """Run the reference server, or the named faulty server, and yield its URL."""
+    with Forked("proof.servers.server_process", name, cwd=ROOT, imports=IMPORTS) as process:
+        url = process.stdout.readline().strip()
+        if not url:
+            raise ChildProcessError(
+                f"{name or 'the reference server'} did not start: {process.stderr.read()}"
+            )
         try:
             yield url
         finally:
             # Remove the folder before the port becomes free, because another server with this port would use the same
             # folder.
             shutil.rmtree(folder_of(url), ignore_errors=True)
-            os.killpg(int(pid), signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def folder_of(url: str) -> Path:
@@ -101,13 +93,6 @@ def replica_of(url: str) -> str:
     return (folder_of(url) / "replica").read_text()
 
 
-@contextlib.contextmanager
-def running_server(name: str = "") -> Iterator[str]:
-    """Run a single server, without a fork server that other servers share."""
-    with ForkServer() as fork_server, fork_server.running(name) as url:
-        yield url
-
-
 def _serve_with_restarts(name: str) -> None:
     """Serve from a child process. When the child is killed, start a new child with the same address and the same log."""
     from tidewire_server.serving.serve import bind, url_of
@@ -120,9 +105,7 @@ def _serve_with_restarts(name: str) -> None:
     (folder_of(url) / "replica").write_text(replica)
     for start_count in itertools.count(1):
         if (child := os.fork()) == 0:
-            report_started = (
-                (lambda: print(os.getppid(), url, flush=True)) if start_count == 1 else lambda: None
-            )
+            report_started = (lambda: print(url, flush=True)) if start_count == 1 else lambda: None
             _serve(name, *listeners, start_count, report_started)
             raise RuntimeError("the server stopped without being killed")
         # Rename the file, so that a reader never sees a partially written number.
@@ -138,7 +121,7 @@ def _serve(
     from proof.servers import table_engine
     from proof.servers.fault_proxy import FaultProxy
     from proof.servers.faults import FAULTY_SERVERS
-    from proof.servers.raw_proxy import serve_proxy
+    from proof.servers.raw_proxy import RawProxy
     from tidewire_server import Server, Stream
     from tidewire_server.generation import generate_endpoint
     from tidewire_server.http.routes import TidewireApp
@@ -201,12 +184,15 @@ def _serve(
         TidewireApp.__call__ = call
 
     def started(url: str) -> None:
+        # No process reads the messages of a server that has started, and a full pipe would block it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, lambda: loop.create_task(_expire(server, folder)))
         port = int(url.rpartition(":")[2])
-        serve_proxy(second, port)
+        RawProxy(second, port).__enter__()
         if is_behind_a_proxy:
-            serve_proxy(listener, port, head=hooks.raw_head or bytes, http_1_0=hooks.speaks_http_1_0)
+            head = hooks.raw_head or bytes
+            RawProxy(listener, port, head=head, http_1_0=hooks.speaks_http_1_0).__enter__()
         report_started()
 
     is_behind_a_proxy = hooks.raw_head or hooks.speaks_http_1_0
@@ -224,23 +210,5 @@ async def _expire(server: Any, folder: Path) -> None:
     (folder / "expired").touch()
 
 
-def _fork_servers() -> None:
-    """Read names from standard input, and fork a server for each name. Each server prints its process group and its URL."""
-    import tidewire_server.generation.generate_endpoint
-    import tidewire_server.serving.serve
-    import tidewire_server.store.sqlite.sqlite_store  # noqa: F401 - imported once for all forked servers
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            sys.stdin.close()
-            try:
-                _serve_with_restarts(line.strip())
-            except BaseException as error:  # otherwise the process that reads the URL would wait forever
-                print("the server did not start:", repr(error), flush=True)
-            os._exit(1)
-
-
 if __name__ == "__main__":
-    _fork_servers() if sys.argv[1:] == ["--fork-server"] else _serve_with_restarts("".join(sys.argv[1:2]))
+    _serve_with_restarts("".join(sys.argv[1:2]))

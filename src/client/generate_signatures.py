@@ -134,7 +134,7 @@ def entry(name: str, text: str) -> str:
 
 PAIRS: Final = (
     ("client.py", "AsyncClient", "sync.py", "Client"),
-    ("jobs/job_base.py", "JobBase", "blocking/blocking_jobs.py", "BlockingJobBase"),
+    ("jobs/job.py", "JobBase", "blocking/blocking_jobs.py", "BlockingJobBase"),
     ("jobs/job.py", "AsyncJob", "blocking/blocking_jobs.py", "Job"),
     ("jobs/batch_job.py", "AsyncBatchJob", "blocking/blocking_jobs.py", "BatchJob"),
 )

@@ -38,7 +38,7 @@ import pytest
 import trustme
 
 from support.client_timing import with_timing
-from support.faulty_network import FaultyNetwork
+from support.faulty_network import random_faults
 from support.faulty_proxy import WEIGHTS, FaultyProxy
 from support.killable_server import Killed
 from support.received_updates import Run
@@ -53,6 +53,7 @@ from tidewire.errors import (
 )
 from tidewire.http.api_session import Timing
 from tidewire.protocol.document.digests import digest
+from tidewire_conformance.wire.fault_proxy import FaultProxy
 
 QUICK_SEED = 20_260
 QUICK_JOBS = 56
@@ -391,15 +392,16 @@ def run_campaign(network, store, count, seed, scale, folder, authority):
     if network == "tls":
         scheme, verify = "https", ssl.create_default_context()
         authority.configure_trust(verify)
-        settings["certificate"] = str(folder / "certificate.pem")
-        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
-            settings["certificate"]
-        )
+        certificate = str(folder / "certificate.pem")
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+        settings["uvicorn"] = {"ssl_certfile": certificate}
     if store == "memory":
         settings["log"] = "memory"
     observed = Observed()
     with ExitStack() as stack:
-        server = stack.enter_context(Killed(folder, program="support.campaign_server", **settings))
+        server = stack.enter_context(
+            Killed(folder, function="support.campaign_server:campaign_server", **settings)
+        )
         upstream = ("127.0.0.1", server.port)
         if network in {"gateway", "buffering"}:
             weights = WEIGHTS if network == "gateway" else {"buffer": 1}
@@ -408,7 +410,7 @@ def run_campaign(network, store, count, seed, scale, folder, authority):
         if network == "gateway":
             [gateway] = proxies
         else:
-            proxies.append(stack.enter_context(FaultyNetwork(upstream, seed)))
+            proxies.append(stack.enter_context(FaultProxy(upstream, random_faults(seed))))
             upstream = proxies[-1].address
         options = {
             "retry": scale.retry,
@@ -523,7 +525,7 @@ def test_a_continued_text_is_the_same_as_without_kills_at_random_tokens(tmp_path
     print(f"CHAOS_SEED={SEED}")
     draw, updates = random.Random(SEED), []
     with (
-        Killed(tmp_path, program="support.campaign_server", on_restart="continue") as server,
+        Killed(tmp_path, function="support.campaign_server:campaign_server", on_restart="continue") as server,
         Client(server.url, retry=RetryPolicy(max_delay=0.1)) as client,
     ):
         greedy, sampled = [client.run("generate", members) for members in (GREEDY, SAMPLED)]

@@ -39,11 +39,6 @@ def _seed():
     print(f"CHAOS_SEED={SEED}")
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @dataclass
 class CutPlan:
     """Cut plan for the proxy: one requested cut per connection, in order, and then no more cuts."""

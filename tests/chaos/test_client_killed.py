@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.killed_reader import store
 from support.sample_server import sentence, served
 from tidewire import Checkpoint, Client
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 
 JOBS = {"talk": {"words": 12}, "hesitate": {"words": 6}}
 TESTS = Path(__file__).parent.parent
-IMPORTS = ("anyio._backends._asyncio", "httpcore", "tidewire.blocking.blocking_jobs", "tidewire.http.fast_body_reader", "tidewire.sync")  # fmt: skip
 CHILD_LIMIT = 60.0
 FINAL = {"talk": sentence(12), "hesitate": "".join(f"{word} " for word in sentence(6).split())}
 
@@ -31,9 +30,6 @@ FINAL = {"talk": sentence(12), "hesitate": "".join(f"{word} " for word in senten
 def url():
     # No merging: each append is a separate event.
     with served(retry=0.002, merge_window=0) as url:
-        # Start the fork server outside of the tests, because it keeps a socket.
-        with Forked("json.tool", "--help", imports=IMPORTS) as first:
-            first.communicate()
         yield url
 
 
@@ -58,7 +54,7 @@ def killed(url: str, path: Path, updates: int, *, stored: bool) -> bool:
     another thread of the test runner held at the time of the fork.
     """
     arguments = (url, str(path), str(updates), "after" if stored else "before")
-    with Forked("support.killed_reader", *arguments, cwd=TESTS, imports=IMPORTS) as child:
+    with Forked("support.killed_reader", *arguments, cwd=TESTS) as child:
         _, errors = child.communicate(timeout=CHILD_LIMIT)
     assert child.returncode in {0, -signal.SIGKILL}, errors
     return child.returncode != 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.killable_server import Killed
 from tidewire import Client
 from tidewire.errors import ResumeFileError
@@ -21,7 +21,6 @@ from tidewire.errors import ResumeFileError
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 TESTS = Path(__file__).parent.parent
-IMPORTS = ("anyio._backends._asyncio", "httpcore", "tidewire.blocking.blocking_jobs", "tidewire.http.fast_body_reader", "tidewire.sync")  # fmt: skip
 CHILD_LIMIT = 60.0
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
 
@@ -59,7 +58,6 @@ def start(server, file, count, **options):
         str(count),
         json.dumps(options),
         cwd=TESTS,
-        imports=IMPORTS,
     )
 
 

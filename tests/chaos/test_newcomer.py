@@ -27,9 +27,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.fork_server import Forked
-from support.killable_server import TESTS, Killed
+from proof.forked_process import Forked
+from support.killable_server import Killed
 from support.sample_server import sentence
+from support.server_process import TESTS
 from tidewire import Client
 from tidewire.errors import JobFailedError, JobNotFoundError, TidewireError, VoidTextError
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
@@ -48,7 +49,6 @@ MAX_WORDS = 300
 """Length of the longest text. It needs about three times the shutdown timeout."""
 GENERATION = {"prompt": "def f", "max_tokens": 60, "seed": 5}
 MAP_BATCH = 7
-MAP_IMPORTS = ("anyio._backends._asyncio", "httpcore", "tidewire.blocking.blocking_jobs", "tidewire.http.fast_body_reader", "tidewire.sync")  # fmt: skip
 
 sizes = pytest.mark.parametrize(
     ("jobs", "seed"),
@@ -166,7 +166,7 @@ def test_no_reader_of_a_server_that_is_shut_down_loses_a_result_or_waits(tmp_pat
     def draw_job(draw):
         return "talk", {"tag": draw.randrange(2**40), "words": draw.randrange(4, MAX_WORDS)}
 
-    with Killed(tmp_path, program="support.campaign_server", **settings) as server:
+    with Killed(tmp_path, function="support.campaign_server:campaign_server", **settings) as server:
         drawn, loops, signals = run_loops(server, signal.SIGTERM, JOBS, SEED, (0.2, 1.0), draw_job)
     endings = {"direct": Counter(), "cut": Counter()}
     waits = [0.0]
@@ -197,7 +197,9 @@ def test_the_loop_of_the_readme_prints_nothing_twice_after_kills(jobs, seed, tmp
             "words": draw.randrange(4, MAX_WORDS if jobs > QUICK_JOBS else 120),
         }
 
-    with Killed(tmp_path, program="support.campaign_server", on_restart="auto", retry=0.05) as server:
+    with Killed(
+        tmp_path, function="support.campaign_server:campaign_server", on_restart="auto", retry=0.05
+    ) as server:
         with Client(server.url) as client:
             generated = client.run("generate", **GENERATION)["text"]
         drawn, loops, kills = run_loops(server, signal.SIGKILL, jobs, seed, (0.3, 1.0), draw_job)
@@ -223,10 +225,10 @@ def test_a_map_with_a_resume_file_survives_kills_of_its_program(jobs, seed, tmp_
     journal, results = tmp_path / "journal", tmp_path / "results"
     settings = {"log": "memory", "journal": str(journal), "pause": 0.005, "queue_size": 1000}
     kills = 0
-    with Killed(tmp_path, program="support.campaign_server", **settings) as server:
+    with Killed(tmp_path, function="support.campaign_server:campaign_server", **settings) as server:
         arguments = (server.url, str(inputs), str(tmp_path / "run.jsonl"), str(results))
         while True:
-            with Forked("support.resumed_map", *arguments, cwd=TESTS, imports=MAP_IMPORTS) as program:
+            with Forked("support.resumed_map", *arguments, cwd=TESTS) as program:
                 try:
                     code = program.wait(draw.uniform(0.05, 0.3) if kills < 20 else 300)
                 except subprocess.TimeoutExpired:

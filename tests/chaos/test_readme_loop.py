@@ -64,7 +64,9 @@ def run_readme(url: str, kill: Callable[[], object]) -> bool:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
-    with Killed(tmp_path_factory.mktemp("server"), program="support.campaign_server") as server:
+    with Killed(
+        tmp_path_factory.mktemp("server"), function="support.campaign_server:campaign_server"
+    ) as server:
         yield server
 
 

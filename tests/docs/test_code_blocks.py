@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

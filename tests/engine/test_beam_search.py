@@ -370,15 +370,14 @@ def test_stable_tokens_are_those_that_all_hypotheses_share():
     assert len(values) > 10
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_cost_of_a_step_does_not_grow_with_the_text(ends: bool):
+def test_cost_of_a_step_does_not_grow_with_the_text():
     """Two hypotheses differ in their first token, so that no token is stable."""
 
     def lines(steps: int) -> int:
         search = BeamSearch(2, end_tokens=1, length_penalty=1.0, text=Word())
 
         def run() -> None:
-            search.commit(search.choose([-0.1, -0.2, -0.3], [0 if ends else 3, 1, 2], 8))
+            search.commit(search.choose([-0.1, -0.2, -0.3], [0, 1, 2], 8))
             for step in range(1, steps):
                 progress = search.commit(search.choose([-step - 0.1, -step - 0.2], [5, 13], 8))
                 assert progress.stable == 0

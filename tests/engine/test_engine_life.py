@@ -23,7 +23,6 @@ from tidewire_server.generation.engine import (
 )
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.device_execution import Execution
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
@@ -46,11 +45,13 @@ class Gate:
     The engine's thread runs ahead of the test's event loop, so a test blocks the model at the point that it examines.
     """
 
-    def __init__(self, model: Any, *, is_open: bool, holds_at: int | None, fails_at: int | None) -> None:
+    def __init__(
+        self, model: Any, *, is_open: bool, holds_at: int | None, fails_at: int | None, error: BaseException
+    ) -> None:
         self._model = model
         self._open = threading.Event()
         self._holds_at = 1 if not is_open else holds_at
-        self._fails_at = fails_at
+        self._fails_at, self._error = fails_at, error
         self._passes = 0
 
     def __call__(self, **inputs: Any) -> Any:
@@ -58,7 +59,7 @@ class Gate:
         if self._passes == self._holds_at and not self._open.wait(10):
             raise TimeoutError("the test did not open the gate")
         if self._passes == self._fails_at:
-            raise MemoryError("secret details")
+            raise self._error
         return self._model(**inputs)
 
     def open(self) -> None:
@@ -66,9 +67,15 @@ class Gate:
 
 
 def gated(
-    checkpoint: Checkpoint, *, is_open: bool = True, holds_at: int | None = None, fails_at: int | None = None
+    checkpoint: Checkpoint,
+    *,
+    is_open: bool = True,
+    holds_at: int | None = None,
+    fails_at: int | None = None,
+    error: BaseException | None = None,
 ) -> tuple[Checkpoint, Gate]:
-    gate = Gate(checkpoint.model, is_open=is_open, holds_at=holds_at, fails_at=fails_at)
+    error = error or MemoryError("secret details")
+    gate = Gate(checkpoint.model, is_open=is_open, holds_at=holds_at, fails_at=fails_at, error=error)
     return dataclasses.replace(checkpoint, model=gate), gate
 
 
@@ -170,18 +177,35 @@ async def test_failing_step_fails_its_requests_and_the_engine_continues(
     assert len((await collect(engine, Generate(max_tokens=5))).text) == 5
 
 
-async def assert_failed(engine: TorchEngine, jobs: list[asyncio.Task[Output]]) -> None:
+async def assert_failed(
+    engine: TorchEngine, jobs: list[asyncio.Task[Output]], error: str = "RuntimeError"
+) -> None:
     """Assert that all requests have ended with an error, that new ones are refused, and that the engine can be closed."""
     async with asyncio.timeout(10):
         failures = await asyncio.gather(*jobs, return_exceptions=True)
         assert [type(failure) for failure in failures] == [EngineClosedError] * len(jobs)
         assert {str(failure) for failure in failures} == {
-            "the engine failed (RuntimeError); see the server's log, and restart the server"
+            f"the engine failed ({error}); see the server's log, and restart the server"
         }
-        with pytest.raises(EngineClosedError, match=r"the engine failed \(RuntimeError\)"):
+        with pytest.raises(EngineClosedError, match=rf"the engine failed \({error}\)"):
             await collect(engine, Generate(max_tokens=2))
         await engine.close()
     assert (await engine.stats()).running == 0
+
+
+class PanicException(BaseException):
+    """What a library in Rust raises where its code panics: no subclass of `Exception`."""
+
+
+async def test_panic_of_a_library_ends_the_engine_and_all_of_its_requests(
+    start: Start, random_checkpoint: Checkpoint
+):
+    checkpoint, gate = gated(random_checkpoint, is_open=False, fails_at=2, error=PanicException())
+    engine = start(checkpoint, slots=1)
+    requests = [asyncio.create_task(collect(engine, Generate(max_tokens=9))) for _ in range(2)]
+    await until(engine, lambda s: s.started == 2)
+    gate.open()
+    await assert_failed(engine, requests, "PanicException")
 
 
 async def test_request_whose_slot_cannot_be_cleared_gets_its_error_and_ends_the_engine(
@@ -203,12 +227,11 @@ async def test_request_whose_slot_cannot_be_cleared_gets_its_error_and_ends_the_
     await assert_failed(engine, waiting)
 
 
-@pytest.mark.parametrize("early_launch", [False, True])
 async def test_exception_outside_of_a_step_ends_the_engine_and_all_of_its_requests(
-    start: Start, random_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, early_launch: bool
+    start: Start, random_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ):
     checkpoint, gate = gated(random_checkpoint, is_open=False)
-    engine = start(checkpoint, slots=2, execution=Execution(early_launch=early_launch))
+    engine = start(checkpoint, slots=2)
 
     def fail(*_: object) -> None:
         raise RuntimeError("the device is lost")

@@ -120,7 +120,7 @@ def test_slot_of_another_scope_is_not_preferred_however_long_its_shared_prefix_i
     ]
     for text in texts:
         scheduler.add(text)
-    scheduler.launched(scheduler.schedule())
+    scheduler.completed(scheduler.schedule(), [7] * len(texts))
     for text in texts:
         scheduler.finish(text)
     follower = Sequence(prompt=[1] * 90, scope="bob")

@@ -14,7 +14,6 @@ def sequence(tokens: int) -> Sequence:
 def run(scheduler: StepScheduler[Sequence]) -> list[tuple[int, int]]:
     """Plan and complete one step; return the prompt tokens read, as (prompt length, tokens read)."""
     step = scheduler.schedule()
-    scheduler.launched(step)
     scheduler.completed(step, [7] * len(step.sampled))
     return [(len(part.sequence.prompt), part.end - part.start) for part in step.prefill]
 
@@ -76,7 +75,6 @@ def test_steps_stay_within_their_token_budget_and_every_request_ends():
         assert len(set(slots)) == len(slots) <= 4
         if not step:
             break
-        scheduler.launched(step)
         scheduler.completed(step, [7] * len(step.sampled))
         for s in step.sampled:
             if s.generated == wanted[s] or chance.random() < 0.02:

@@ -186,6 +186,7 @@ _default_server(configure({"model": sys.argv[1], "device": "cpu"}, None))
 '''
 
 
+@pytest.mark.slow
 def test_the_logged_duration_of_loading_contains_the_import_of_torch(folder: Path):
     ended = subprocess.run(
         [sys.executable, "-c", SLOW_IMPORT, str(folder)],
@@ -210,7 +211,7 @@ def test_the_line_while_a_model_loads_names_the_model(
         shown.append(text)
         yield
 
-    monkeypatch.setattr("tidewire_server.process.transient_line.transient_line", line)
+    monkeypatch.setattr("tidewire_server.process.banner.transient_line", line)
     _default_server(configure({"device": "cpu"} | ({} if is_default else {"model": str(folder)}), None))
     name = "the default model" if is_default else f"the model {folder.name}"
     assert re.fullmatch(rf"loading {name} \([\d.]+ [kM]B\) …", shown[0])

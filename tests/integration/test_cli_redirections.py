@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.sample_server import sentence, served
 from tidewire import Client
 
@@ -62,11 +62,6 @@ def run_in_terminal(redirection, folder, *arguments):
         "tidewire",
         *arguments,
         env=environment,
-        imports=(
-            "tidewire.commands.cli",
-            "tidewire_conformance.cli",
-            "tidewire_server.process.configuration",
-        ),
         streams=(stdout, stderr),
     )
     reader = threading.Thread(target=_read_terminal, args=(main, terminal))

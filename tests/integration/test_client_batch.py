@@ -38,11 +38,6 @@ ITEMS = [
 END = done("1-7", ITEMS, status="partially_failed")
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def script(request, *, events=tuple(EVENTS), end=END):
     if request.method == "POST":
         status = 202 if request.path.endswith("/cancel") else 201

@@ -26,11 +26,6 @@ WORDS = ["Dear ", "Bo, ", "how ", "are ", "you? "]
 ITEMS = 3
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def script(request, *, events=tuple(EVENTS), end=END, on_resume=None):
     if request.method == "POST":
         yield answer(201, job(START, columns=COLUMNS, batch=True))

@@ -37,11 +37,6 @@ SOON = {"connect_timeout": 0.1, "answer_timeout": 0.1}
 """Options of a client that does not wait long for a response."""
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def running(text, cursor):
     return job(state(text, status="running"), cursor=cursor, columns=[TEXT])
 

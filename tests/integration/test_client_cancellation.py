@@ -120,11 +120,6 @@ def test_cancelling_a_client_at_any_await_leaves_nothing_open(answers_with_strea
         server.wait_until_none_is_open()
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("address", "proxy"),

@@ -29,11 +29,6 @@ pytestmark = pytest.mark.anyio
 HTML = b"<!doctype html><title>It works!</title>"
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture(params=["submit", "attach", "discover", "cancel"])
 def contact(request):
     async def ask(client):

@@ -24,11 +24,6 @@ from tidewire.errors import EventLoopError
 from tidewire.testing import FakeServer
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture
 def server():
     with FakeServer() as server:

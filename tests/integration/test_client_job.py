@@ -49,11 +49,6 @@ class Reply(BaseModel):
     reason: str
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def replying(*events, opening=None, rollback=False):
     """Script that answers submit, job read and endpoint, and sends the events on one stream."""
 

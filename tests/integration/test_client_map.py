@@ -36,11 +36,6 @@ from tidewire.protocol.resources import Limits
 from tidewire.testing import FakeServer
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture
 def server():
     with FakeServer() as server:

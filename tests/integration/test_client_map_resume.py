@@ -35,11 +35,6 @@ from tidewire.testing import FakeServer
 VALUES = [2 * x for x in range(20)]
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "run.jsonl"

@@ -25,11 +25,6 @@ from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress
 from tidewire.protocol.messages import Progress
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture
 def client(either_server):
     with Client(either_server) as client:

@@ -34,11 +34,6 @@ REST = event("lo", id="1-3") + event([["s", "/items/0/status", "succeeded"]], id
 HTML = b"<h1>Not found</h1>"
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 # ---- redirects ---------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,6 @@ from support.leak_checks import drop
 from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
 from tidewire import AsyncClient, Client, sync
 from tidewire.blocking import event_loop_thread
-from tidewire.blocking.read_ahead import AHEAD, AHEAD_BYTES
 from tidewire.errors import ClientClosedError
 from tidewire.jobs.job_reader import BLOCK
 
@@ -377,8 +376,8 @@ def test_a_garbage_collected_blocking_client_warns_once_and_closes_its_connectio
     assert len(warned) == 1
 
 
-def test_read_ahead_for_a_slow_reader_is_bounded_in_updates():
-    many = 8 * AHEAD
+def test_a_slow_blocking_reader_receives_one_block_at_a_time():
+    many = 8 * BLOCK
 
     def script(request):
         if request.method == "POST":
@@ -393,38 +392,9 @@ def test_read_ahead_for_a_slow_reader_is_bounded_in_updates():
     with ScriptedServer(script) as server, Client(server.url) as client:
         reading = client.submit("count")
         updates = iter(reading)
-        next(updates)
         follower = reading._inner[1]._reader._stream.follower
-        while follower.cursor.seq < AHEAD:
+        for number in range(1, many + 1):
+            next(updates)
+            # This call runs on the event-loop thread and would alternate with reading ahead.
             reading.status()
-        for _ in range(20):
-            # Each call runs on the event-loop thread and so alternates with reading the stream.
-            reading.status()
-        assert follower.cursor.seq <= AHEAD + 2 * BLOCK
-        assert "".join(next(updates).text for _ in range(many - 1)) == "b" * (many - 1)
-
-
-def test_read_ahead_for_a_slow_reader_is_bounded_in_bytes():
-    large, many = AHEAD_BYTES // 3, 40
-
-    def script(_request):
-        yield STREAM + hello() + snapshot("1-1", state("", status="running"), columns=[TEXT])
-        for seq in range(2, many + 2):
-            yield event([["s", TEXT, str(seq) + "b" * large]], id=f"1-{seq}")
-        yield HOLD
-
-    with ScriptedServer(script) as server, Client(server.url) as client:
-        reading = client.job("j1")
-        updates = iter(reading)
-        next(updates)
-        thread, inner = reading._inner
-        follower = inner._reader._stream.follower
-        while follower.cursor.seq < 4:
-            thread.call(anyio.lowlevel.checkpoint)
-        for _ in range(200):
-            # Each call runs on the event-loop thread and so alternates with reading the stream.
-            thread.call(anyio.lowlevel.checkpoint)
-        assert follower.cursor.seq <= 5
-        for seq in range(2, many + 2):
-            assert next(updates).value.startswith(f"{seq}b")
-            assert follower.cursor.seq <= seq + 5
+            assert follower.cursor.seq <= number + BLOCK

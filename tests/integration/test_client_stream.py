@@ -61,11 +61,6 @@ END = done("1-6", FINAL)
 REST = STREAM + hello() + LAST + END
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def by_turn(*turns):
     """Script that answers the n-th stream request with the n-th turn, and later requests with the last turn."""
     seen_requests = []
@@ -118,7 +113,7 @@ async def test_a_stream_over_plain_http_is_read_directly_from_the_socket():
             async with client.job("j1").updates() as updates:
                 assert (await anext(updates)).text == "Hel"
                 (connection,) = session_of(client).transport.open
-                assert isinstance(connection._body, FastBody)
+                assert isinstance(connection.body, FastBody)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])

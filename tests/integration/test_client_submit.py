@@ -25,11 +25,6 @@ from tidewire.errors import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def by_turn(*turns, offers=None):
     """Script that answers POSTs with the turns in order and repeats the last; `GET /v1` returns `offers`."""
     left = list(turns)
@@ -338,9 +333,8 @@ async def test_a_link_that_is_too_long_raises_a_protocol_error():
     long["links"]["events"] = "/" + "a" * 2**16
     with ScriptedServer(by_turn([answer(201, long)])) as server:
         async with AsyncClient(server.url) as client:
-            started = await client.submit("count")
-            with pytest.raises(ProtocolError, match="contains an invalid link: URL too long"):
-                await started.result()
+            with pytest.raises(ProtocolError, match="contains the invalid link .*: URL too long"):
+                await client.submit("count")
 
 
 async def test_a_redirect_to_an_invalid_link_raises_a_protocol_error():

@@ -36,11 +36,6 @@ END = event([["s", "/items/0/status", "succeeded"]], id="1-4") + done(
 WHOLE = OPENING + event("Hel", id="1-2") + event("lo", id="1-3") + END
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def stream(**headers):
     """The response head of a stream that answers a submit."""
     fields = {"Location": "/v1/jobs/j1", "Content_Location": "/v1/jobs/j1/events"} | headers

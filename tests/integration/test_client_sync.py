@@ -13,6 +13,7 @@ import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import anyio.from_thread
 import pytest
 
 from support.leak_checks import drop
@@ -588,3 +589,50 @@ def test_interrupts_at_any_moment_neither_lose_nor_repeat_updates(interruptible)
         interruptible.clear()
     assert interrupted > 0
     assert "".join(pieces) == whole
+
+
+def test_an_interrupt_at_any_point_of_a_loop_neither_loses_nor_repeats_updates():
+    """Raise KeyboardInterrupt at each call that a loop makes in the blocking client and in anyio's portal."""
+    text = "abcdef"
+    items = [{"status": "queued", "value": text}]
+
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
+            return
+        after = int(request.cursor.partition("-")[2])
+        yield STREAM + hello()
+        if after < 2:
+            yield event([["s", TEXT, ""]], id="1-2")
+        for seq in range(max(after + 1, 3), len(text) + 3):
+            yield event(text[seq - 3], id=f"1-{seq}")
+        yield done(f"1-{len(text) + 3}", items)
+        yield CLOSE
+
+    files = {event_loop_thread.__file__, anyio.from_thread.__file__}
+    at, hit, passed = 0, True, 0
+
+    def watch(frame, what, _):
+        # The interpreter checks for signals after each call.
+        nonlocal passed, hit
+        if what in {"call", "c_return"} and frame.f_code.co_filename in files:
+            passed += 1
+            if passed == at:
+                hit = True
+                raise KeyboardInterrupt
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        while hit:
+            at, hit, passed, pieces = at + 1, False, 0, []
+            reading = client.submit("count")
+            sys.setprofile(watch)
+            try:
+                for update in reading:
+                    pieces.append(update.text)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+            pieces += [update.text for update in reading]
+            assert "".join(pieces) == text, f"after an interrupt at call {at}"
+    assert at > 20

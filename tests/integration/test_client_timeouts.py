@@ -46,11 +46,6 @@ RUNNING = event([["s", "/status", "running"], ["s", TEXT, "Hel"]], id="1-2")
 END = done("1-3", [{"status": "queued", "value": "Hel"}])
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def streams(*sent):
     """Script for the submit and one stream."""
 

@@ -32,11 +32,6 @@ TOKENS = [
 ]
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture
 def server():
     with FakeServer() as server:

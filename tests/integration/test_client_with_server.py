@@ -27,11 +27,6 @@ def url():
         yield url
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 def covers_each_seq_once(updates):
     return updates[0].first_seq == 1 and all(
         after.first_seq == before.seq + 1 for before, after in itertools.pairwise(updates)

@@ -18,7 +18,7 @@ from tidewire.testing import FakeServer
 
 TYPED = Path(__file__).parents[1] / "typing" / "generated_module.py"
 """The type-checked module for the server of `served`. The command in `WRITE` regenerates it."""
-WRITE = "PYTHONPATH=tests python tests/integration/test_codegen.py"
+WRITE = "PYTHONPATH=tests:. python tests/integration/test_codegen.py"
 
 pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
 
@@ -225,7 +225,7 @@ def url():
 def module_of(url):
     with Client(url) as client:
         found = client.discover()
-        descriptions = [client.describe(one.name) for one in reversed(found.endpoints)]
+        descriptions = [client.describe(name) for name in ("talk", "point", "double")]
     return codegen.module("http://127.0.0.1:8000", found, descriptions)
 
 
@@ -254,6 +254,11 @@ def test_the_command_writes_a_module_that_runs_jobs(url, tmp_path, monkeypatch):
         assert [one.x for one in typed.submit_batch("point", [gpu.PointInput(x=1)]).results()] == [1]
         assert [one.x for one in typed.map("point", map(gpu.PointInput, ()))] == []
         assert [one.x for one in typed.map("point", (gpu.PointInput(x=x) for x in range(3)))] == [0, 1, 2]
+        resumed = tmp_path / "points.jsonl"
+        for _ in range(2):
+            points = [gpu.PointInput(x=4), gpu.PointInput(x=5)]
+            assert [one.x for one in typed.map("point", points, resume_file=resumed)] == [4, 5]
+        assert resumed.read_text().count('"line":"submit"') == 1
 
 
 @pytest.mark.anyio

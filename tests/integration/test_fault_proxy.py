@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
+from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy, Slow
 
 
 @contextmanager
@@ -80,6 +80,25 @@ def test_a_planned_reset_raises_connection_reset():
     ):
         with pytest.raises(ConnectionResetError):
             read_all(proxy)
+
+
+def test_bytes_of_a_request_are_cut_as_those_of_a_response():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        cut = Cut(after=3, of="request")
+        with FaultProxy(listener.getsockname(), lambda _: cut) as proxy:
+            with socket.create_connection(proxy.address, timeout=5) as connection:
+                connection.sendall(b"0123456789")
+                accepted, _ = listener.accept()
+                with accepted:
+                    assert accepted.recv(100, socket.MSG_WAITALL) == b"012"
+            assert proxy.faults == {"fin of a request": 1}
+
+
+@pytest.mark.parametrize("slow", [Slow(singly=5), Slow(singly=1000), Slow(delay=0.001)])
+def test_slow_bytes_arrive_unchanged(slow):
+    with chunk_server(b"0123456789" * 20) as server, FaultProxy(server, lambda _: slow) as proxy:
+        assert read_all(proxy) == b"0123456789" * 20
+        assert proxy.faults == {"slow": 1}
 
 
 def test_a_stall_keeps_the_connection_open_and_silent():

@@ -78,8 +78,15 @@ SCRIPT = ["-c", "from tidewire.__main__ import main; main()"]
 """The code that the installed script `tidewire` runs."""
 
 
-@pytest.mark.parametrize("start", [SCRIPT, ["-m", "tidewire"]], ids=["script", "module"])
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["serve"], ["call", "http://127.0.0.1:1"]])
+@pytest.mark.parametrize(
+    ("start", "arguments"),
+    [
+        (SCRIPT, []),
+        (SCRIPT, ["serve"]),
+        (SCRIPT, ["call", "http://127.0.0.1:1"]),
+        (["-m", "tidewire"], ["--help"]),
+    ],
+)
 def test_without_the_cli_extra_the_command_prints_one_line(run_without, start, arguments):
     done = run_without(ALL, *start, *arguments)
     extra = "server" if arguments == ["serve"] else "cli"
@@ -140,7 +147,7 @@ def test_python_dash_m_names_the_missing_extra(run_without, hidden, module, miss
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
-@pytest.mark.parametrize("hidden", ENGINE[:2])
+@pytest.mark.parametrize("hidden", [ENGINE[0], pytest.param(ENGINE[1], marks=pytest.mark.slow)])
 def test_serve_names_a_missing_engine_package(run_without, hidden):
     done = run_without([hidden], *SCRIPT, "serve")
     line = f"tidewire serve: {hidden} is not installed; install it with: {install_command('engine')}\n"
@@ -268,7 +275,14 @@ PEERS = (
 
 
 @pytest.mark.parametrize(
-    "script", ["engine_cpu", "end_to_end", "readers", "streams", "wire", "client", "batching", "short_runs"]
+    "script",
+    [
+        "wire",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("engine_cpu", "end_to_end", "readers", "streams", "client", "batching", "short_runs")
+        ),
+    ],
 )
 def test_measurement_starts_without_its_peers(run_without, script):
     done = run_without(PEERS, BENCH / f"{script}.py", "--help")

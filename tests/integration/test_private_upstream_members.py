@@ -16,7 +16,6 @@ import httpcore
 import httpx
 import pytest
 import uvicorn
-from httpcore._backends.anyio import AnyIOStream
 from uvicorn.protocols.http import h11_impl
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -24,8 +23,8 @@ from uvicorn.server import ServerState
 
 from support.reference_server import QUICK
 from tidewire import AsyncClient
-from tidewire.http import fast_body_reader, httpx_fixes, single_write
-from tidewire.http.fast_body_reader import FastBody
+from tidewire.http import fast_body_reader
+from tidewire.http.chunked_coding import ChunkedDecoder
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn import uvicorn_internals, uvicorn_protocol
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
@@ -78,11 +77,12 @@ CONFIG = {"get_loop_factory": inspect.ismethod}
 UVICORN = {"protocol": PROTOCOL, "cycle": CYCLE, "flow": FLOW, "server": SERVER, "config": CONFIG}
 
 LAYERS = [
+    ("httpx response", "_stream", httpx.AsyncByteStream),
+    ("httpx transport", "_httpcore_stream", object),
     ("httpcore pool", "_stream", object),
     ("httpcore connection", "_connection", httpcore.AsyncHTTP11Connection),
     ("httpcore HTTP/1.1", "_h11_state", h11.Connection),
 ]
-ORIGIN = httpcore.Origin(b"http", b"x", 80)
 TRACED = ["connection.connect_tcp.complete", "connection.start_tls.failed"]
 
 
@@ -194,7 +194,7 @@ def server_url():
 async def layers_of_a_response(url):
     """The object at each layer and the network stream of a response whose body is unread."""
     found = []
-    async with httpcore.AsyncConnectionPool() as pool, pool.stream("GET", f"{url}/healthz") as response:
+    async with httpx.AsyncClient() as client, client.stream("GET", f"{url}/healthz") as response:
         layer = response.stream
         for _, name, _ in LAYERS:
             layer = getattr(layer, name, MISSING)
@@ -257,60 +257,6 @@ def test_httpcore_emits_the_trace_event(event):
         assert isinstance(traced[event]["return_value"], httpcore.AsyncNetworkStream)
 
 
-def test_httpcore_reads_the_head_of_a_response_in_the_method_that_is_replaced():
-    receive = inspect.unwrap(httpcore.AsyncHTTP11Connection._receive_response_headers)
-    assert inspect.iscoroutinefunction(receive)
-    assert list(inspect.signature(receive).parameters) == ["self", "request"]
-
-
-def test_the_method_next_event_of_h11_can_be_replaced_in_one_object():
-    http = h11.Connection(h11.CLIENT)
-    http.next_event = lambda: None
-    del http.next_event
-    assert inspect.ismethod(http.next_event)
-
-
-def test_an_httpx_client_has_a_transport_with_a_pool_of_httpcore():
-    url = httpx.URL("http://127.0.0.1:1/")
-    for proxy in (None, "http://127.0.0.1:2"):
-        pool = httpx_fixes.Pool(proxy=proxy, cleans_up_tls=False)
-        assert isinstance(httpx.AsyncClient._transport_for_url(pool, url), httpx.AsyncHTTPTransport)
-        assert isinstance(pool.core_pool(url), httpcore.AsyncConnectionPool)
-
-
-@pytest.mark.parametrize("name", ["_send_request_headers", "_send_request_body"])
-def test_httpcore_sends_requests_in_the_methods_that_are_replaced(name):
-    send = getattr(httpcore.AsyncHTTP11Connection, name)
-    if send.__module__ == single_write.__name__:
-        [send] = [
-            cell.cell_contents for cell in send.__closure__ if inspect.iscoroutinefunction(cell.cell_contents)
-        ]
-    assert list(inspect.signature(send).parameters) == ["self", "request"]
-
-
-def test_a_connection_of_httpcore_has_the_stream_to_which_requests_are_written():
-    connection = httpcore.AsyncHTTP11Connection(ORIGIN, httpcore.AsyncMockStream([]))
-    assert isinstance(connection._network_stream, httpcore.AsyncNetworkStream)
-    assert isinstance(connection._h11_state, h11.Connection)
-
-
-@pytest.mark.parametrize(
-    ("connection", "name"),
-    [
-        (httpcore.AsyncHTTPConnection(ORIGIN), "_request_lock"),
-        (httpcore.AsyncHTTP11Connection(ORIGIN, httpcore.AsyncMockStream([])), "_state_lock"),
-    ],
-)
-def test_a_connection_of_httpcore_has_the_lock_that_is_replaced(connection, name):
-    lock = getattr(connection, name)
-    assert {"__aenter__", "__aexit__"} <= {*dir(lock)}
-
-
-def test_a_pool_of_httpcore_creates_connections_in_the_method_that_is_replaced():
-    connection = httpcore.AsyncConnectionPool().create_connection(ORIGIN)
-    assert isinstance(connection, httpcore.AsyncHTTPConnection)
-
-
 # ---- the fast paths ------------------------------------------------------------------------------------------------
 
 
@@ -338,47 +284,14 @@ def test_the_server_writes_events_of_a_stream_directly_to_the_transport(server_u
 
 
 def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(server_url, monkeypatch):
-    decoded, plain = [], FastBody._decode_chunks
+    decoded, plain = [], ChunkedDecoder.feed
 
-    def counted(body, chunks):
-        decoded.append(plain(body, chunks))
+    def counted(chunks, data):
+        decoded.append(plain(chunks, data))
         return decoded[-1]
 
-    monkeypatch.setattr(FastBody, "_decode_chunks", counted)
+    monkeypatch.setattr(ChunkedDecoder, "feed", counted)
     assert follow(server_url, 200) == "word " * 200
     assert b"event:done" in b"".join(decoded), (
         "no chunk was read directly: the layers of httpcore are no longer recognized"
     )
-
-
-def test_a_submit_is_one_write(server_url, monkeypatch):
-    written, write = [], AnyIOStream.write
-
-    async def recorded(stream, data, timeout=None):
-        written.append(data)
-        await write(stream, data, timeout)
-
-    monkeypatch.setattr(AnyIOStream, "write", recorded)
-
-    async def run():
-        async with AsyncClient(server_url, token="secret") as client:
-            return await client.run("say", words=3)
-
-    assert asyncio.run(run()) == "word " * 3
-    [request] = written
-    head, _, body = request.partition(b"\r\n\r\n")
-    assert head.startswith(b"POST /v1/endpoints/say/jobs HTTP/1.1\r\n")
-    assert body == b'{"input":{"words":3}}'
-
-
-def test_the_client_acquires_locks_of_connections_without_yielding_to_the_event_loop(server_url, monkeypatch):
-    acquired, plain = [], httpcore._synchronization.AsyncLock.__aenter__
-
-    async def counted(lock):
-        acquired.append(lock)
-        return await plain(lock)
-
-    monkeypatch.setattr(httpcore._synchronization.AsyncLock, "__aenter__", counted)
-    assert follow(server_url, 2) == "word word "
-    # Only the first request on a connection acquires the first lock of httpcore.
-    assert len(acquired) <= 2, "the locks of httpcore's connections are no longer replaced"

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.reference_server import eventually
 from tidewire_server import Server
-from tidewire_server.serving.log_throttle import throttle_accept_errors
+from tidewire_server.serving.descriptors import throttle_accept_errors
 
 BOUND = 20
 
@@ -93,9 +93,7 @@ def test_connections_far_above_the_limit_are_dropped_and_earlier_ones_served():
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
 def test_a_low_limit_of_open_files_lowers_the_connection_limit(tmp_path):
     (tmp_path / "few_files.py").write_text(FEW_FILES_SERVER)
-    with Forked(
-        "few_files", cwd=tmp_path, env=dict(os.environ), imports=("tidewire_server.serving",)
-    ) as server:
+    with Forked("few_files", cwd=tmp_path, env=dict(os.environ)) as server:
         address = address_of(server.stdout.readline().split()[-1])
         with ExitStack() as stack:
             held = opened(address, 60, stack)

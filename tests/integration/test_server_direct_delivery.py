@@ -5,7 +5,9 @@ Readers receive all events in order, and a reader with a full socket falls back 
 
 import asyncio
 import socket
+import sys
 import threading
+from types import FrameType
 
 import httpx
 import pytest
@@ -17,6 +19,7 @@ from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES, UvicornConnection
 from tidewire_server.serving.serve import bind, url_of
+from tidewire_server.store.memory_store import MemoryLog
 
 
 def make_server(**settings: object) -> Server:
@@ -210,3 +213,44 @@ def test_an_append_after_a_pause_is_sent_without_a_further_append():
                 assert data(reading.until_text(f"<{number}>")) == f"<{number}>"
             loop.call_soon_threadsafe(pieces.put_nowait, None)
             assert reading.until("done")
+
+
+def test_an_appended_block_reaches_the_socket_of_a_caught_up_reader_in_five_calls():
+    """The calls of functions of the server in one pass, from the append to the log up to `transport.write`."""
+    server = make_server(merge_window=0.005)
+    pieces: asyncio.Queue[str | None] = asyncio.Queue()
+    loops: list[asyncio.AbstractEventLoop] = []
+    passes: list[list[str]] = []
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        name = frame.f_code.co_name
+        if event == "call" and "tidewire_server" in frame.f_code.co_filename:
+            if name == MemoryLog.append_at_once.__name__:
+                passes.append([])
+            if passes:
+                passes[-1].append(name)
+        elif event == "c_call" and passes and name == "write_at_once":
+            passes[-1].append("C")
+
+    @server.endpoint
+    async def say(stream: Stream[str]) -> None:
+        loops.append(asyncio.get_running_loop())
+        sys.setprofile(count)
+        try:
+            while (piece := await pieces.get()) is not None:
+                stream.append(piece)
+        finally:
+            sys.setprofile(None)
+
+    with serving(server) as peer:
+        job = peer.start("say")
+        loop = eventually(lambda: loops)[0]
+        with peer.stream(job) as reading:
+            for number in range(10):
+                loop.call_soon_threadsafe(pieces.put_nowait, f"<{number}>")
+                reading.until_text(f"<{number}>")
+            loop.call_soon_threadsafe(pieces.put_nowait, None)
+            reading.until("done")
+    direct = [each[: each.index("C")] for each in passes if "C" in each]
+    assert direct
+    assert all(len(each) <= 5 for each in direct), direct

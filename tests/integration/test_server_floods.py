@@ -18,7 +18,7 @@ import pytest
 from support.reference_server import QUICK, Peer, Reading, data, eventually, serving
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server, Stream
-from tidewire_server.serving.log_throttle import EVERY
+from tidewire_server.serving.log_format import EVERY
 
 CROWD = 1000
 SUBMIT = b"POST /v1/endpoints/say/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
+from proof.forked_process import Forked
 from support.faulty_proxy import FaultyProxy
-from support.fork_server import Forked
 from support.free_port import free_port
 from support.readme_loop import ReadmeLoop
 from support.reference_server import JSON, STREAM, Fold, Peer, data, eventually, logged, serving
@@ -454,7 +454,6 @@ def mounted(folder: Path, seconds: int, log: str = "memory") -> Iterator[tuple[F
         *("site_of_story:site", "--port", str(port), "--timeout-graceful-shutdown", str(seconds)),
         cwd=folder,
         env=os.environ | {"LOG": log},
-        imports=("uvicorn", "tidewire_server.serving"),
     )
     try:
         with Peer(f"http://127.0.0.1:{port}/ai") as peer:

@@ -1,6 +1,5 @@
 """Streams of the server under uvicorn with TLS: both event loops, both HTTP parsers."""
 
-import json
 import os
 import ssl
 import subprocess
@@ -15,9 +14,8 @@ import pytest
 import trustme
 
 from support.sample_server import sentence
+from support.server_process import ServerProcess
 from tidewire import AsyncClient, Hooks
-
-TESTS = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +35,12 @@ def served(authority: trustme.CA, folder: Path, **options: Any) -> Iterator[str]
     """Run the sample server under uvicorn with TLS in a process of its own, and yield its URL."""
     pem = folder / "certificate.pem"
     authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
-    command = [sys.executable, "-m", "support.tls_server", json.dumps({"ssl_certfile": str(pem), **options})]
-    log = folder / "log.txt"
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            port = process.stdout.readline().strip()
-            assert port.isdecimal(), "the server did not start"
-            yield f"https://localhost:{port}"
-        finally:
-            process.kill()
-    assert "Traceback" not in log.read_text()
+    settings = {"shutdown_timeout": 0.1, "cancel_timeout": 0.1, "heartbeat": 1, "retry": 0.1}
+    options = {"ssl_certfile": str(pem), **options}
+    function = "support.sample_server:sample_server_with_script"
+    with ServerProcess(folder, function, uvicorn=options, **settings) as server:
+        yield f"https://localhost:{server.port}"
+    assert "Traceback" not in server.errors()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

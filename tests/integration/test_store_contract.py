@@ -13,17 +13,9 @@ import pytest
 
 from support.store_log_writer import RETENTION, ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.interfaces import (
-    MAX_EPOCHS,
-    Block,
-    HeadMovedError,
-    JobRecord,
-    Key,
-    Retention,
-    Store,
-    Tombstone,
-)
+from tidewire_server.store.interfaces import MAX_EPOCHS, Block, HeadMovedError, Store
 from tidewire_server.store.memory_store import MemoryStore
+from tidewire_server.store.records import JobRecord, Key, Retention, Tombstone
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 IMPLEMENTATIONS: dict[str, Callable[[Path, Retention], Store]] = {

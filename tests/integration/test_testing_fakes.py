@@ -33,11 +33,6 @@ from tidewire.testing.http_messages import FakeRequest
 pytest_plugins = ["tidewire.testing.pytest_plugin"]
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture
 def server(tidewire_server):
     return tidewire_server

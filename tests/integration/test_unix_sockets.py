@@ -14,7 +14,7 @@ import anyio
 import pytest
 from typer.testing import CliRunner
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from tidewire import AsyncClient, Client
 from tidewire.commands.cli import app
 from tidewire.errors import NotATidewireServerError, TransportError
@@ -42,11 +42,6 @@ if __name__ == "__main__":
     import sys
     server.run(uds=sys.argv[1], started=lambda url: print(f"{server.settings.heartbeat} at {url}", flush=True))
 """
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
-"""The project's client against servers written from the specification alone, and their wire format."""
+"""The project's client against servers written from the specification alone.
+
+`tests/suite/test_reference.py` judges the wire format of these servers.
+"""
 
 import ast
-import http.client
-import json
 import re
 import sys
 from itertools import pairwise
@@ -19,7 +20,6 @@ from support.foreign_programs import (
     needs_node,
     server,
 )
-from support.spec_document import SCHEMA_OF_EVENT, breaches
 from tidewire import Checkpoint, Client, RetryPolicy
 from tidewire.errors import (
     EndpointNotFoundError,
@@ -207,135 +207,6 @@ def test_a_snapshot_replaces_trimmed_events(how):
     ):
         assert read_all(client.submit("words", text=TEXT, delay_ms=8)) == TEXT
         assert len(proxy.cuts) >= 2
-
-
-# ---- the wire format -------------------------------------------------------------------------------------------
-
-EVENT_ID = r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}"
-EVENT = re.compile(
-    rf"(?:id:(?P<id>{EVENT_ID})\n)?(?:event:(?P<type>[A-Za-z][A-Za-z0-9_]*)\n)?(?:retry:(?P<retry>[0-9]{{1,7}})\n)?data:(?P<data>.+)\n\n"
-)
-
-
-class Answer:
-    def __init__(self, url, method, path, body=None, **headers):
-        connection = http.client.HTTPConnection(*address(url), timeout=10)
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, body=body if body is None else json.dumps(body), headers=named)
-        response = connection.getresponse()
-        self.status, self.headers, self.text = response.status, response.headers, response.read().decode()
-        connection.close()
-
-    @property
-    def json(self):
-        return json.loads(self.text)
-
-    @property
-    def events(self):
-        """The events of a stream, each validated against the grammar and the schema of its type."""
-        assert self.headers["Content-Type"] == "text/event-stream"
-        assert self.headers["Cache-Control"] == "no-store, no-transform"
-        assert self.headers["X-Accel-Buffering"] == "no"
-        found = []
-        at = 0
-        while at < len(self.text):
-            event = EVENT.match(self.text, at)
-            assert event, f"no event by the grammar: {self.text[at : at + 200]!r}"
-            at = event.end()
-            kind = event["type"] or "message"
-            data = json.loads(event["data"])
-            assert breaches(SCHEMA_OF_EVENT[kind], data) == []
-            assert (event["id"] is None) == (kind not in {"snapshot", "message", "done"})
-            found.append((event["id"], kind, data))
-        assert found[0][1] == "hello"
-        return found
-
-
-def start_job(url, **input_):
-    answer = Answer(
-        url, "POST", "/v1/endpoints/words/jobs", {"input": input_}, Content_Type="application/json"
-    )
-    assert answer.status == 201
-    assert breaches("job", answer.json) == []
-    return answer.json["id"]
-
-
-def events(url, job, **headers):
-    return Answer(url, "GET", f"/v1/jobs/{job}/events", Accept="text/event-stream", **headers)
-
-
-def test_discovery_and_descriptions_validate_against_their_schemas(url):
-    found = Answer(url, "GET", "/v1")
-    assert breaches("discovery", found.json) == []
-    for endpoint in found.json["endpoints"]:
-        assert breaches("endpoint", Answer(url, "GET", f"/v1/endpoints/{endpoint['name']}").json) == []
-
-
-def test_the_log_of_a_job_is_contiguous_and_ends_with_done(url):
-    job = start_job(url, text=TEXT, delay_ms=1)
-    answer = events(url, job, Last_Event_ID="0-0")
-    logged = [(name, kind) for name, kind, _ in answer.events if name]
-    assert [name for name, _ in logged] == [f"1-{seq}" for seq in range(1, len(logged) + 1)]
-    assert logged[0][1] == "snapshot"
-    assert logged[-1][1] == "done"
-    checks = [
-        data["check"] for _, kind, data in answer.events if kind == "message" and isinstance(data, dict)
-    ]
-    assert len(checks) >= 2, "one at the 64th change, one at the end"
-
-
-def test_each_cursor_gets_the_specified_response(url):
-    job = start_job(url, text="a b c")
-    whole = [event for event in events(url, job, Last_Event_ID="0-0").events if event[0]]
-    head = len(whole)
-    for seq in range(1, head):
-        assert [event for event in events(url, job, Last_Event_ID=f"1-{seq}").events if event[0]] == whole[
-            seq:
-        ]
-    assert events(url, job, Last_Event_ID=f"1-{head}").status == 204
-    assert events(url, job, Last_Event_ID="0-1").status == 204
-    for cursor, reason in (("", "compacted"), (f"1-{head + 1}", "rewound"), ("17-2", "rewound")):
-        _, snapshot, done = events(url, job, Last_Event_ID=cursor).events
-        assert (snapshot[0], snapshot[1], snapshot[2]["reason"]) == (f"1-{head - 1}", "snapshot", reason)
-        assert snapshot[2]["state"]["status"] == "running"
-        assert done == whole[-1]
-    for cursor in ("01-3", "1", "-1-1", "99999999999-1", "1-1 ", "x"):
-        answer = Answer(url, "GET", f"/v1/jobs/{job}/events?after={cursor.replace(' ', '%20')}")
-        assert (answer.status, answer.json["code"]) == (400, "bad_cursor")
-    both = Answer(url, "GET", f"/v1/jobs/{job}/events?after=1-1", Last_Event_ID=f"1-{head - 1}")
-    assert [event for event in both.events if event[0]] == whole[-1:], "the header is the younger one"
-
-
-def test_a_submit_may_be_answered_with_the_stream(url):
-    answer = Answer(url, "POST", "/v1/endpoints/words/jobs", {"input": {"text": "a b"}},
-                    Accept="text/event-stream", Content_Type="application/json")  # fmt: skip
-    assert answer.status == 200
-    assert answer.headers["Content-Location"] == f"{answer.headers['Location']}/events"
-    assert [kind for _, kind, _ in answer.events][1] == "snapshot"
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "code"),
-    [
-        ("GET", "/v1/nothing", None, 404, "not_found"),
-        ("GET", f"/v1/jobs/{'A' * 22}", None, 404, "job_not_found"),
-        ("GET", "/v1/endpoints/nope", None, 404, "endpoint_not_found"),
-        ("POST", "/v1", None, 405, "method_not_allowed"),
-        ("GET", "/v1/endpoints/words/jobs", None, 405, "method_not_allowed"),
-        ("POST", "/v1/endpoints/words/jobs", [], 422, "invalid_input"),
-        ("POST", "/v1/endpoints/words/jobs", {}, 422, "invalid_input"),
-        ("POST", "/v1/endpoints/words/jobs", {"input": {"text": "a"}, "inputs": [{"text": "a"}]}, 422, "invalid_input"),
-        ("POST", "/v1/endpoints/words/jobs", {"input": {"text": "a", "more": 1}}, 422, "invalid_input"),
-        ("POST", "/v1/endpoints/words/jobs", {"input": {"text": "x" * 70_000}}, 413, "body_too_large"),
-    ],
-)  # fmt: skip
-def test_errors_are_registered_problems(url, method, path, body, status, code):
-    answer = Answer(url, method, path, body, Content_Type="application/json")
-    assert (answer.status, answer.json["status"], answer.json["code"]) == (status, status, code)
-    assert answer.headers["Content-Type"] == "application/problem+json"
-    assert breaches("problem", answer.json) == []
-    assert status != 405 or answer.headers["Allow"]
-    assert status != 422 or "pointer" in answer.json
 
 
 # ---- statements in the appendix --------------------------------------------------------------------------------

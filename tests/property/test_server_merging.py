@@ -5,158 +5,79 @@ import random
 import orjson
 import pytest
 
-from support.random_json import NAMES, PIECES, canonical_text, random_change_of, random_value
+from support.random_json import PIECES, canonical_text, random_value
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.diff import diff
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.json_pointer import escape
 from tidewire_server.http.event_merging import EventMerger
 
 COLUMNS = ("/text", "/rows")
-START = {
-    "text": "",
-    "rows": [],
-    "value": {"a": "", "b": [1, 2]},
-    "list": [{"t": ""}, {"t": ""}],
-    "items": [{"status": "running", "value": {"t": ""}, "stable": {}}],
-}
+START = {"text": "", "rows": [], "list": [{"t": ""}, {"t": ""}], "other": []}
+TEXTS = ("/text", "/list/0/t", "/list/1/t")
 
 
 class Writer:
-    """Logs random events, and records the state after each event."""
+    """Logs random events, and records the state after each event. Most of them are appends and rows."""
 
-    def __init__(self, seed: int, columns=COLUMNS) -> None:
+    def __init__(self, seed: int, columns: tuple[str, ...]) -> None:
         self.random = random.Random(seed)
         self.document = Document(START, columns)
-        self.frames: list[bytes] = []
+        self.events: list[bytes] = []
         self.states = [START]
 
-    def log(self, ops: list, *checked: str) -> None:
-        """Log ops with checks of some texts as they are after the ops."""
-        content = ops
+    def step(self) -> None:
+        text, piece = self.random.choice(TEXTS), self.random.choice(PIECES)
+        number, count = self.random.randrange(9), len(self.document.columns)
+        row = ["r", piece, number][: 1 + count]
+        changes = {
+            "append": [["a", text, piece]],
+            "text": piece if count == 1 else [["a", "/text", piece]],
+            "rows": [row] * self.random.randrange(1, 4),
+            "array": [["a", "/other", [number]]],
+            "several": [["a", "/text", piece], row, ["a", text, piece]],
+            "mixed": [["a", text, "ab"], ["t", text, 1]],
+            "set": [["s", self.random.choice(["/list/0", "/list/1"]), {"t": piece}]],
+            "truncate": [["t", text, self.random.randrange(self.document.text_length(text) + 1)]],
+            "insert": [["i", "/other/0", random_value(self.random, 1)]],
+        }
+        kind = self.random.choices([*changes], [9, 9, 9, 5, 3, 1, 1, 1, 1])[0]
+        content = changes[kind]
+        ops = [["a", "/text", content]] if isinstance(content, str) else content
         self.document.apply(ops)
-        if checked:
-            checks = [
-                [path, self.document.text_length(path), self.document.text_crc(path)] for path in checked
-            ]
+        if kind == "truncate" or self.random.random() < 0.1:
+            document = self.document
+            checks = [[each, document.text_length(each), document.text_crc(each)] for each in (text, "/text")]
             content = {"ops": ops, "check": checks}
-        self.write(content)
-
-    def write(self, content: object) -> None:
-        self.frames.append(b"id:1-%d\ndata:%b\n\n" % (len(self.frames) + 2, orjson.dumps(content)))
+        self.events.append(b"id:1-%d\ndata:%b" % (len(self.events) + 2, orjson.dumps(content)))
         self.states.append(self.document.value())
 
-    def random_item_step(self, item: dict) -> None:
-        """Log one change of an item's text; the stable prefix grows and is never truncated."""
-        path, kind = "/items/0/value/t", self.random.random()
-        length, stable = len(item["value"]["t"]), item["stable"].get("/t", 0)
-        if kind < 0.5:
-            self.log([["a", path, self.random.choice(PIECES)]])
-        elif kind < 0.75:
-            self.log([["t", path, self.random.randrange(length - stable + 1)]], path)
-        else:
-            self.log([["s", "/items/0/stable", {"/t": self.random.randrange(stable, length + 1)}]])
 
-    def random_step(self) -> None:
-        random, document = self.random, self.document
-        kind = random.random()
-        value = document.value()
-        if random.random() < 0.25:
-            self.random_item_step(value["items"][0])
-            return
-        texts = ["/text", *(f"/list/{at}/t" for at in range(len(value["list"])))]
-        if kind < 0.35:
-            path = random.choice(texts)
-            self.log([["a", path, random.choice(PIECES)]], *([path] if random.random() < 0.2 else []))
-        elif kind < 0.5:
-            self.log(
-                [["r", random.choice(PIECES), random_value(random, 1)] for _ in range(random.randrange(1, 3))]
-            )
-        elif kind < 0.6:
-            path = random.choice(texts)
-            self.log([["t", path, random.randrange(document.text_length(path) + 1)]], path)
-        elif kind < 0.7:
-            self.log([["t", "/rows", random.randrange(len(value["rows"]) + 1)]])
-        elif kind < 0.75:
-            self.log([["s", "/list", [{"t": random.choice(PIECES)} for _ in range(random.randrange(1, 4))]]])
-        elif kind < 0.8:
-            self.log([["s", f"/list/{len(value['list'])}", {"t": ""}]])
-        elif kind < 0.83:
-            self.log([["i", "/list/0", {"t": "x"}]])
-        elif kind < 0.86 and len(value["list"]) > 1:
-            self.log([["d", "/list/0"]])
-        elif kind < 0.9:
-            name = escape(random.choice(NAMES))
-            self.log([["s", f"/value/{name}", random_value(random, 2)]])
-        else:
-            new = random_change_of(random, value["value"])
-            new = new if type(new) is dict else {"a": new}
-            ops = [[op[0], f"/value{op[1]}", *op[2:]] for op in diff(value["value"], new)]
-            self.log(ops)
+def checked_texts(content: object) -> set[str]:
+    return {check[0] for check in content.get("check", [])} if isinstance(content, dict) else set()
 
 
-def merged(
-    frames: list[bytes], after: int, columns=COLUMNS, limit: int = 2**20
-) -> list[tuple[int, int, object]]:
-    """Return the id, base and data of each merged event."""
-    merging = EventMerger(Cursor(1, after), columns, limit)
-    merging.add(b"".join(frames))
-    found = []
-    base = after
-    for frame in merging.frames(2**30)[0].split(b"\n\n")[:-1]:
-        head, _, content = frame.partition(b"\ndata:")
-        seq, content = int(head.split(b"-")[1]), orjson.loads(content)
-        on = content.get("on", seq - 1) if type(content) is dict else seq - 1
-        assert on == base
-        found.append((seq, on, content))
-        base = seq
-    return found
+def content_of(event: bytes) -> object:
+    return orjson.loads(event.partition(b"\ndata:")[2])
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(100))
 def test_merged_events_lead_to_the_states_of_the_logged_events(seed):
-    writer = Writer(seed)
-    for _ in range(writer.random.randrange(2, 40)):
-        writer.random_step()
-    after = writer.random.randrange(len(writer.frames))
-    reader = Document(writer.states[after], COLUMNS)
-    events = merged(writer.frames[after:], after + 1)
-    for seq, on, content in events:
+    columns = COLUMNS[: 1 + seed % 2]
+    writer = Writer(seed, columns)
+    for _ in range(60):
+        writer.step()
+    seq = 1 + writer.random.randrange(20)
+    merger = EventMerger(Cursor(1, seq), columns, max_bytes=writer.random.choice([512, 2**20]), max_ops=100)
+    for event in writer.events[seq - 1 :]:
+        merger.add(event)
+    merged = merger.frames().split(b"\n\n")[:-1]
+    assert len(merged) < len(writer.events[seq - 1 :])
+    reader = Document(writer.states[seq - 1], columns)
+    for event in merged:
+        content, before = content_of(event), seq
+        seq = int(event.partition(b"\n")[0].removeprefix(b"id:1-"))
+        assert before == (content.get("on", seq - 1) if isinstance(content, dict) else seq - 1)
         reader.apply(content)  # raises on a wrong check
         assert canonical_text(reader.value()) == canonical_text(writer.states[seq - 1])
-        for text in checked_texts(writer.frames[on - 1 : seq - 1]):
-            if is_text(reader, text):
-                assert text in [check[0] for check in checks_of(content)]
-    assert events[-1][0] == len(writer.frames) + 1
-
-
-@pytest.mark.parametrize("limit", [1024, 4096])
-def test_merged_event_is_within_the_size_limit_and_covers_several_events(limit):
-    writer = Writer(limit)
-    while len(writer.frames) < 400:
-        writer.random_step()
-    events = merged(writer.frames, 1, limit=limit)
-    single = {frame.partition(b"\ndata:")[2].rstrip(b"\n") for frame in writer.frames}
-    encoded = [orjson.dumps(content) for *_, content in events]
-    assert all(len(content) <= limit for content in encoded if content not in single)
-    assert len(events) < 200
-    reader = Document(START, COLUMNS)
-    for *_, content in events:
-        reader.apply(content)
-    assert canonical_text(reader.value()) == canonical_text(writer.document.value())
-
-
-def checked_texts(frames: list[bytes]) -> set[str]:
-    contents = [orjson.loads(frame.partition(b"\ndata:")[2]) for frame in frames]
-    return {check[0] for content in contents for check in checks_of(content)}
-
-
-def is_text(document: Document, path: str) -> bool:
-    try:
-        return document.text_length(path) >= 0
-    except LookupError:
-        return False
-
-
-def checks_of(content: object) -> list:
-    return content.get("check", []) if type(content) is dict else []
+        logged = [content_of(each) for each in writer.events[before - 1 : seq - 1]]
+        assert set().union(*map(checked_texts, logged)) <= checked_texts(content)
+    assert seq == len(writer.events) + 1

@@ -13,7 +13,7 @@ import pytest
 from proof.client_kill_matrix import NOT_BROKEN
 from proof.clients.faulty_client import all_faulty_clients
 from proof.reimplementations.plain_adapter import PlainAdapter
-from scenarios.client_adapters import AsyncAdapter, BlockingAdapter, JavaScriptAdapter
+from scenarios.client_adapters import JAVASCRIPT_CLIENT, PROJECT_CLIENTS
 from support.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
 from tidewire_conformance.clients.client_mode.scenario_verdicts import verdict_of
 from tidewire_conformance.clients.player import Outcome, describe, load_all, play
@@ -28,9 +28,8 @@ from tidewire_conformance.runner import settle
 
 SCENARIOS = sorted(load_all(), key=lambda scenario: scenario.patience)
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
-ASYNCIO_CLIENT, *OTHERS = PROJECT_CLIENTS = [AsyncAdapter("asyncio"), AsyncAdapter("trio"), BlockingAdapter()]
-JAVASCRIPT = JavaScriptAdapter()
-INDEPENDENT_CLIENTS = [PlainAdapter(), *([JAVASCRIPT] if shutil.which("node") else [])]
+ASYNCIO_CLIENT, *OTHERS = PROJECT_CLIENTS
+INDEPENDENT_CLIENTS = [PlainAdapter(), *([JAVASCRIPT_CLIENT] if shutil.which("node") else [])]
 CLIENTS = [*PROJECT_CLIENTS, *INDEPENDENT_CLIENTS]
 FAULTY_CLIENTS = list(all_faulty_clients())
 
@@ -126,7 +125,8 @@ def verdicts(request):
             name: pool.submit(play, plays[name][0], plays[name][1], patience=plays[name][2])
             for name in sorted(selected, key=lambda name: -plays[name][0].patience)
         }
-    JAVASCRIPT.close()
+    for client in (*PROJECT_CLIENTS, JAVASCRIPT_CLIENT):
+        client.close()
 
 
 @pytest.mark.parametrize(("scenario", "client"), [*pairs()])

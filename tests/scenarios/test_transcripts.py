@@ -2,9 +2,8 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
+from signal import SIGTERM
 from typing import Any
 
 import pytest
@@ -13,9 +12,12 @@ from jsonschema import Draft202012Validator
 from scenarios.transcripts.notation import Remark, read
 from scenarios.transcripts.player import CUES, Player
 from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
-from scenarios.transcripts.stage import Scene, playing
-from support.reference_server import eventually
+from scenarios.transcripts.stage import WHOLE_RUN_CHECKS, Scene, playing
+from support import serve_command
+from support.foreign_programs import address
+from support.spec_document import SPEC, extract
 
+EVERY = "every transcript: "
 PLAYED = [name for name, fence in TRANSCRIPTS.items() if "pending" not in fence.tags]
 
 
@@ -41,7 +43,7 @@ def test_endpoint_descriptions_are_correct(name):
 
 def json_of(player: Player, target: str, body: object = None, *, status: int = 200) -> Any:
     with contextlib.closing(player.ask(target, body)) as answer:
-        assert answer.response.status == status
+        assert answer.exchange.status == status
         return json.loads(answer.whole())
 
 
@@ -51,6 +53,14 @@ def references(schema: object) -> Iterator[str]:
     if isinstance(schema, dict | list):
         for child in schema.values() if isinstance(schema, dict) else schema:
             yield from references(child)
+
+
+def test_the_readme_lists_the_requirements_of_the_whole_run_checks():
+    judged = {check.run.__name__.replace("_", " "): check.requirements for check in WHOLE_RUN_CHECKS}
+    listed = extract.reasons((SPEC / "README.md").read_text(encoding="utf-8"), extract.WATCHED_HEADING)
+    rows = [(name, by.removeprefix(EVERY)) for name, by in listed.items() if by.startswith(EVERY)]
+    assert rows
+    assert [row for row in rows if row[0] not in judged[row[1]]] == []
 
 
 def test_pending_transcripts_have_a_reason():
@@ -70,13 +80,13 @@ def test_scenes_and_cues_refer_to_existing_transcripts_and_remarks():
 
 def test_a_server_process_with_script_follows_a_transcript(tmp_path):
     (tmp_path / "mine.py").write_text("from tidewire_server import Server\nserver = Server()\n")
-    command = [sys.executable, "-m", "tidewire_server", "mine.py:server", "--script", "--merge-window", "0"]
-    command += ["--port", "0", "--port-file", "port"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
-        try:
-            eventually((tmp_path / "port").exists, within=20)
-            with Player(("127.0.0.1", int((tmp_path / "port").read_text()))) as player:
-                player.play(TRANSCRIPTS["plain-stream"].text)
-        finally:
-            process.terminate()
-    assert process.returncode == 0
+    with (
+        serve_command.served(tmp_path, "mine.py:server", "--script", "--merge-window", "0") as (
+            process,
+            peer,
+        ),
+        Player(address(peer.url)) as player,
+    ):
+        player.play(TRANSCRIPTS["plain-stream"].text)
+        process.send_signal(SIGTERM)
+        assert process.wait() == 0

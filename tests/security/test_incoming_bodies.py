@@ -43,8 +43,8 @@ def connect(peer):
 @pytest.fixture
 def received(server):
     """Function that returns the number of bytes that the server counts."""
-    eventually(lambda: server.app._bodies.total == 0)
-    return lambda: server.app._bodies.total
+    eventually(lambda: server.app.handlers.bodies.total == 0)
+    return lambda: server.app.handlers.bodies.total
 
 
 def submit_request(size: int) -> tuple[bytes, bytes]:

@@ -10,7 +10,7 @@ import pytest
 
 from proof.servers.faults import FAULTY_SERVERS
 from proof.servers.judge_server import judge, leading_check, run_checks
-from proof.servers.server_process import ForkServer
+from proof.servers.server_process import running_server
 from suite.test_reference import requirements_left_out
 from support.foreign_programs import INTEROP
 from tidewire_conformance import registry
@@ -71,14 +71,7 @@ QUICK_AREAS = [
     "state",
     "snapshots",
 ]
-NOISY = [
-    "cursor_event_sent_again",
-    "event_after_cursor_skipped",
-    "event_with_empty_data",
-    "nan_in_an_event",
-    "unknown_cursor_gets_only_new_events",
-    "newline_in_an_id",
-]
+NOISY = ["event_after_cursor_skipped", "event_with_empty_data", "newline_in_an_id"]
 """Faulty servers whose fault is seen by checks of several areas."""
 SAMPLE = 40
 MIN_LEADING = 36
@@ -88,16 +81,10 @@ Some faults are seen first by another check that is as near to the cause.
 """
 
 
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as fork_server:
-        yield fork_server
-
-
 @pytest.mark.parametrize("name", NOISY)
-def test_a_report_leads_with_the_check_that_the_fault_names(fork_server, name):
+def test_a_report_leads_with_the_check_that_the_fault_names(name):
     checks = [check for check in CHECKS if check.is_named_by(QUICK_AREAS) and not check.slow]
-    with fork_server.running(name) as url:
+    with running_server(name) as url:
         report = run_checks(url, checks)
     assert len([each for each in report.run.verdicts if each.broken]) > 1
     assert leading_check(report) == FAULTY_SERVERS[name].check
@@ -105,11 +92,11 @@ def test_a_report_leads_with_the_check_that_the_fault_names(fork_server, name):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_most_reports_of_the_whole_suite_lead_with_the_check_that_the_fault_names(fork_server):
+def test_most_reports_of_the_whole_suite_lead_with_the_check_that_the_fault_names():
     faulty = sorted(name for name, server in FAULTY_SERVERS.items() if not server.is_benign)
     others = {}
     for name in random.Random(0).sample(faulty, SAMPLE):
-        lead = leading_check(judge(fork_server, FAULTY_SERVERS[name], whole=True))
+        lead = leading_check(judge(FAULTY_SERVERS[name], whole=True))
         if lead != FAULTY_SERVERS[name].check:
             others[name] = lead
     assert SAMPLE - len(others) >= MIN_LEADING, others

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from proof.servers.server_process import ALICE, ForkServer
+from proof.servers.server_process import ALICE, running_server
 
 BASELINE = """
 [[known]]
@@ -20,12 +20,6 @@ reason = "no end yet"
 sentence = "TW-OVR-022"
 reason = "no end yet"
 """
-
-
-@pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as fork_server:
-        yield fork_server
 
 
 def run_plugin(folder, url, *arguments):
@@ -48,10 +42,10 @@ def run_python(folder, *command):
     )
 
 
-def test_a_correct_server_passes_together_with_other_tests(fork_server, tmp_path):
+def test_a_correct_server_passes_together_with_other_tests(tmp_path):
     (tmp_path / "test_mine.py").write_text("def test_ownership_of_mine():\n    pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
-    with fork_server.running() as url:
+    with running_server() as url:
         done = run_plugin(tmp_path, url, "-k", "ownership or TW-ERR-006", "--tidewire-profile", "core")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"^tidewire: \d+ checks of {url}, seed 0$", done.stdout, re.MULTILINE)
@@ -63,9 +57,9 @@ def test_a_correct_server_passes_together_with_other_tests(fork_server, tmp_path
     assert re.search(r"only a part of the suite was run: \d+ of \d+ checks", done.stdout)
 
 
-def test_a_faulty_server_fails_with_the_console_output(fork_server, tmp_path):
+def test_a_faulty_server_fails_with_the_console_output(tmp_path):
     (tmp_path / "known.toml").write_text(BASELINE)
-    with fork_server.running("stream_without_done") as url:
+    with running_server("stream_without_done") as url:
         found = run_plugin(
             tmp_path,
             url,

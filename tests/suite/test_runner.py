@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from proof.servers.judge_server import plan
-from proof.servers.server_process import ALICE, ForkServer
+from proof.servers.server_process import ALICE, running_server
 from tidewire_conformance import cli, parse_option_values, registry
 from tidewire_conformance.cli import app
 from tidewire_conformance.judging.grade import grade
@@ -33,20 +33,14 @@ HEADER = ["--header", f"Authorization: Bearer {ALICE}"]
 
 
 @pytest.fixture(scope="module")
-def fork_server():
-    with ForkServer() as fork_server:
-        yield fork_server
-
-
-@pytest.fixture(scope="module")
-def url(fork_server):
-    with fork_server.running() as url:
+def url():
+    with running_server() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def faulty_url(fork_server):
-    with fork_server.running("stream_without_done") as url:
+def faulty_url():
+    with running_server("stream_without_done") as url:
         yield url
 
 

@@ -3,17 +3,11 @@
 The generated traceability.json matches the registries.
 """
 
-import json
-
 import pytest
 
 from proof import traceability
-from proof.clients.faulty_client import all_faulty_clients
-from proof.servers.faults import FAULTY_SERVERS
 from proof.unjudged_requirements import REASONS
-from tidewire_conformance import registry, specification
-from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
-from tidewire_conformance.clients.player import load_all
+from tidewire_conformance import specification
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +56,3 @@ def test_the_traceability_file_and_page_match_the_registries(traces):
     written = traceability.TRACEABILITY.read_text(encoding="utf-8")
     assert traceability.traceability_json(traces) == written, rerun
     assert traceability.page(traces) == traceability.PAGE.read_text(encoding="utf-8"), rerun
-
-
-def test_the_traceability_file_names_existing_entries():
-    entries = json.loads(traceability.TRACEABILITY.read_text(encoding="utf-8"))
-    assert [*entries] == [*specification.requirements()]
-
-    def named(member):
-        return {name for entry in entries.values() for name in entry[member]}
-
-    assert named("checks") == {check.name for check in registry.checks()}
-    assert named("scenarios") == {name_of(scenario) for scenario in load_all()}
-    assert named("faulty_servers") == {each.name for each in FAULTY_SERVERS.values() if not each.is_benign}
-    assert named("faulty_clients") == {client.__name__ for client in all_faulty_clients()}

@@ -10,9 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import torch
-import uvicorn
 
-from support.killable_server import run_fork_server
 from support.sample_server import SLOW, WORDS, Point, sentence
 from tidewire_server import ItemError, Server, Stream
 from tidewire_server.endpoints.endpoint import OnRestart
@@ -20,7 +18,6 @@ from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import load
 from tidewire_server.model import default_model
-from tidewire_server.serving.serve import serve
 
 # Load the model before the fork, on one thread: a forked child cannot use threads that torch started in the parent.
 torch.set_num_threads(1)
@@ -95,28 +92,3 @@ def campaign_server(
             await asyncio.sleep(SLOW)
 
     return server
-
-
-class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: str) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        with open(self._ready, "w") as file:  # noqa: PTH123
-            file.write("ready")
-
-
-def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
-    certificate = settings.pop("certificate", None)
-    server = campaign_server(**settings)
-    if certificate is None:
-        serve(server.app, server.settings, port=port, port_file=ready)
-    else:
-        config = uvicorn.Config(server.app, port=port, ssl_certfile=certificate, log_level="warning")
-        _Uvicorn(config, ready).run()
-
-
-if __name__ == "__main__":
-    run_fork_server(_serve)

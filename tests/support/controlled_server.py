@@ -4,30 +4,22 @@
 """
 
 import asyncio
-import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from support.server_process import running
+
+if TYPE_CHECKING:
+    from tidewire_server import Server
 
 
-@contextmanager
-def held(**settings: Any) -> Iterator[str]:
-    """Run the server in a child process and yield its URL."""
-    settings = {"shutdown_timeout": 0.1, "cancel_timeout": 0.1, "queue_interval": 0.0} | settings
-    command = [sys.executable, str(Path(__file__)), json.dumps(settings)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            assert url.startswith("http://"), f"the server did not start: {url!r}"
-            yield url
-        finally:
-            process.kill()  # `terminate` would wait for hanging functions
+def held(**settings: Any) -> AbstractContextManager[str]:
+    """Run the server in its own process. The block of the context manager gets its URL."""
+    return running("support.controlled_server:controlled_server", queue_interval=0.0, **settings)
 
 
 class Gates:
@@ -50,9 +42,8 @@ class UnknownError(BaseException):
     """An exception derived directly from `BaseException`, and different from all built-in exceptions."""
 
 
-def _serve(settings: dict[str, Any]) -> None:
+def controlled_server(**settings: Any) -> "Server":
     from tidewire_server import Append, Context, ItemError, Last, Server
-    from tidewire_server.serving.serve import serve
 
     server, gates = Server(**settings), Gates()
 
@@ -189,8 +180,4 @@ def _serve(settings: dict[str, Any]) -> None:
             except asyncio.CancelledError:
                 gates.came.append("swallowed")
 
-    serve(server.app, server.settings, port=0, started=lambda url: print(url, flush=True))
-
-
-if __name__ == "__main__":
-    _serve(json.loads(sys.argv[1]))
+    return server

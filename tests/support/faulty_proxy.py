@@ -22,18 +22,14 @@ import asyncio
 import contextlib
 import random
 import socket
-import struct
-import threading
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import h11
 
+from tidewire_conformance.wire.fault_proxy import READ, TcpProxy, break_connection
+
 T = TypeVar("T")
-READ = 65536
 STALL = 30.0
 """Seconds after which a stalled connection is closed if the client has not closed it."""
 
@@ -47,66 +43,7 @@ class _BrokenError(Exception):
     """Raised to end the connection at a fault."""
 
 
-class Proxy(ABC):
-    """Proxy on a free port of 127.0.0.1, active within a `with` block; its event loop runs in a separate thread."""
-
-    def __init__(self, upstream: tuple[str, int], seed: int) -> None:
-        self._upstream = upstream
-        self._draw = random.Random(seed)
-        self.address = ("127.0.0.1", 0)
-        """Host and port of the proxy."""
-        self.faults: Counter[str] = Counter()
-        """Number of faults of each kind that have occurred."""
-
-    @property
-    def url(self) -> str:
-        return "http://{}:{}".format(*self.address)
-
-    def __enter__(self) -> Self:
-        ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name="faulty-proxy")
-        self._thread.start()
-        ready.wait()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    def break_all(self) -> None:
-        """Close all connections."""
-        self._loop.call_soon_threadsafe(self._cancel_all)
-
-    def _cancel_all(self) -> None:
-        for task in self._serving:
-            task.cancel()
-
-    async def _live(self, ready: threading.Event) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._serving: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1000)
-        self.address = server.sockets[0].getsockname()
-        ready.set()
-        await self._stop.wait()
-        server.close()
-        self._cancel_all()
-        await asyncio.gather(*self._serving, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
-        # A task that is cancelled before its first step runs no code of `_serve`, not even the code that closes.
-        task.add_done_callback(lambda _: writer.close())
-
-    @abstractmethod
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
-
-
-class FaultyProxy(Proxy):
+class FaultyProxy(TcpProxy):
     """HTTP proxy that injects faults into responses."""
 
     def __init__(
@@ -126,13 +63,14 @@ class FaultyProxy(Proxy):
             weights: Relative frequency of each fault, by name.
             reach: Number of bytes of a response within which the fault occurs.
         """
-        super().__init__(upstream, seed)
+        super().__init__(upstream)
+        self._draw = random.Random(seed)
         self._weights = weights
         self._reach = reach
         self.deploying = False
         """Whether every response is an error page of a gateway."""
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, _number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client_side = _Side(h11.Connection(h11.SERVER), reader, writer)
         server_side: _Side | None = None
         try:
@@ -168,7 +106,7 @@ class FaultyProxy(Proxy):
                 server_side.close()
 
     async def _connect(self) -> "_Side":
-        return _Side(h11.Connection(h11.CLIENT), *await asyncio.open_connection(*self._upstream))
+        return _Side(h11.Connection(h11.CLIENT), *await asyncio.open_connection(*self.upstream))
 
     def _next_fault(self) -> "_Fault":
         [name] = self._draw.choices(list(self._weights), list(self._weights.values()))
@@ -292,15 +230,9 @@ class _Side:
 
     async def _break(self, name: str) -> None:
         self.record_fault()
-        if name == "stall":
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STALL):
-                    while await self._reader.read(READ):
-                        pass
-        elif name == "rst":
-            linger = struct.pack("ii", 1, 0)
-            self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self._writer.transport.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STALL):
+                await break_connection(name, self._reader, self._writer)
         raise _BrokenError
 
     def close(self) -> None:

@@ -1,35 +1,21 @@
 """Reference server in its own process that tests kill and restart on the same log file and port."""
 
 import asyncio
-import atexit
 import contextlib
-import functools
-import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
-from support.free_port import free_port
+from support.server_process import START_LIMIT, ServerProcess
 from tidewire_server import Append, Context, Last, Server, Stream
 from tidewire_server.script_endpoint import add_script
-from tidewire_server.serving.serve import serve
 
-START_LIMIT = 30.0
-TESTS = Path(__file__).parent.parent
-Serve = Callable[[int, str, dict[str, Any]], None]
-"""Function that serves until it is stopped.
-
-Its arguments are the port, the path of a file that it writes when it is ready, and the settings of the server.
-"""
 WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
 
 
@@ -38,108 +24,23 @@ def talk_text(words: int) -> str:
     return " ".join(WORDS[at % len(WORDS)] for at in range(words))
 
 
-@functools.cache
-def _fork_server(program: str) -> "subprocess.Popen[str]":
-    fork_server = subprocess.Popen(
-        [sys.executable, "-m", program], cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    atexit.register(fork_server.communicate)
-    return fork_server
+class Killed(ServerProcess):
+    """A server with a log file, and an HTTP client for it."""
 
-
-class Killed:
-    """A server that can be killed and restarted on the same port and log file.
-
-    Each server is a child forked from a process that has done all imports, so it starts quickly.
-    """
-
-    def __init__(self, folder: Path, *, program: str = "support.killable_server", **settings: Any) -> None:
-        """Configure the server.
-
-        Args:
-            folder: Folder for the log file, the port file and the error output.
-            program: Module that calls `run_fork_server` when it is run.
-            settings: Settings of the server. The program may accept additional settings.
-        """
-        self.program = program
-        self.folder = folder
+    def __init__(
+        self, folder: Path, function: str = "support.killable_server:killable_server", **settings: Any
+    ) -> None:
         self.log = folder / "log.db"
-        self.settings = {"log": f"sqlite:///{self.log}", "max_attempts": 1000, "retry": 0.01} | settings
-        self.port: int = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.pid = 0
+        settings = {"log": f"sqlite:///{self.log}", "max_attempts": 1000, "retry": 0.01} | settings
+        super().__init__(folder, function, **settings)
         # Do not keep connections: they would break when the server is killed.
         self.http = httpx.Client(
             base_url=self.url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0)
         )
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.pid:
-            self.kill()
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
         self.http.close()
-
-    def _request(self, *words: Any) -> Any:
-        fork_server = _fork_server(self.program)
-        assert fork_server.stdin is not None
-        assert fork_server.stdout is not None
-        fork_server.stdin.write(json.dumps(words) + "\n")
-        fork_server.stdin.flush()
-        return json.loads(fork_server.stdout.readline())
-
-    def start(self, **settings: Any) -> None:
-        """Start the server, and wait until it is ready."""
-        ready = self._spawn(settings)
-        give_up = time.monotonic() + START_LIMIT
-        while not ready.exists():
-            code = self._request("poll", self.pid)
-            if code is not None:
-                self.pid = 0
-                raise ChildProcessError(f"the server exited with code {code}: {self.errors()}")
-            assert time.monotonic() < give_up, "the server did not start in time"
-            time.sleep(0.005)
-
-    def _spawn(self, settings: dict[str, Any]) -> Path:
-        ready = self.folder / "port"
-        ready.unlink(missing_ok=True)
-        self.pid = self._request("start", self.port, str(self.folder), self.settings | settings)
-        return ready
-
-    def start_and_kill_after(self, seconds: float) -> None:
-        """Start the server and kill it after some time, possibly before it is ready."""
-        self._spawn({})
-        time.sleep(seconds)
-        self.kill()
-
-    def kill(self) -> None:
-        """Kill the server with SIGKILL."""
-        self._end(signal.SIGKILL)
-
-    def died(self) -> None:
-        """Wait until the server process exits without a signal from the test."""
-        self._request("wait", self.pid)
-        self.pid = 0
-
-    def stop(self) -> int:
-        """Stop the server with SIGTERM, and return its exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, how: signal.Signals) -> int:
-        os.kill(self.pid, how)
-        code: int = self._request("wait", self.pid)
-        self.pid = 0
-        return code
-
-    def errors(self) -> str:
-        return (self.folder / "stderr").read_text()
-
-    def again(self) -> None:
-        """Kill the server and start it again."""
-        self.kill()
-        self.start()
 
     def submit(self, endpoint: str, key: str | None = None, **body: Any) -> httpx.Response:
         headers = {} if key is None else {"idempotency-key": key}
@@ -176,8 +77,8 @@ def killed_server(**settings: Any) -> Iterator[Killed]:
         yield server
 
 
-def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
-    hide, once = settings.pop("hide", ()), Path(settings.pop("once", os.devnull))
+def killable_server(hide: tuple[str, ...] = (), once: str | Path = os.devnull, **settings: Any) -> Server:
+    once = Path(once)
     server = Server(**settings)
     add_script(server)
 
@@ -266,7 +167,7 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
     _add_endpoints_that_report_their_attempt(server)
     for name in hide:
         del server.endpoints[name]
-    serve(server.app, server.settings, port=port, port_file=ready)
+    return server
 
 
 def _add_endpoints_that_report_their_attempt(server: Server) -> None:
@@ -345,40 +246,3 @@ def _add_endpoints_that_report_their_attempt(server: Server) -> None:
         yield Append([ctx.attempt])
         await asyncio.sleep(0.1)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _fork(words: list[Any], serve: Serve) -> int | None:
-    match words:
-        case ["start", port, folder, settings]:
-            pid = os.fork()
-            if pid:
-                return pid
-            code = 1
-            try:
-                nothing = os.open(os.devnull, os.O_RDWR)
-                errors = os.open(f"{folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                for stream, instead in enumerate((nothing, nothing, errors)):
-                    os.dup2(instead, stream)
-                serve(port, f"{folder}/port", settings)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        case ["poll", pid]:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            return os.waitstatus_to_exitcode(status) if ended else None
-        case ["wait", pid]:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    raise ValueError(words)
-
-
-def run_fork_server(serve: Serve) -> None:
-    """Execute the commands on standard input, one per line, until it ends. The command `start` forks a server."""
-    for line in sys.stdin:
-        print(json.dumps(_fork(json.loads(line), serve)), flush=True)
-
-
-if __name__ == "__main__":
-    run_fork_server(_serve)

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, create_model
 
-from support.killable_server import Killed, run_fork_server
+from support.killable_server import Killed
 from tidewire_server import Server, Stream
-from tidewire_server.serving.serve import serve
 
 GATES = ("check", "run")
 """Gates at which the option `validate` and the endpoints' functions wait. A gate is open if its file exists."""
@@ -47,7 +46,7 @@ class Recovering(Killed):
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        super().__init__(folder, program="support.recovering_server", notes=str(folder), **settings)
+        super().__init__(folder, "support.recovering_server:recovering_server", notes=str(folder), **settings)
 
     def open(self, gate: str) -> None:
         (self.folder / gate).touch()
@@ -66,9 +65,10 @@ class Recovering(Killed):
         (self.folder / "journal").unlink(missing_ok=True)
 
 
-def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
-    folder, change = Path(settings.pop("notes")), settings.pop("change", None)
-    hidden = settings.pop("hide", ())
+def recovering_server(
+    notes: str, change: str | None = None, hide: tuple[str, ...] = (), **settings: Any
+) -> Server:
+    folder = Path(notes)
     server = Server(**settings)
 
     def note(what: str, n: int) -> None:
@@ -150,10 +150,6 @@ def _serve(port: int, ready: str, settings: dict[str, Any]) -> None:
     server.endpoint(name="together", **batch)(sort)
     server.endpoint(name="sorted", cost=cost, max_cost=2.0, key=key, **batch)(sort)
     server.endpoint(name="ping", concurrency_limit=None)(lambda: "pong")
-    for name in hidden:
+    for name in hide:
         del server.endpoints[name]
-    serve(server.app, server.settings, port=port, port_file=ready)
-
-
-if __name__ == "__main__":
-    run_fork_server(_serve)
+    return server

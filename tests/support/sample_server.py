@@ -1,18 +1,13 @@
-"""Reference server in its own process, with sample endpoints for tests of clients.
-
-`served()` runs this file as a script, which serves and prints its URL.
-"""
+"""Reference server in its own process, with sample endpoints for tests of clients."""
 
 import asyncio
-import json
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
+
+from support.server_process import running
 
 if TYPE_CHECKING:
     from tidewire_server import Server
@@ -32,23 +27,9 @@ class Point(BaseModel):
     label: str = ""
 
 
-@contextmanager
-def served(**settings: Any) -> Iterator[str]:
-    """Run the server in a child process and yield its URL. On exit, do not wait for running jobs."""
-    settings = {"shutdown_timeout": 0.1, "cancel_timeout": 0.1} | settings
-    command = [sys.executable, str(Path(__file__)), json.dumps(settings)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip()
-            assert url.startswith("http://"), f"the server did not start: {url!r}"
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
+def served(**settings: Any) -> AbstractContextManager[str]:
+    """Run the server in its own process. The block of the context manager gets its URL."""
+    return running("support.sample_server:sample_server", **settings)
 
 
 def sample_server(**settings: Any) -> "Server":
@@ -126,12 +107,10 @@ def sample_server(**settings: Any) -> "Server":
     return server
 
 
-def _serve(settings: dict[str, Any]) -> None:
-    from tidewire_server.serving.serve import serve
+def sample_server_with_script(**settings: Any) -> "Server":
+    """Return the same server with the endpoint `tidewire.script`, for the conformance suite."""
+    from tidewire_server.script_endpoint import add_script
 
     server = sample_server(**settings)
-    serve(server.app, server.settings, port=0, started=lambda url: print(url, flush=True))
-
-
-if __name__ == "__main__":
-    _serve(json.loads(sys.argv[1]))
+    add_script(server)
+    return server

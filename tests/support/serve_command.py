@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 from support.reference_server import Peer, eventually
 
 
@@ -16,7 +16,6 @@ def run(folder: Path, *arguments: str, **environment: str) -> Forked:
         *arguments,
         cwd=folder,
         env=os.environ | environment,
-        imports=("tidewire_server.process.cli", "tidewire_server.serving"),
     )
 
 

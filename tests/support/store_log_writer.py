@@ -11,7 +11,8 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Done, done_frame
 from tidewire.protocol.sse import encode
 from tidewire_server.log_writer.snapshot_events import snapshot_frame
-from tidewire_server.store.interfaces import Block, JobRecord, Key, Retention, StateAt, Store
+from tidewire_server.store.interfaces import Block, StateAt, Store
+from tidewire_server.store.records import JobRecord, Key, Retention
 
 RETENTION = Retention(
     log_ttl=10,

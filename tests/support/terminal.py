@@ -8,10 +8,9 @@ import struct
 import termios
 import threading
 
-from support.fork_server import Forked
+from proof.forked_process import Forked
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-IMPORTS = ("tidewire.commands.cli", "tidewire_conformance.cli", "tidewire_server.process.configuration")
 
 
 def shown_on_terminal(width: int, *arguments: str) -> str:
@@ -30,7 +29,7 @@ def shown_on_terminal(width: int, *arguments: str) -> str:
         except OSError:
             pass  # The command has closed the terminal.
 
-    with Forked("tidewire", *arguments, env=environment, imports=IMPORTS, streams=streams) as command:
+    with Forked("tidewire", *arguments, env=environment, streams=streams) as command:
         reader = threading.Thread(target=read)
         reader.start()
         command.wait()

@@ -20,6 +20,8 @@ def blocking(client: Client) -> None:
     assert_type(typed.submit_batch("point", [], idempotency_key="k", shared={"x": 1}), BatchJob[PointValue])
     for value in typed.map("point", [], idempotency_key="k", shared={"x": 1}):
         assert_type(value, PointValue)
+    for value in typed.map("point", [], resume_file="points.jsonl"):
+        assert_type(value, PointValue)
     typed.submit("point", TalkInput())  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
     typed.submit("nope", TalkInput())  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
 

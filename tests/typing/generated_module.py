@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from os import PathLike
 from typing import Any, Final, Literal, overload
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -12,17 +13,6 @@ from tidewire import AsyncBatchJob, AsyncClient, AsyncJob, BatchJob, Client, Job
 from tidewire.errors import EndpointNotFoundError
 from tidewire.jobs.map_iterator import AsyncMap
 from typing_extensions import TypeAliasType
-
-
-class CountInput(BaseModel):
-    model_config = ConfigDict(
-        extra='forbid',
-        populate_by_name=True,
-    )
-    n: int = 5
-
-
-CountValue = TypeAliasType("CountValue", int)
 
 
 class DoubleInput(BaseModel):
@@ -34,63 +24,6 @@ class DoubleInput(BaseModel):
 
 
 DoubleValue = TypeAliasType("DoubleValue", int)
-
-
-class ForeverInput(BaseModel):
-    model_config = ConfigDict(
-        extra='forbid',
-        populate_by_name=True,
-    )
-
-
-ForeverValue = TypeAliasType("ForeverValue", str)
-
-
-class GrowInput(BaseModel):
-    model_config = ConfigDict(
-        extra='forbid',
-        populate_by_name=True,
-    )
-    steps: int = 8
-
-
-class GrowValue(BaseModel):
-    model_config = ConfigDict(
-        extra='allow',
-        populate_by_name=True,
-    )
-
-
-class HesitateInput(BaseModel):
-    model_config = ConfigDict(
-        extra='forbid',
-        populate_by_name=True,
-    )
-    words: int = 6
-
-
-HesitateValue = TypeAliasType("HesitateValue", str)
-
-
-class MostRunsOfAnInputInput(BaseModel):
-    model_config = ConfigDict(
-        extra='forbid',
-        populate_by_name=True,
-    )
-
-
-MostRunsOfAnInputValue = TypeAliasType("MostRunsOfAnInputValue", list[int])
-
-
-class PauseInput(BaseModel):
-    model_config = ConfigDict(
-        extra='forbid',
-        populate_by_name=True,
-    )
-    seconds: float
-
-
-PauseValue = TypeAliasType("PauseValue", str)
 
 
 class PointInput(BaseModel):
@@ -110,16 +43,6 @@ class PointValue(BaseModel):
     label: str = ''
 
 
-class StartsSoFarInput(BaseModel):
-    model_config = ConfigDict(
-        extra='forbid',
-        populate_by_name=True,
-    )
-
-
-StartsSoFarValue = TypeAliasType("StartsSoFarValue", int)
-
-
 class TalkInput(BaseModel):
     model_config = ConfigDict(
         extra='forbid',
@@ -133,28 +56,14 @@ TalkValue = TypeAliasType("TalkValue", str)
 
 
 _INPUTS: Final[dict[str, TypeAdapter[Any]]] = {
-    'count': TypeAdapter(CountInput),
     'double': TypeAdapter(DoubleInput),
-    'forever': TypeAdapter(ForeverInput),
-    'grow': TypeAdapter(GrowInput),
-    'hesitate': TypeAdapter(HesitateInput),
-    'most_runs_of_an_input': TypeAdapter(MostRunsOfAnInputInput),
-    'pause': TypeAdapter(PauseInput),
     'point': TypeAdapter(PointInput),
-    'starts_so_far': TypeAdapter(StartsSoFarInput),
     'talk': TypeAdapter(TalkInput),
 }
 
 _VALUES: Final[dict[str, TypeAdapter[Any]]] = {
-    'count': TypeAdapter(CountValue),
     'double': TypeAdapter(DoubleValue),
-    'forever': TypeAdapter(ForeverValue),
-    'grow': TypeAdapter(GrowValue),
-    'hesitate': TypeAdapter(HesitateValue),
-    'most_runs_of_an_input': TypeAdapter(MostRunsOfAnInputValue),
-    'pause': TypeAdapter(PauseValue),
     'point': TypeAdapter(PointValue),
-    'starts_so_far': TypeAdapter(StartsSoFarValue),
     'talk': TypeAdapter(TalkValue),
 }
 
@@ -180,31 +89,10 @@ class TypedClient:
         self.client = client
 
     @overload
-    def submit(self, endpoint: Literal['count'], input: CountInput, /, *, idempotency_key: str | None = None) -> Job[CountValue]: ...
-
-    @overload
     def submit(self, endpoint: Literal['double'], input: DoubleInput, /, *, idempotency_key: str | None = None) -> Job[DoubleValue]: ...
 
     @overload
-    def submit(self, endpoint: Literal['forever'], input: ForeverInput, /, *, idempotency_key: str | None = None) -> Job[ForeverValue]: ...
-
-    @overload
-    def submit(self, endpoint: Literal['grow'], input: GrowInput, /, *, idempotency_key: str | None = None) -> Job[GrowValue]: ...
-
-    @overload
-    def submit(self, endpoint: Literal['hesitate'], input: HesitateInput, /, *, idempotency_key: str | None = None) -> Job[HesitateValue]: ...
-
-    @overload
-    def submit(self, endpoint: Literal['most_runs_of_an_input'], input: MostRunsOfAnInputInput, /, *, idempotency_key: str | None = None) -> Job[MostRunsOfAnInputValue]: ...
-
-    @overload
-    def submit(self, endpoint: Literal['pause'], input: PauseInput, /, *, idempotency_key: str | None = None) -> Job[PauseValue]: ...
-
-    @overload
     def submit(self, endpoint: Literal['point'], input: PointInput, /, *, idempotency_key: str | None = None) -> Job[PointValue]: ...
-
-    @overload
-    def submit(self, endpoint: Literal['starts_so_far'], input: StartsSoFarInput, /, *, idempotency_key: str | None = None) -> Job[StartsSoFarValue]: ...
 
     @overload
     def submit(self, endpoint: Literal['talk'], input: TalkInput, /, *, idempotency_key: str | None = None) -> Job[TalkValue]: ...
@@ -213,31 +101,10 @@ class TypedClient:
         return self.client.submit(endpoint, _plain(endpoint, input), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key)
 
     @overload
-    def run(self, endpoint: Literal['count'], input: CountInput, /, *, idempotency_key: str | None = None) -> CountValue: ...
-
-    @overload
     def run(self, endpoint: Literal['double'], input: DoubleInput, /, *, idempotency_key: str | None = None) -> DoubleValue: ...
 
     @overload
-    def run(self, endpoint: Literal['forever'], input: ForeverInput, /, *, idempotency_key: str | None = None) -> ForeverValue: ...
-
-    @overload
-    def run(self, endpoint: Literal['grow'], input: GrowInput, /, *, idempotency_key: str | None = None) -> GrowValue: ...
-
-    @overload
-    def run(self, endpoint: Literal['hesitate'], input: HesitateInput, /, *, idempotency_key: str | None = None) -> HesitateValue: ...
-
-    @overload
-    def run(self, endpoint: Literal['most_runs_of_an_input'], input: MostRunsOfAnInputInput, /, *, idempotency_key: str | None = None) -> MostRunsOfAnInputValue: ...
-
-    @overload
-    def run(self, endpoint: Literal['pause'], input: PauseInput, /, *, idempotency_key: str | None = None) -> PauseValue: ...
-
-    @overload
     def run(self, endpoint: Literal['point'], input: PointInput, /, *, idempotency_key: str | None = None) -> PointValue: ...
-
-    @overload
-    def run(self, endpoint: Literal['starts_so_far'], input: StartsSoFarInput, /, *, idempotency_key: str | None = None) -> StartsSoFarValue: ...
 
     @overload
     def run(self, endpoint: Literal['talk'], input: TalkInput, /, *, idempotency_key: str | None = None) -> TalkValue: ...
@@ -246,31 +113,10 @@ class TypedClient:
         return self.client.run(endpoint, _plain(endpoint, input), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key)
 
     @overload
-    def submit_batch(self, endpoint: Literal['count'], inputs: Iterable[CountInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[CountValue]: ...
-
-    @overload
     def submit_batch(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[DoubleValue]: ...
 
     @overload
-    def submit_batch(self, endpoint: Literal['forever'], inputs: Iterable[ForeverInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[ForeverValue]: ...
-
-    @overload
-    def submit_batch(self, endpoint: Literal['grow'], inputs: Iterable[GrowInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[GrowValue]: ...
-
-    @overload
-    def submit_batch(self, endpoint: Literal['hesitate'], inputs: Iterable[HesitateInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[HesitateValue]: ...
-
-    @overload
-    def submit_batch(self, endpoint: Literal['most_runs_of_an_input'], inputs: Iterable[MostRunsOfAnInputInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[MostRunsOfAnInputValue]: ...
-
-    @overload
-    def submit_batch(self, endpoint: Literal['pause'], inputs: Iterable[PauseInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[PauseValue]: ...
-
-    @overload
     def submit_batch(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[PointValue]: ...
-
-    @overload
-    def submit_batch(self, endpoint: Literal['starts_so_far'], inputs: Iterable[StartsSoFarInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[StartsSoFarValue]: ...
 
     @overload
     def submit_batch(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> BatchJob[TalkValue]: ...
@@ -279,37 +125,16 @@ class TypedClient:
         return self.client.submit_batch(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared)
 
     @overload
-    def map(self, endpoint: Literal['count'], inputs: Iterable[CountInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[CountValue]: ...
+    def map(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Iterator[DoubleValue]: ...
 
     @overload
-    def map(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[DoubleValue]: ...
+    def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Iterator[PointValue]: ...
 
     @overload
-    def map(self, endpoint: Literal['forever'], inputs: Iterable[ForeverInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[ForeverValue]: ...
+    def map(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Iterator[TalkValue]: ...
 
-    @overload
-    def map(self, endpoint: Literal['grow'], inputs: Iterable[GrowInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[GrowValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['hesitate'], inputs: Iterable[HesitateInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[HesitateValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['most_runs_of_an_input'], inputs: Iterable[MostRunsOfAnInputInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[MostRunsOfAnInputValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['pause'], inputs: Iterable[PauseInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[PauseValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[PointValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['starts_so_far'], inputs: Iterable[StartsSoFarInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[StartsSoFarValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Iterator[TalkValue]: ...
-
-    def map(self, endpoint: str, inputs: Any, /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Any:
-        return self.client.map(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared)
+    def map(self, endpoint: str, inputs: Any, /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Any:
+        return self.client.map(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared, resume_file=resume_file)
 
 
 class TypedAsyncClient:
@@ -319,31 +144,10 @@ class TypedAsyncClient:
         self.client = client
 
     @overload
-    async def submit(self, endpoint: Literal['count'], input: CountInput, /, *, idempotency_key: str | None = None) -> AsyncJob[CountValue]: ...
-
-    @overload
     async def submit(self, endpoint: Literal['double'], input: DoubleInput, /, *, idempotency_key: str | None = None) -> AsyncJob[DoubleValue]: ...
 
     @overload
-    async def submit(self, endpoint: Literal['forever'], input: ForeverInput, /, *, idempotency_key: str | None = None) -> AsyncJob[ForeverValue]: ...
-
-    @overload
-    async def submit(self, endpoint: Literal['grow'], input: GrowInput, /, *, idempotency_key: str | None = None) -> AsyncJob[GrowValue]: ...
-
-    @overload
-    async def submit(self, endpoint: Literal['hesitate'], input: HesitateInput, /, *, idempotency_key: str | None = None) -> AsyncJob[HesitateValue]: ...
-
-    @overload
-    async def submit(self, endpoint: Literal['most_runs_of_an_input'], input: MostRunsOfAnInputInput, /, *, idempotency_key: str | None = None) -> AsyncJob[MostRunsOfAnInputValue]: ...
-
-    @overload
-    async def submit(self, endpoint: Literal['pause'], input: PauseInput, /, *, idempotency_key: str | None = None) -> AsyncJob[PauseValue]: ...
-
-    @overload
     async def submit(self, endpoint: Literal['point'], input: PointInput, /, *, idempotency_key: str | None = None) -> AsyncJob[PointValue]: ...
-
-    @overload
-    async def submit(self, endpoint: Literal['starts_so_far'], input: StartsSoFarInput, /, *, idempotency_key: str | None = None) -> AsyncJob[StartsSoFarValue]: ...
 
     @overload
     async def submit(self, endpoint: Literal['talk'], input: TalkInput, /, *, idempotency_key: str | None = None) -> AsyncJob[TalkValue]: ...
@@ -352,31 +156,10 @@ class TypedAsyncClient:
         return await self.client.submit(endpoint, _plain(endpoint, input), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key)
 
     @overload
-    async def run(self, endpoint: Literal['count'], input: CountInput, /, *, idempotency_key: str | None = None) -> CountValue: ...
-
-    @overload
     async def run(self, endpoint: Literal['double'], input: DoubleInput, /, *, idempotency_key: str | None = None) -> DoubleValue: ...
 
     @overload
-    async def run(self, endpoint: Literal['forever'], input: ForeverInput, /, *, idempotency_key: str | None = None) -> ForeverValue: ...
-
-    @overload
-    async def run(self, endpoint: Literal['grow'], input: GrowInput, /, *, idempotency_key: str | None = None) -> GrowValue: ...
-
-    @overload
-    async def run(self, endpoint: Literal['hesitate'], input: HesitateInput, /, *, idempotency_key: str | None = None) -> HesitateValue: ...
-
-    @overload
-    async def run(self, endpoint: Literal['most_runs_of_an_input'], input: MostRunsOfAnInputInput, /, *, idempotency_key: str | None = None) -> MostRunsOfAnInputValue: ...
-
-    @overload
-    async def run(self, endpoint: Literal['pause'], input: PauseInput, /, *, idempotency_key: str | None = None) -> PauseValue: ...
-
-    @overload
     async def run(self, endpoint: Literal['point'], input: PointInput, /, *, idempotency_key: str | None = None) -> PointValue: ...
-
-    @overload
-    async def run(self, endpoint: Literal['starts_so_far'], input: StartsSoFarInput, /, *, idempotency_key: str | None = None) -> StartsSoFarValue: ...
 
     @overload
     async def run(self, endpoint: Literal['talk'], input: TalkInput, /, *, idempotency_key: str | None = None) -> TalkValue: ...
@@ -385,31 +168,10 @@ class TypedAsyncClient:
         return await self.client.run(endpoint, _plain(endpoint, input), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key)
 
     @overload
-    async def submit_batch(self, endpoint: Literal['count'], inputs: Iterable[CountInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[CountValue]: ...
-
-    @overload
     async def submit_batch(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[DoubleValue]: ...
 
     @overload
-    async def submit_batch(self, endpoint: Literal['forever'], inputs: Iterable[ForeverInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[ForeverValue]: ...
-
-    @overload
-    async def submit_batch(self, endpoint: Literal['grow'], inputs: Iterable[GrowInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[GrowValue]: ...
-
-    @overload
-    async def submit_batch(self, endpoint: Literal['hesitate'], inputs: Iterable[HesitateInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[HesitateValue]: ...
-
-    @overload
-    async def submit_batch(self, endpoint: Literal['most_runs_of_an_input'], inputs: Iterable[MostRunsOfAnInputInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[MostRunsOfAnInputValue]: ...
-
-    @overload
-    async def submit_batch(self, endpoint: Literal['pause'], inputs: Iterable[PauseInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[PauseValue]: ...
-
-    @overload
     async def submit_batch(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[PointValue]: ...
-
-    @overload
-    async def submit_batch(self, endpoint: Literal['starts_so_far'], inputs: Iterable[StartsSoFarInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[StartsSoFarValue]: ...
 
     @overload
     async def submit_batch(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncBatchJob[TalkValue]: ...
@@ -418,34 +180,13 @@ class TypedAsyncClient:
         return await self.client.submit_batch(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared)
 
     @overload
-    def map(self, endpoint: Literal['count'], inputs: Iterable[CountInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[CountValue]: ...
+    def map(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> AsyncMap[DoubleValue]: ...
 
     @overload
-    def map(self, endpoint: Literal['double'], inputs: Iterable[DoubleInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[DoubleValue]: ...
+    def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> AsyncMap[PointValue]: ...
 
     @overload
-    def map(self, endpoint: Literal['forever'], inputs: Iterable[ForeverInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[ForeverValue]: ...
+    def map(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> AsyncMap[TalkValue]: ...
 
-    @overload
-    def map(self, endpoint: Literal['grow'], inputs: Iterable[GrowInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[GrowValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['hesitate'], inputs: Iterable[HesitateInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[HesitateValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['most_runs_of_an_input'], inputs: Iterable[MostRunsOfAnInputInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[MostRunsOfAnInputValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['pause'], inputs: Iterable[PauseInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[PauseValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['point'], inputs: Iterable[PointInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[PointValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['starts_so_far'], inputs: Iterable[StartsSoFarInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[StartsSoFarValue]: ...
-
-    @overload
-    def map(self, endpoint: Literal['talk'], inputs: Iterable[TalkInput], /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> AsyncMap[TalkValue]: ...
-
-    def map(self, endpoint: str, inputs: Any, /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None) -> Any:
-        return self.client.map(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared)
+    def map(self, endpoint: str, inputs: Any, /, *, idempotency_key: str | None = None, shared: Mapping[str, Any] | None = None, resume_file: str | PathLike[str] | None = None) -> Any:
+        return self.client.map(endpoint, (_plain(endpoint, each) for each in inputs), returns=_type(_VALUES, endpoint), idempotency_key=idempotency_key, shared=shared, resume_file=resume_file)

@@ -65,7 +65,6 @@ ORDER = {
             "errors",
             "metrics",
             "principals",
-            "store_urls",
             "user_paths",
             "version",
         },

@@ -1,6 +1,5 @@
 """The cost of operations on inputs of size n is at most proportional to n log n. It is counted, not timed."""
 
-import json
 import math
 import sys
 
@@ -9,7 +8,6 @@ import pytest
 from tidewire.jobs.batch_job_reader import _items_in_diff
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.protocol.document.digests import text_check
 from tidewire.types import Position
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.log_writer.text_check_schedule import note_change, nothing_unchecked, take_below
@@ -73,34 +71,20 @@ def test_a_diff_with_many_ops_copies_each_text_and_array_once(name):
     assert_at_most_n_log_n(run)
 
 
-def merging(contents):
-    frames = b"".join(
-        b"id:1-%d\ndata:%b\n\n" % (seq, json.dumps(content).encode())
-        for seq, content in enumerate(contents, 2)
-    )
-    merger = EventMerger(Cursor(1, 1), ["/v"], 2**40)
-    return lambda: (merger.add(frames), merger.frames(2**40))
-
-
-def test_merging_of_events_with_checks_of_many_texts():
+@pytest.mark.parametrize("data", ['"word "', '[["r","word ",[1]]]', '[["a","/t","a"],["a","/u",[1]]]'])
+def test_merging_of_appends_and_rows(data):
     def run(n):
-        return merging(
-            {
-                "ops": [["a", f"/v/{at}/t", "ab"], ["s", f"/v/{at}/status", "succeeded"]],
-                "check": [text_check(f"/v/{at}/t", "ab")],
-            }
-            for at in range(n)
-        )
+        merger = EventMerger(Cursor(1, 1), ["/v", "/w"], max_bytes=2**40, max_ops=2**40)
+        events = [b"id:1-%d\ndata:%b" % (seq, data.encode()) for seq in range(2, n)]
+
+        def merge():
+            for event in events:
+                merger.add(event)
+            merger.frames()
+
+        return merge
 
     assert_at_most_n_log_n(run)
-
-
-def test_merging_of_truncations_with_a_long_append():
-    # One piece of the text is copied at most, however long the text is.
-    length = 1_000_000
-    short, long = ([["a", "/v", "x" * (length // part)]] for part in (200, 1))
-    truncations = [[["t", "/v", 1]]] * 200
-    assert cost(merging([long, *truncations])) <= 2 * cost(merging([short, *truncations]))
 
 
 def test_schedule_of_the_checks_of_many_texts():

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tidewire import RetryPolicy
-from tidewire.protocol.backoff import FORMER_NAMES
 
 
 @pytest.mark.parametrize(
@@ -24,12 +23,6 @@ from tidewire.protocol.backoff import FORMER_NAMES
 def test_invalid_policy_is_refused(invalid):
     with pytest.raises(ValueError, match="must be"):
         RetryPolicy(**invalid)
-
-
-@pytest.mark.parametrize("name", FORMER_NAMES)
-def test_former_field_names_raise_and_name_the_new_one(name):
-    with pytest.raises(TypeError, match=f"no field {name}: use {FORMER_NAMES[name]}"):
-        RetryPolicy(**{name: 5})
 
 
 def test_unknown_field_names_raise():

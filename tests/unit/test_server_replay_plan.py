@@ -2,7 +2,7 @@ import pytest
 
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire_server.http.replay_plan import NOTHING, ReplayPlan, ReplayStart, plan_replay
-from tidewire_server.store.interfaces import Extent
+from tidewire_server.store.records import Extent
 
 COMPACTED = ReplayPlan(snapshot=(ReplayStart.HEAD, "compacted"))
 REWOUND = ReplayPlan(snapshot=(ReplayStart.HEAD, "rewound"))

@@ -75,6 +75,10 @@ JUDGED_BY_A_TEST = {
     "test_a_slow_reader_that_makes_progress_is_not_closed": ["TW-DIF-068"],
     "test_change_of_many_ops_is_split": ["TW-DSC-026", "TW-DIF-071"],
     "test_a_stream_whose_log_fails_sends_goaway_and_is_logged_once": ["TW-DEP-005"],
+    "test_split_characters_are_never_shown_as_replacement_characters": ["TW-GEN-014", "TW-GEN-015"],
+    "test_vocabulary_hash_depends_only_on_its_content": ["TW-GEN-038", "TW-GEN-039"],
+    "test_token_text_is_decoded_from_the_byte_level_alphabet": ["TW-GEN-042"],
+    "test_the_reference_server_passes_all_checks": ["TW-DIF-032", "TW-DSC-015"],
     "test_vocabulary_hash_changes_with_the_vocabulary": ["TW-GEN-040"],
     "test_page_closes_its_stream_at_done": ["TW-BRW-001", "TW-BRW-002", "TW-BRW-003", "TW-BRW-004"],
 }
@@ -531,3 +535,37 @@ def test_event_schemas_match_the_table_in_the_chapter():
     text = (SPEC / "03-framing.md").read_text(encoding="utf-8").partition("## 3.4")[2]
     rows = re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\|[^|]*\| `([\w-]+)\.schema\.json` \|$", text, re.MULTILINE)
     assert dict(rows) == SCHEMA_OF_EVENT
+
+
+# ---- fingerprints ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_error"),
+    [
+        ("- A server MUST do it. [TW-FRM-001]", REQUIREMENT, False),
+        ("- A server MUST do it at once. [TW-FRM-001]", REQUIREMENT, True),
+        ("- A server SHOULD do it. [TW-FRM-001]", REQUIREMENT, True),
+        ("- A server MUST do it. [TW-FRM-001 both]", REQUIREMENT, True),
+        ("- A server MUST do something else. [TW-FRM-002]", REQUIREMENT, False),
+    ],
+)
+def test_changed_text_of_a_requirement_is_an_error(before, after, is_error):
+    known = json.loads(extract.fingerprints_json(parse_chapter(before), {}))
+    changed = parse_chapter(after)
+    assert bool(extract.changed_texts(changed, known)) is is_error
+    # The fingerprint of a text never replaces an earlier one.
+    assert known.items() <= json.loads(extract.fingerprints_json(changed, known)).items()
+
+
+def test_clarified_requirement_is_listed_with_the_fingerprint_of_its_text():
+    known = json.loads(extract.fingerprints_json(parse_chapter(REQUIREMENT), {}))
+    changed = parse_chapter("- A server MUST do it at once. [TW-FRM-001]")
+    (error,) = extract.changed_texts(changed, known)
+    found = re.search(r"[0-9a-f]{12}$", error)[0]
+    row = f"## 14.3 {extract.CLARIFIED_HEADING}\n\n| TW-FRM-001 | `{found}` | it was not clear when |\n"
+    extract.read_chapter("14-changes", row, changed)
+    assert extract.changed_texts(changed, known) == []
+    (again,) = parse_chapter("- A server MUST do it soon. [TW-FRM-001]").requirements
+    changed.requirements[:] = [again]
+    assert len(extract.changed_texts(changed, known)) == 1

@@ -81,7 +81,7 @@ def vectors_with_log(over_http):
 def test_replay_plan_matches_the_vector(vector):
     pytest.importorskip("starlette", reason="the server is not installed")
     from tidewire_server.http.replay_plan import NOTHING, ReplayStart, plan_replay
-    from tidewire_server.store.interfaces import Extent
+    from tidewire_server.store.records import Extent
 
     first, head = Cursor.parse(vector["log"]["first"]), Cursor.parse(vector["log"]["head"])
     ended, expected = vector["log"]["ended"], vector["answer"]

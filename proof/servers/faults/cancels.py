@@ -1,62 +1,51 @@
 """Faulty servers with errors in the cancellation of jobs and items."""
 
-import json
-
+from proof.servers.expected_side_failures import READ_DIFFERS, SAME_CANCELS
 from proof.servers.fault_helpers import rewrite_body, rewrite_request_body
 from proof.servers.fault_proxy import problem
-from proof.servers.faults import faulty_server
+from proof.servers.faults import fault, faulty_server
 
 
-@faulty_server("TW-JOB-050", "cancels.cancel_ends_the_job")
-def cancelled_job_continues(hooks):
-    """A cancel request is answered with 202, but the job continues."""
-    body = json.dumps({"items": []}).encode()
-
-    def none(exchange):
-        if exchange.path.endswith("/cancel"):
-            exchange.body = body
-            exchange.set_header("content-type", "application/json")
-
-    hooks.requests.append(none)
+def empty_cancel(exchange):
+    """Replace the body of a cancel request by one that cancels no item."""
+    if exchange.path.endswith("/cancel"):
+        exchange.body = b'{"items":[]}'
+        exchange.set_header("content-type", "application/json")
 
 
-@faulty_server("TW-JOB-051", "cancels.cancel_ends_the_job")
-def cancel_is_not_idempotent(hooks):
+# fmt: off
+fault("cancel_with_unknown_index_accepted", "TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect",
+      "A cancel request that names an unknown item is accepted, and cancels the known items.",
+      requests=rewrite_request_body(rb'^\{"items": ?\[0, ?1\]\}$', b'{"items":[0]}'))
+fault("cancel_reads_false_as_item_0", "TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect",
+      "A cancel request with `items: [false]` cancels item 0, because `False` equals 0 in Python.",
+      requests=rewrite_request_body(rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}'))
+
+fault("cancelled_job_loses_its_value", "TW-JOB-057", "cancels.cancel_ends_the_job",
+      "A cancelled job loses its value.",
+      bodies=rewrite_body(rb'("status":"cancelled","value":)"[^"]*"', rb'\1""'),
+      also_fails=READ_DIFFERS)
+fault("cancelled_job_continues", "TW-JOB-050", "cancels.cancel_ends_the_job",
+      "A cancel request is answered with 202, but the job continues.",
+      requests=empty_cancel,
+      also_fails=SAME_CANCELS | {"cancelled jobs that continue still count towards the limit":
+          "limits_per_caller.job_above_the_limit_returns_429"})
+# fmt: on
+
+
+@faulty_server("TW-JOB-051", "cancels.cancel_ends_the_job", hook="instead", also_fails=SAME_CANCELS)
+def cancel_is_not_idempotent(exchange):
     """A second request to cancel a job is rejected."""
-
-    def refuse(exchange):
-        seen = hooks.shared.setdefault("cancelled", set())
-        again = exchange.path.endswith("/cancel") and exchange.path in seen
-        seen.add(exchange.path)
-        return problem(409, "jobs.cancelled", retry_after_ms=1) if again else None
-
-    hooks.instead.append(refuse)
+    seen = exchange.shared.setdefault("cancelled", set())
+    again = exchange.path.endswith("/cancel") and exchange.path in seen
+    seen.add(exchange.path)
+    return problem(409, "jobs.cancelled", retry_after_ms=1) if again else None
 
 
-@faulty_server("TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect")
-def cancel_with_unknown_index_accepted(hooks):
-    """A cancel request that names an unknown item is accepted, and cancels the known items."""
-    rewrite_request_body(hooks, rb'^\{"items": ?\[0, ?1\]\}$', b'{"items":[0]}')
-
-
-@faulty_server("TW-JOB-057", "cancels.cancel_ends_the_job")
-def cancelled_job_loses_its_value(hooks):
-    """A cancelled job loses its value."""
-    rewrite_body(hooks, rb'("status":"cancelled","value":)"[^"]*"', rb'\1""')
-
-
-@faulty_server("TW-JOB-055", "cancels.cancel_of_ended_job_has_no_effect")
-def late_cancel_changes_status(hooks):
+@faulty_server(
+    "TW-JOB-055", "cancels.cancel_of_ended_job_has_no_effect", hook="bodies", also_fails=READ_DIFFERS
+)
+def late_cancel_changes_status(exchange, status, body):
     """A cancel request for an ended job changes its status to `cancelled`."""
-
-    def cancelled(exchange, status, body):
-        late = exchange.path.endswith("/cancel") and status == 200
-        return (status, body.replace(b'"status":"succeeded"', b'"status":"cancelled"')) if late else None
-
-    hooks.bodies.append(cancelled)
-
-
-@faulty_server("TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect")
-def cancel_reads_false_as_item_0(hooks):
-    """A cancel request with `items: [false]` cancels item 0, because `False` equals 0 in Python."""
-    rewrite_request_body(hooks, rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}')
+    late = exchange.path.endswith("/cancel") and status == 200
+    return (status, body.replace(b'"status":"succeeded"', b'"status":"cancelled"')) if late else None

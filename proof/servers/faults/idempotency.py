@@ -3,26 +3,50 @@
 import asyncio
 import json
 
-from proof.servers.fault_helpers import drop_header, refuse, set_request_header
+from proof.servers.expected_side_failures import NEW_STREAM
+from proof.servers.fault_helpers import change_key, drop_events, drop_header, refuse, set_request_header
 from proof.servers.fault_proxy import problem
-from proof.servers.faults import faulty_server
+from proof.servers.faults import fault, faulty_server
+
+# fmt: off
+fault("idempotency_key_ignored", "TW-JOB-028", "idempotency.repeated_submit_returns_the_same_job",
+      "Idempotency keys are ignored, so that a repeated request starts another job.",
+      requests=set_request_header("idempotency-key", None),
+      also_fails={"the check repeats a submit with the same key after the job has expired":
+          "durable.expired_job_returns_410"})
+fault("replay_without_idempotency_replayed", "TW-JOB-029", "idempotency.repeated_submit_returns_the_same_job",
+      "The response to a repeated request lacks `Idempotency-Replayed`.",
+      heads=drop_header("idempotency-replayed"))
+
+fault("replayed_stream_has_only_done", "TW-JOB-030", "idempotency.repeated_submit_returns_the_ended_job",
+      "The stream in response to a repeated request contains only `done`.",
+      frames=drop_events(b'"reason":"compacted"', lambda exchange: exchange.key),
+      also_fails=NEW_STREAM)
 
 
-@faulty_server("TW-JOB-028", "idempotency.repeated_submit_returns_the_same_job")
-def idempotency_key_ignored(hooks):
-    """Idempotency keys are ignored, so that a repeated request starts another job."""
-    set_request_header(hooks, "idempotency-key", None)
+fault("key_with_spaces_accepted", "TW-JOB-025", "idempotency.invalid_key_returns_400",
+      "An idempotency key with spaces is accepted.",
+      requests=change_key(lambda exchange: exchange.key.replace(" ", "-")))
 
 
-@faulty_server("TW-JOB-031", "idempotency.key_reuse_with_another_body_returns_422")
-def reused_key_with_another_body_accepted(hooks):
+fault("keys_case_insensitive", "TW-JOB-026", "idempotency.keys_are_case_sensitive_and_scoped_to_the_endpoint",
+      "Idempotency keys are compared case-insensitively.",
+      requests=change_key(lambda exchange: exchange.key.lower()))
+# fmt: on
+
+
+@faulty_server("TW-JOB-019", "idempotency.repeated_submit_returns_the_ended_job", hook="heads")
+def replayed_stream_without_content_location(exchange, status, headers):
+    """The stream in response to a repeated request lacks `Content-Location`."""
+    if "idempotency-replayed" in headers:
+        headers.pop("content-location", None)
+
+
+@faulty_server("TW-JOB-031", "idempotency.key_reuse_with_another_body_returns_422", hook="requests")
+def reused_key_with_another_body_accepted(exchange):
     """If an idempotency key is reused with another body, the server returns the first job."""
-
-    def first_body(exchange):
-        if key := exchange.header("idempotency-key"):
-            exchange.body = hooks.shared.setdefault(key, exchange.body)
-
-    hooks.requests.append(first_body)
+    if key := exchange.header("idempotency-key"):
+        exchange.body = exchange.shared.setdefault(key, exchange.body)
 
 
 @faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
@@ -33,19 +57,9 @@ def refused_submit_uses_up_its_key(hooks):
         if status == 422 and exchange.header("idempotency-key"):
             hooks.shared[exchange.header("idempotency-key")] = True
 
+    is_burnt = lambda exchange: hooks.shared.get(exchange.header("idempotency-key"))  # noqa: E731
     hooks.bodies.append(burn)
-    refuse(
-        hooks,
-        lambda exchange: hooks.shared.get(exchange.header("idempotency-key")),
-        422,
-        "idempotency_key_reused",
-    )
-
-
-@faulty_server("TW-JOB-029", "idempotency.repeated_submit_returns_the_same_job")
-def replay_without_idempotency_replayed(hooks):
-    """The response to a repeated request lacks `Idempotency-Replayed`."""
-    drop_header(hooks, "idempotency-replayed")
+    hooks.instead.append(refuse(is_burnt, 422, "idempotency_key_reused"))
 
 
 @faulty_server("TW-JOB-033", "idempotency.key_of_purged_job_returns_410")
@@ -83,89 +97,37 @@ def key_forgotten_when_job_ends(hooks):
     hooks.frames.append(note)
 
 
-@faulty_server("TW-JOB-030", "idempotency.repeated_submit_returns_the_ended_job")
-def replayed_stream_has_only_done(hooks):
-    """The stream in response to a repeated request contains only `done`."""
-    hooks.frames.append(
-        lambda exchange, frame: (
-            b"" if exchange.key and b'"compacted"' in frame and b"event:snapshot" in frame else frame
-        )
-    )
-
-
-@faulty_server("TW-JOB-028", "idempotency.concurrent_submits_start_one_job")
-def concurrent_submits_start_several_jobs(hooks):
+@faulty_server("TW-JOB-028", "idempotency.concurrent_submits_start_one_job", hook="requests")
+async def concurrent_submits_start_several_jobs(exchange):
     """Concurrent requests with the same idempotency key start several jobs."""
-
-    async def race(exchange):
-        if key := exchange.key:
-            flying = hooks.shared.setdefault("flying", [])
-            flying.append(key)
-            await asyncio.sleep(0.05)
-            if flying.count(key) > 1:
-                exchange.set_header("idempotency-key", f"{key}-{flying.count(key)}")
-            flying.remove(key)
-
-    hooks.requests.append(race)
+    if key := exchange.key:
+        flying = exchange.shared.setdefault("flying", [])
+        flying.append(key)
+        await asyncio.sleep(0.05)
+        if flying.count(key) > 1:
+            exchange.set_header("idempotency-key", f"{key}-{flying.count(key)}")
+        flying.remove(key)
 
 
-@faulty_server("TW-JOB-025", "idempotency.invalid_key_returns_400")
-def key_with_spaces_accepted(hooks):
-    """An idempotency key with spaces is accepted."""
-    hooks.requests.append(
-        lambda exchange: (
-            " " in exchange.key and exchange.set_header("idempotency-key", exchange.key.replace(" ", "-"))
-        )
-    )
-
-
-@faulty_server("TW-JOB-026", "idempotency.keys_are_case_sensitive_and_scoped_to_the_endpoint")
-def keys_shared_by_all_endpoints(hooks):
+@faulty_server("TW-JOB-026", "idempotency.keys_are_case_sensitive_and_scoped_to_the_endpoint", hook="instead")
+def keys_shared_by_all_endpoints(exchange):
     """Idempotency keys are shared by all endpoints."""
-
-    def refuse(exchange):
-        first = (
-            hooks.shared.setdefault((exchange.header("authorization"), exchange.key), exchange.path)
-            if exchange.key
-            else ""
-        )
-        return problem(422, "idempotency_key_reused") if first not in {"", exchange.path} else None
-
-    hooks.instead.append(refuse)
-
-
-@faulty_server("TW-JOB-026", "idempotency.keys_are_case_sensitive_and_scoped_to_the_endpoint")
-def keys_case_insensitive(hooks):
-    """Idempotency keys are compared case-insensitively."""
-    hooks.requests.append(
-        lambda exchange: (
-            exchange.set_header("idempotency-key", exchange.key.lower()) if exchange.key else None
-        )
+    first = (
+        exchange.shared.setdefault((exchange.header("authorization"), exchange.key), exchange.path)
+        if exchange.key
+        else ""
     )
+    return problem(422, "idempotency_key_reused") if first not in {"", exchange.path} else None
 
 
-@faulty_server("TW-JOB-019", "idempotency.repeated_submit_returns_the_ended_job")
-def replayed_stream_without_content_location(hooks):
-    """The stream in response to a repeated request lacks `Content-Location`."""
-    hooks.heads.append(
-        lambda exchange, status, headers: (
-            headers.pop("content-location", None) and None if "idempotency-replayed" in headers else None
-        )
-    )
-
-
-@faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
-def wrong_media_type_uses_up_key(hooks):
+@faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key", hook="instead")
+def wrong_media_type_uses_up_key(exchange):
     """A request to submit a job with a wrong media type uses up its idempotency key."""
-
-    def refuse(exchange):
-        if exchange.key and "json" not in exchange.header("content-type"):
-            hooks.shared[exchange.key] = "kept"
-        elif exchange.key and hooks.shared.get(exchange.key) == "kept":
-            return problem(422, "idempotency_key_reused")
-        return None
-
-    hooks.instead.append(refuse)
+    if exchange.key and "json" not in exchange.header("content-type"):
+        exchange.shared[exchange.key] = "kept"
+    elif exchange.key and exchange.shared.get(exchange.key) == "kept":
+        return problem(422, "idempotency_key_reused")
+    return None
 
 
 @faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")

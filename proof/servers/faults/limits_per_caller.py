@@ -1,35 +1,62 @@
 """Faulty servers with errors in the limits per caller, or in the queue."""
 
-import re
-
-from proof.servers.fault_helpers import PING, drop_header, rewrite_events, serve_anonymous_callers
+from proof.servers.fault_helpers import (
+    PING,
+    drop_header,
+    rewrite_body,
+    rewrite_events,
+    serve_anonymous_callers,
+)
 from proof.servers.fault_proxy import CUT, problem
-from proof.servers.faults import faulty_server
+from proof.servers.faults import fault, faulty_server
 from proof.servers.server_process import BOB
 
 
-def declare_only(hooks, name):
-    """Declare a limit in discovery without enforcing it."""
-    hooks.settings[name] = 1000
-    declare = lambda body: re.sub(rb'("%b":)1000' % name.encode(), rb"\g<1>32", body)  # noqa: E731
-    hooks.bodies.append(
-        lambda exchange, status, body: (status, declare(body)) if exchange.path == "/v1" else None
-    )
+def declare_only(name):
+    """Return hooks and settings that declare a limit in discovery without enforcing it."""
+    declare = rewrite_body(rb'("%b":)1000' % name.encode(), rb"\g<1>32", at="/v1")
+    return {"settings": {name: 1000}, "bodies": declare}
 
 
-@faulty_server("TW-SEC-024", "limits_per_caller.stream_above_the_limit_returns_429")
-def streams_not_limited(hooks):
-    """The declared limit on the streams per caller is not enforced."""
-    declare_only(hooks, "max_streams_per_principal")
+# fmt: off
+fault("streams_not_limited", "TW-SEC-024", "limits_per_caller.stream_above_the_limit_returns_429",
+      "The declared limit on the streams per caller is not enforced.",
+      **declare_only("max_streams_per_principal"))
+fault("retryable_inband_problem_has_id", "TW-ERR-016", "limits_per_caller.stream_above_the_limit_returns_429",
+      "A retryable in-band problem has an id, so an EventSource does not reconnect.",
+      frames=rewrite_events(b"event:problem", b"id:0-1\nevent:problem"))
+fault("retryable_inband_problem_has_default_retry", "TW-ERR-016",
+      "limits_per_caller.stream_above_the_limit_returns_429",
+      "A retryable in-band problem has the same `retry` as an ordinary stream.",
+      frames=rewrite_events(rb"retry:\d+", b"retry:50", where=lambda exchange: b"inband" in exchange.query))
+
+fault("jobs_not_limited", "TW-DSC-012", "limits_per_caller.job_above_the_limit_returns_429",
+      "The declared limit on the jobs per caller is not enforced.",
+      **declare_only("max_jobs_per_principal"))
+fault("queue_position_not_repeated_on_resume", "TW-FRM-067", "limits_per_caller.job_above_the_limit_returns_429",
+      "The position in the queue is not sent on a resumed stream.",
+      frames=lambda exchange, frame: b"" if exchange.cursor and b"event:queue" in frame else frame)
+fault("no_cors_headers_on_429", "TW-BRW-005", "limits_per_caller.job_above_the_limit_returns_429",
+      "Responses with status 429 lack `Access-Control-Allow-Origin`.",
+      heads=drop_header("access-control-allow-origin", {429}))
+
+fault("stream_limit_shared_by_anonymous_callers", "TW-SEC-024", "limits_per_caller.anonymous_caller_at_the_stream_limit_does_not_lock_out_others",
+      "The limit on streams per caller counts the streams of all anonymous callers.",
+      **serve_anonymous_callers(lambda exchange: BOB))
+
+fault("job_limit_shared_by_anonymous_callers", "TW-SEC-024", "limits_per_caller.anonymous_caller_at_the_job_limit_does_not_lock_out_others",
+      "The limit on jobs per caller counts the jobs of all anonymous callers.",
+      **serve_anonymous_callers(lambda exchange: BOB))
+# fmt: on
 
 
-@faulty_server("TW-DSC-012", "limits_per_caller.job_above_the_limit_returns_429")
-def jobs_not_limited(hooks):
-    """The declared limit on the jobs per caller is not enforced."""
-    declare_only(hooks, "max_jobs_per_principal")
-
-
-@faulty_server("TW-DSC-013", "limits_per_caller.stream_above_the_limit_returns_429")
+@faulty_server(
+    "TW-DSC-013",
+    "limits_per_caller.stream_above_the_limit_returns_429",
+    also_fails={
+        "after a stream was refused, the server closes the first stream of each job": "slow_readers.slow_reader_does_not_delay_others resume.* durable.* framing.*"
+    },
+)
 def oldest_stream_closed_at_the_limit(hooks):
     """When a stream beyond the limit is refused, the oldest stream is closed."""
 
@@ -59,67 +86,17 @@ def job_limit_shared_by_all_callers(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server("TW-ERR-016", "limits_per_caller.stream_above_the_limit_returns_429")
-def retryable_inband_problem_has_id(hooks):
-    """A retryable in-band problem has an id, so an EventSource does not reconnect."""
-    rewrite_events(hooks, b"event:problem", b"id:0-1\nevent:problem")
-
-
-@faulty_server("TW-ERR-016", "limits_per_caller.stream_above_the_limit_returns_429")
-def retryable_inband_problem_has_default_retry(hooks):
-    """A retryable in-band problem has the same `retry` as an ordinary stream."""
-    hooks.frames.append(
-        lambda exchange, frame: (
-            re.sub(rb"retry:\d+", b"retry:50", frame) if b"inband" in exchange.query else frame
-        )
-    )
-
-
-@faulty_server("TW-FRM-068", "limits_per_caller.job_above_the_limit_returns_429")
-def queued_job_gets_no_pings(hooks):
+@faulty_server("TW-FRM-068", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")
+def queued_job_gets_no_pings(exchange, frame):
     """No pings are sent on a stream of a queued job."""
-
-    def silent(exchange, frame):
-        if b"event:queue" in frame:
-            exchange.own["waits"] = True
-        return b"" if PING in frame and exchange.own.get("waits") else frame
-
-    hooks.frames.append(silent)
+    if b"event:queue" in frame:
+        exchange.own["waits"] = True
+    return b"" if PING in frame and exchange.own.get("waits") else frame
 
 
-@faulty_server("TW-FRM-067", "limits_per_caller.job_above_the_limit_returns_429")
-def queue_position_not_repeated_on_resume(hooks):
-    """The position in the queue is not sent on a resumed stream."""
-    hooks.frames.append(lambda exchange, frame: b"" if exchange.cursor and b"event:queue" in frame else frame)
-
-
-@faulty_server("TW-BRW-005", "limits_per_caller.job_above_the_limit_returns_429")
-def no_cors_headers_on_429(hooks):
-    """Responses with status 429 lack `Access-Control-Allow-Origin`."""
-    drop_header(hooks, "access-control-allow-origin", {429})
-
-
-@faulty_server("TW-FRM-063", "limits_per_caller.job_above_the_limit_returns_429")
-def queue_position_sent_once(hooks):
+@faulty_server("TW-FRM-063", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")
+def queue_position_sent_once(exchange, frame):
     """The position in the queue is sent only once on each stream."""
-
-    def once(exchange, frame):
-        repeated = b"event:queue" in frame and exchange.own.get("sent")
-        exchange.own["sent"] = exchange.own.get("sent") or b"event:queue" in frame
-        return b"" if repeated else frame
-
-    hooks.frames.append(once)
-
-
-@faulty_server(
-    "TW-SEC-024", "limits_per_caller.anonymous_caller_at_the_stream_limit_does_not_lock_out_others"
-)
-def stream_limit_shared_by_anonymous_callers(hooks):
-    """The limit on streams per caller counts the streams of all anonymous callers."""
-    serve_anonymous_callers(hooks, BOB)
-
-
-@faulty_server("TW-SEC-024", "limits_per_caller.anonymous_caller_at_the_job_limit_does_not_lock_out_others")
-def job_limit_shared_by_anonymous_callers(hooks):
-    """The limit on jobs per caller counts the jobs of all anonymous callers."""
-    serve_anonymous_callers(hooks, BOB)
+    repeated = b"event:queue" in frame and exchange.own.get("sent")
+    exchange.own["sent"] = exchange.own.get("sent") or b"event:queue" in frame
+    return b"" if repeated else frame

@@ -4,13 +4,46 @@ import asyncio
 import json
 import re
 
+from proof.servers.expected_side_failures import SHARED_LIMITS
 from proof.servers.fault_helpers import drop_header, serve_anonymous_callers, set_request_header
-from proof.servers.faults import faulty_server
+from proof.servers.faults import fault, faulty_server
 from proof.servers.server_process import ALICE, BOB
 
 
 def is_known(exchange):
     return re.match("Bearer (alice|bob)-", exchange.header("authorization"))
+
+
+# fmt: off
+fault("status_401_without_www_authenticate", "TW-SEC-003", "ownership.invalid_credentials_return_401",
+      "A response with status 401 lacks `WWW-Authenticate`.",
+      heads=drop_header("www-authenticate"))
+fault("submit_without_credentials", "TW-SEC-003", "ownership.invalid_credentials_return_401",
+      "A request to submit a job needs no credentials.",
+      requests=set_request_header("authorization", f"Bearer {ALICE}",
+          lambda exchange: exchange.is_submit and not is_known(exchange)))
+fault("bearer_token_compared_by_prefix", "TW-SEC-003", "ownership.invalid_credentials_return_401",
+      "A bearer token is valid even if more characters follow it.",
+      requests=set_request_header("authorization", f"Bearer {ALICE}",
+          lambda exchange: exchange.header("authorization").startswith(f"Bearer {ALICE}")))
+fault("authentication_scheme_not_checked", "TW-SEC-003", "ownership.invalid_credentials_return_401",
+      "The authentication scheme is not checked.",
+      requests=set_request_header("authorization", f"Bearer {ALICE}",
+          lambda exchange: exchange.header("authorization").endswith(f" {ALICE}")))
+
+fault("anonymous_callers_list_each_others_jobs", "TW-JOB-076", "ownership.anonymous_callers_cannot_list_jobs",
+      "The job list of an anonymous caller contains the jobs of all anonymous callers.",
+      **serve_anonymous_callers(lambda exchange: BOB, lists_jobs=True))
+
+fault("anonymous_job_not_found_by_its_id", "TW-SEC-005", "ownership.an_anonymous_job_is_open_to_callers_with_its_id",
+      "An anonymous caller who knows the id of an anonymous job cannot use the job.",
+      **serve_anonymous_callers(lambda exchange: BOB if exchange.is_submit else ALICE),
+      also_fails=SHARED_LIMITS)
+fault("anonymous_job_cannot_be_purged", "TW-SEC-005", "ownership.an_anonymous_job_is_open_to_callers_with_its_id",
+      "An anonymous caller who knows the id of an anonymous job can read and cancel the job, but not purge it.",
+      **serve_anonymous_callers(lambda exchange: ALICE if exchange.method == "DELETE" else BOB),
+      also_fails=SHARED_LIMITS)
+# fmt: on
 
 
 @faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
@@ -30,7 +63,13 @@ def any_caller_can_read_any_job(hooks):
     hooks.bodies.append(note)
 
 
-@faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
+@faulty_server(
+    "TW-JOB-044",
+    "ownership.other_principals_jobs_look_unknown",
+    also_fails={
+        "unknown jobs and jobs of other callers must get the same response": "errors.unknown_resources_return_404 errors.errors_are_valid_problem_documents"
+    },
+)
 def other_principals_job_gets_403(hooks):
     """A request for another caller's job is answered with 403, which reveals that the job exists."""
     hooks.shared["jobs"] = set()
@@ -44,36 +83,20 @@ def other_principals_job_gets_403(hooks):
     hooks.bodies.append(note)
 
 
-@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
-def status_401_without_www_authenticate(hooks):
-    """A response with status 401 lacks `WWW-Authenticate`."""
-    drop_header(hooks, "www-authenticate")
-
-
-@faulty_server("TW-JOB-046", "ownership.list_contains_only_the_callers_jobs")
-def job_list_contains_other_callers_jobs(hooks):
+@faulty_server("TW-JOB-046", "ownership.list_contains_only_the_callers_jobs", hook="requests")
+def job_list_contains_other_callers_jobs(exchange):
     """The job list contains the jobs of other callers."""
-
-    def borrow(exchange):
-        if exchange.path == "/v1/jobs":
-            exchange.set_header(
-                "authorization", hooks.shared.get("first") or exchange.header("authorization")
-            )
-        hooks.shared.setdefault("first", exchange.header("authorization"))
-
-    hooks.requests.append(borrow)
+    if exchange.path == "/v1/jobs":
+        exchange.set_header("authorization", exchange.shared.get("first") or exchange.header("authorization"))
+    exchange.shared.setdefault("first", exchange.header("authorization"))
 
 
-@faulty_server("TW-SEC-011", "ownership.credentials_in_the_url_are_not_accepted")
-def credentials_accepted_in_url(hooks):
+@faulty_server("TW-SEC-011", "ownership.credentials_in_the_url_are_not_accepted", hook="requests")
+def credentials_accepted_in_url(exchange):
     """A caller's credentials are accepted in the URL."""
-
-    def take(exchange):
-        name, _, secret = exchange.query.partition(b"=")
-        if name == b"access_token" and not exchange.header("authorization"):
-            exchange.set_header("authorization", f"Bearer {secret.decode()}")
-
-    hooks.requests.append(take)
+    name, _, secret = exchange.query.partition(b"=")
+    if name == b"access_token" and not exchange.header("authorization"):
+        exchange.set_header("authorization", f"Bearer {secret.decode()}")
 
 
 @faulty_server("TW-SEC-001", "ownership.other_principals_jobs_look_unknown")
@@ -95,13 +118,6 @@ def any_caller_gets_a_stream_token(hooks):
 
 
 @faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
-def submit_without_credentials(hooks):
-    """A request to submit a job needs no credentials."""
-    unauthenticated = lambda exchange: exchange.is_submit and not is_known(exchange)  # noqa: E731
-    set_request_header(hooks, "authorization", f"Bearer {ALICE}", unauthenticated)
-
-
-@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
 def unauthorized_list_is_empty(hooks):
     """A caller without valid credentials gets an empty job list."""
     header = {"content-type": "application/json", "cache-control": "no-store"}
@@ -112,63 +128,17 @@ def unauthorized_list_is_empty(hooks):
     )
 
 
-@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
-def bearer_token_compared_by_prefix(hooks):
-    """A bearer token is valid even if more characters follow it."""
-    right = f"Bearer {ALICE}"
-    set_request_header(
-        hooks, "authorization", right, lambda exchange: exchange.header("authorization").startswith(right)
-    )
-
-
-@faulty_server("TW-SEC-003", "ownership.invalid_credentials_return_401")
-def authentication_scheme_not_checked(hooks):
-    """The authentication scheme is not checked."""
-    right = lambda exchange: exchange.header("authorization").endswith(f" {ALICE}")  # noqa: E731
-    set_request_header(hooks, "authorization", f"Bearer {ALICE}", right)
-
-
-@faulty_server("TW-SEC-008", "ownership.response_time_does_not_reveal_other_jobs")
-def slow_refusal_of_other_principals_job(hooks):
+@faulty_server("TW-SEC-008", "ownership.response_time_does_not_reveal_other_jobs", hook="requests")
+async def slow_refusal_of_other_principals_job(exchange):
     """A request for another caller's job is rejected measurably later than a request for an unknown job."""
-
-    async def read(exchange):
-        if exchange.header("authorization") == f"Bearer {BOB}" and not exchange.path.endswith("A" * 22):
-            await asyncio.sleep(0.3)
-
-    hooks.requests.append(read)
+    if exchange.header("authorization") == f"Bearer {BOB}" and not exchange.path.endswith("A" * 22):
+        await asyncio.sleep(0.3)
 
 
-@faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown")
-def problem_detail_reveals_job(hooks):
+@faulty_server("TW-JOB-044", "ownership.other_principals_jobs_look_unknown", hook="bodies")
+def problem_detail_reveals_job(exchange, status, body):
     """The problem's `detail` for another caller's job differs from that for an unknown job."""
-
-    def change_detail(exchange, status, body):
-        another = exchange.header("authorization") == f"Bearer {BOB}" and "A" * 22 not in exchange.path
-        if status != 404 or not another or not exchange.path.startswith("/v1/jobs/"):
-            return None
-        return status, json.dumps(json.loads(body) | {"detail": "it is not yours"}).encode()
-
-    hooks.bodies.append(change_detail)
-
-
-@faulty_server("TW-JOB-076", "ownership.anonymous_callers_cannot_list_jobs")
-def anonymous_callers_list_each_others_jobs(hooks):
-    """The job list of an anonymous caller contains the jobs of all anonymous callers."""
-    serve_anonymous_callers(hooks, BOB, lists_jobs=True)
-
-
-@faulty_server("TW-SEC-005", "ownership.an_anonymous_job_is_open_to_callers_with_its_id")
-def anonymous_job_not_found_by_its_id(hooks):
-    """An anonymous caller who knows the id of an anonymous job cannot use the job."""
-    serve_anonymous_callers(hooks, BOB)
-    bob_job = lambda exchange: exchange.own.get("anonymous") and not exchange.is_submit  # noqa: E731
-    set_request_header(hooks, "authorization", f"Bearer {ALICE}", bob_job)
-
-
-@faulty_server("TW-SEC-005", "ownership.an_anonymous_job_is_open_to_callers_with_its_id")
-def anonymous_job_cannot_be_purged(hooks):
-    """An anonymous caller who knows the id of an anonymous job can read and cancel the job, but not purge it."""
-    serve_anonymous_callers(hooks, BOB)
-    is_purge = lambda exchange: exchange.own.get("anonymous") and exchange.method == "DELETE"  # noqa: E731
-    set_request_header(hooks, "authorization", f"Bearer {ALICE}", is_purge)
+    another = exchange.header("authorization") == f"Bearer {BOB}" and "A" * 22 not in exchange.path
+    if status != 404 or not another or not exchange.path.startswith("/v1/jobs/"):
+        return None
+    return status, json.dumps(json.loads(body) | {"detail": "it is not yours"}).encode()

@@ -1,62 +1,43 @@
 """Faulty servers whose events or states exceed the declared limits."""
 
 from proof.servers.fault_helpers import rewrite_body
-from proof.servers.faults import faulty_server
+from proof.servers.faults import fault
+
+# fmt: off
+fault("oversized_event_sent", "TW-FRM-047", "sizes.long_text_is_split_over_several_events",
+      "A change longer than `max_event_bytes` is sent in one event.",
+      settings={"max_event_bytes": 256 * 1024}, bodies=rewrite_body(b":262144,", b":65536,"))
+
+fault("discovery_declares_smaller_event_limit", "TW-FRM-047", "sizes.events_stay_within_size_limits",
+      "Discovery declares a smaller `max_event_bytes` than the server enforces.",
+      settings={"max_event_bytes": 100 * 1024}, bodies=rewrite_body(b":102400,", b":65536,"),
+      also_run="sizes.long_text_is_split_over_several_events")
+
+fault("diff_with_too_many_ops", "TW-DIF-071", "sizes.change_of_many_ops_is_split_over_several_events",
+      "A change of more than `max_event_ops` ops is sent in one event.",
+      settings={"max_event_ops": 10_000}, bodies=rewrite_body(b'"max_event_ops":10000', b'"max_event_ops":100'))
+fault("too_many_ops_declared", "TW-DSC-026", "discovery.discovery_document_is_valid",
+      "Discovery declares that a diff may have 20,000 ops.",
+      bodies=rewrite_body(b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1"),
+      also_fails={"all bodies are compared with their schemas": "jobs.response_bodies_fit_their_schemas"})
+
+fault("oversized_state_accepted", "TW-FRM-050", "sizes.oversized_state_fails_the_job",
+      "A job succeeds although its state exceeds `max_state_bytes`.",
+      settings={"max_state_bytes": 8 * 1024 * 1024}, bodies=rewrite_body(b":8388608,", b":3145728,"))
+# fmt: on
 
 
-@faulty_server(
-    "TW-FRM-047",
-    "sizes.long_text_is_split_over_several_events",
-    "sizes.long_result_is_set_in_one_event",
-)
-def oversized_event_sent(hooks):
-    """A change longer than `max_event_bytes` is sent in one event."""
-    hooks.settings["max_event_bytes"] = 256 * 1024
-    rewrite_body(hooks, b":262144,", b":65536,")
-
-
-@faulty_server(
-    "TW-FRM-047",
-    "sizes.events_stay_within_size_limits",
-    "sizes.long_text_is_split_over_several_events",
-    "sizes.long_result_is_set_in_one_event",
-)
-def discovery_declares_smaller_event_limit(hooks):
-    """Discovery declares a smaller `max_event_bytes` than the server enforces."""
-    hooks.settings["max_event_bytes"] = 100 * 1024
-    rewrite_body(hooks, b":102400,", b":65536,")
-
-
-@faulty_server("TW-DIF-071", "sizes.change_of_many_ops_is_split_over_several_events")
-def diff_with_too_many_ops(hooks):
-    """A change of more than `max_event_ops` ops is sent in one event."""
-    hooks.settings["max_event_ops"] = 10_000
-    rewrite_body(hooks, b'"max_event_ops":10000', b'"max_event_ops":100')
-
-
-@faulty_server("TW-DSC-026", "discovery.discovery_document_is_valid")
-def too_many_ops_declared(hooks):
-    """Discovery declares that a diff may have 20,000 ops."""
-    rewrite_body(hooks, b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1")
-
-
-@faulty_server("TW-FRM-050", "sizes.oversized_state_fails_the_job")
-def oversized_state_accepted(hooks):
-    """A job succeeds although its state exceeds `max_state_bytes`."""
-    hooks.settings["max_state_bytes"] = 8 * 1024 * 1024
-    rewrite_body(hooks, b":8388608,", b":3145728,")
-
-
-@faulty_server(
-    "TW-FRM-082",
-    "sizes.long_result_is_set_in_one_event",
-    "discovery.value_is_set_once_without_streaming",
-    "text_checks_due.required_text_checks_are_sent",
-)
-def long_result_sent_in_parts(hooks):
-    """A result longer than `max_event_bytes` is set by several diffs."""
+def set_results_in_parts(hooks):
     from tidewire_server.log_writer.pending_events import PendingEvents
 
-    hooks.settings["max_event_bytes"] = 16 * 1024
     change = PendingEvents.change
     PendingEvents.change = lambda pending, ops, **options: change(pending, ops, **options | {"whole": False})
+
+
+# fmt: off
+fault("long_result_sent_in_parts", "TW-FRM-082", "sizes.long_result_is_set_in_one_event",
+      "A result longer than `max_event_bytes` is set by several diffs.",
+      settings={"max_event_bytes": 16 * 1024}, install=set_results_in_parts,
+      also_run="discovery.value_is_set_once_without_streaming",
+      also_fails={"the parts are appends without checks": "text_checks_due.required_text_checks_are_sent"})
+# fmt: on

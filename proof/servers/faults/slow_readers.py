@@ -3,11 +3,12 @@
 import json
 import re
 
+from proof.servers.expected_side_failures import BROKEN_STREAM
 from proof.servers.fault_proxy import CUT
-from proof.servers.faults import faulty_server
+from proof.servers.faults import fault, faulty_server
 
 
-def merge_text_and_check(hooks, change):
+def merge_text_and_check(change):
     """In resumed streams, merge an append and the next diff if that diff has a check, and call `change` with the result."""
 
     def join(exchange, frame):
@@ -24,27 +25,22 @@ def merge_text_and_check(hooks, change):
         change(data)
         return b"id:1-%b\ndata:%b\n\n" % (found[1], json.dumps(data).encode())
 
-    hooks.frames.append(join)
+    return join
+
+
+# fmt: off
+fault("merged_diff_without_checks", "TW-DIF-044", "slow_readers.merged_diffs_keep_text_checks",
+      "A merged diff lacks the checks of its parts.",
+      frames=merge_text_and_check(lambda data: data.pop("check")),
+      also_run="state.text_lengths_count_code_points resume.ended_job_resumes_from_every_id")
+# fmt: on
 
 
 @faulty_server(
-    "TW-DIF-044",
-    "slow_readers.merged_diffs_keep_text_checks",
-    "state.text_lengths_count_code_points",
-    "resume.ended_job_resumes_from_every_id",
+    "TW-DIF-067", "slow_readers.slow_reader_does_not_delay_others", hook="frames", also_fails=BROKEN_STREAM
 )
-def merged_diff_without_checks(hooks):
-    """A merged diff lacks the checks of its parts."""
-    merge_text_and_check(hooks, lambda data: data.pop("check"))
-
-
-@faulty_server("TW-DIF-067", "slow_readers.slow_reader_does_not_delay_others")
-def slow_reader_blocks_others(hooks):
+async def slow_reader_blocks_others(exchange, frame):
     """A slow reader delays all other readers."""
-
-    async def wait(exchange, frame):
-        first = hooks.shared.setdefault(exchange.path, id(exchange))
-        mine = first == id(exchange)
-        return frame if mine or b"event:hello" in frame or not exchange.path.endswith("/events") else CUT
-
-    hooks.frames.append(wait)
+    first = exchange.shared.setdefault(exchange.path, id(exchange))
+    mine = first == id(exchange)
+    return frame if mine or b"event:hello" in frame or not exchange.path.endswith("/events") else CUT

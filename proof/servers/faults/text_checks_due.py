@@ -7,23 +7,19 @@ from proof.servers.faults import faulty_server
 
 
 @faulty_server(
-    "TW-DIF-051", "text_checks_due.required_text_checks_are_sent", "framing.log_ends_with_exactly_one_done"
+    "TW-DIF-051",
+    "text_checks_due.required_text_checks_are_sent",
+    hook="frames",
+    also_run="framing.log_ends_with_exactly_one_done",
 )
-def diffs_without_checks(hooks):
+@change_data
+def diffs_without_checks(exchange, kind, data):
     """Diffs never have checks."""
-
-    def drop(exchange, kind, data):
-        return data | {"check": []} if isinstance(data, dict) and "check" in data else data
-
-    change_data(hooks, drop)
+    return data | {"check": []} if isinstance(data, dict) and "check" in data else data
 
 
-@faulty_server("TW-DIF-051", "text_checks_due.text_check_is_sent_by_the_64th_change")
-def checks_only_at_item_end(hooks):
+@faulty_server("TW-DIF-051", "text_checks_due.text_check_is_sent_by_the_64th_change", hook="frames")
+def checks_only_at_item_end(exchange, frame):
     """Checks of a growing text are sent only when its item ends."""
-
-    def prove(exchange, frame):
-        found = re.search(rb'data:\{"ops":(\[\["[ar]".*?\]\]),"check":', frame)
-        return frame[: found.start()] + b"data:" + found[1] + b"\n\n" if found else frame
-
-    hooks.frames.append(prove)
+    found = re.search(rb'data:\{"ops":(\[\["[ar]".*?\]\]),"check":', frame)
+    return frame[: found.start()] + b"data:" + found[1] + b"\n\n" if found else frame

@@ -6,14 +6,13 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, NoReturn, Self, TypeVar, overload
 
-import anyio
-
 from tidewire.checkpoint import Checkpoint
-from tidewire.errors import InvalidInputError, ItemFailedError, TotalTimeoutError, Where
+from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hooks
-from tidewire.http.api_session import ApiSession, Timing, may_run
+from tidewire.http.api_session import ApiSession, Timing
 from tidewire.http.auth_refresh import Auth
-from tidewire.http.proxy_and_tls_checks import check_proxy, check_uds, check_verify
+from tidewire.http.proxy_and_tls_checks import FAKE_SERVERS, check_proxy, check_uds, check_verify
+from tidewire.http.request_errors import Route
 from tidewire.http.transport import Transport
 from tidewire.http.url_and_token import read_url_and_token
 from tidewire.jobs.batch_job import AsyncBatchJob
@@ -24,8 +23,8 @@ from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, total_o
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, Options, check_key, without_key
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
-from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription, JobList, JobResource
-from tidewire.submit_members import jsonable, many_inputs, one_input, shared_members
+from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
+from tidewire.submit_members import many_inputs, many_members, one_input, shared_members
 from tidewire.types import UNSET, ResultType, Returns, Unset
 
 T = TypeVar("T")
@@ -122,13 +121,11 @@ class AsyncClient:
             retry=retry or RetryPolicy(),
             max_state_bytes=max_state_bytes,
         ).changed(headers={} if headers is None else headers)
-        transport = Transport(
-            verify=check_verify(verify), proxy=check_proxy(proxy), uds=check_uds(uds, proxy)
-        )
+        route = Route(check_proxy(proxy), check_uds(uds, proxy))
+        transport = Transport(route, verify=check_verify(verify), fakes=FAKE_SERVERS)
         server = read_url_and_token(url, token, auth=auth, headers=headers)
-        self._starter = JobStarter(
-            ApiSession(server, transport, auth=auth, timing=Timing(), hooks=hooks), options
-        )
+        session = ApiSession(server, transport, auth=auth, timing=Timing(), hooks=hooks)
+        self._starter = JobStarter(session, options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -357,26 +354,9 @@ class AsyncClient:
         Example:
             text = await client.run("generate", prompt="def fib(", max_tokens=64)
         """
-        job: AsyncJob[Any] | None = None
-        timeout = self._starter.options.timeout
-        if timeout is None:  # a cancel scope takes 38 function calls, 1 % of all calls of a short job
-            job = await self.submit(
-                endpoint, input, returns=returns, idempotency_key=idempotency_key, **members
-            )
-            return await job.result()
-        with anyio.move_on_after(timeout):
-            job = await self.submit(
-                endpoint, input, returns=returns, idempotency_key=idempotency_key, **members
-            )
-            return await job.result()
-        passed = f"the timeout of {timeout:g} s"
-        if job is not None:
-            raise job._reader.timed_out(passed)
-        raise TotalTimeoutError(
-            f"{passed} passed before the server accepted the job",
-            where=Where("POST", self.url),
-            advice=may_run(idempotency_key),
-        )
+        check_key(idempotency_key)
+        content = {"input": one_input(input, members)}
+        return await self._starter.run(endpoint, content, idempotency_key, ResultType(returns))
 
     @overload
     async def submit_batch(
@@ -441,13 +421,7 @@ class AsyncClient:
             texts = await job.results()
         """
         check_key(idempotency_key)
-        content: dict[str, Any] = {
-            "inputs": [jsonable(one, f"/inputs/{at}") for at, one in enumerate(many_inputs(inputs))]
-        }
-        if not content["inputs"]:
-            raise InvalidInputError("the batch has no inputs", advice="Pass at least one input.")
-        if common := shared_members(shared, members):
-            content["shared"] = jsonable(common, "/shared")
+        content = many_members(inputs, shared_members(shared, members))
         return await self._starter.submit_batch(endpoint, content, idempotency_key, ResultType(returns))
 
     @overload
@@ -668,19 +642,7 @@ class AsyncClient:
         Raises:
             TidewireError: The server refused the request, for example because the server cannot list jobs.
         """
-        found: list[JobResource] = []
-        session, options = self._starter.session, self._starter.options
-        url = f"{self.url}{API_ROOT}/jobs"
-        with anyio.move_on_after(options.timeout):
-            while url and len(found) < limit:
-                response = await session.request("GET", url, options)
-                page = session.read(JobList, response, what="jobs")
-                found += page.jobs
-                # Stop at a page without jobs even if the page links to a next page, because a faulty server could send
-                # such pages forever.
-                url = session.same_origin_link(response.url, page.next, "") if page.next and page.jobs else ""
-            return found[:limit]
-        raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))
+        return await self._starter.list_jobs(limit)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

@@ -24,6 +24,18 @@ def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
     return jsonable(whole, "/input")
 
 
+def many_members(inputs: Iterable[Any], shared: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """Return the members of a submit with many inputs as JSON.
+
+    Raises:
+        InvalidInputError: There are no inputs, or one of the values is not valid JSON.
+    """
+    found: list[JsonValue] = [jsonable(one, f"/inputs/{at}") for at, one in enumerate(many_inputs(inputs))]
+    if not found:
+        raise InvalidInputError("the batch has no inputs", advice="Pass at least one input.")
+    return {"inputs": found} | ({"shared": jsonable(shared, "/shared")} if shared else {})
+
+
 def shared_members(shared: Mapping[str, Any] | None, members: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the members that all inputs share. The caller may pass them in the argument `shared` and as keyword
     arguments.

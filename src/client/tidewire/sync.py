@@ -11,14 +11,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeVar, overload
 
-from tidewire.blocking.blocking_jobs import BatchJob, Job
+from tidewire.blocking.blocking_jobs import BatchJob, Job, map_values
 from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
 from tidewire.client import NO_COPY, AsyncClient
 from tidewire.errors import ItemFailedError
-from tidewire.hooks import Hooks, call_hook, finish_hook
+from tidewire.hooks import Hooks
 from tidewire.http.auth_refresh import Auth
-from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, MapWork, total_of
+from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, total_of
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, without_key
 from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
@@ -111,22 +111,8 @@ class Client:
             TypeError: An argument has the wrong type.
             ValueError: An argument is not valid, there is no URL, or two arguments are mutually exclusive.
         """
-        client = AsyncClient(
-            url,
-            token=token,
-            headers=headers,
-            auth=auth,
-            timeout=timeout,
-            connect_timeout=connect_timeout,
-            answer_timeout=answer_timeout,
-            queue_timeout=queue_timeout,
-            retry=retry,
-            max_state_bytes=max_state_bytes,
-            verify=verify,
-            proxy=proxy,
-            uds=uds,
-            hooks=hooks,
-        )
+        arguments = {name: value for name, value in locals().items() if name != "self"}
+        client = AsyncClient(**arguments)
         # The thread runs until this client is closed or garbage-collected. A reference from the thread to the client
         # would prevent the garbage collection.
         self._inner = (LoopThread(client._starter.closing()), client)
@@ -404,15 +390,8 @@ class Client:
             texts = job.results()
         """
         thread, client = self._inner
-        work = partial(
-            client.submit_batch,
-            endpoint,
-            inputs,
-            returns=returns,
-            idempotency_key=idempotency_key,
-            shared=shared,
-            **members,
-        )
+        options = {"returns": returns, "idempotency_key": idempotency_key, "shared": shared}
+        work = partial(client.submit_batch, endpoint, inputs, **options, **members)
         return BatchJob(thread, thread.call(work))
 
     @overload
@@ -563,7 +542,7 @@ class Client:
             retry_failed=retry_failed,
             total=total_of(inputs),
         )
-        return _values(thread, work, iter(many_inputs(inputs)))
+        return map_values(thread, work, iter(many_inputs(inputs)))
 
     @overload
     def job(
@@ -663,32 +642,3 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
-
-
-def _values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) -> Iterator[Any]:
-    """Iterate over the values of a map. Inputs are consumed on the caller's thread, requests run on the client's thread."""
-
-    def report_progress() -> None:
-        if work.listener is not None and (progress := work.new_progress()) is not None:
-            waiting = call_hook(work.listener, progress)
-            if waiting is not None:
-                thread.call(finish_hook, waiting, progress)
-
-    try:
-        while not work.finished or work.ready():
-            if work.ready():
-                report_progress()
-                yield work.take()
-            elif work.accepts_input:
-                try:
-                    value = next(inputs)
-                except StopIteration:
-                    work.end()
-                else:
-                    work.feed(value)
-            else:
-                thread.call(work.fill)
-                report_progress()
-    finally:
-        if work.needs_closing:
-            thread.finish(work.aclose)

@@ -4,6 +4,7 @@
 
 import json
 import reprlib
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, Union
 
@@ -133,6 +134,7 @@ UNKNOWN: Final = ""
 """Reason of the snapshot where it is not known whether a change comes from a snapshot or from a diff."""
 
 
+@dataclass(slots=True, eq=False)
 class ItemChange(Generic[T]):
     """The value of an item after an event, with the change since the previous `ItemChange`.
 
@@ -151,42 +153,16 @@ class ItemChange(Generic[T]):
         deleted_was_read: Whether the caller has read `Update.deleted`.
     """
 
-    __slots__ = (
-        "deleted",
-        "deleted_was_read",
-        "first_seq",
-        "index",
-        "position",
-        "settles",
-        "shape",
-        "snapshot",
-        "text",
-        "visible",
-    )
-
-    def __init__(
-        self,
-        position: Position,
-        shape: ResultType[T],
-        first_seq: int,
-        *,
-        deleted: int = 0,
-        text: str = "",
-        index: int = 0,
-        visible: bool = True,
-        settles: bool = True,
-        snapshot: str | None = None,
-    ) -> None:
-        self.position: Position = position
-        self.shape: ResultType[T] = shape
-        self.first_seq: int = first_seq
-        self.deleted: int = deleted
-        self.text: str = text
-        self.index: int = index
-        self.visible: bool = visible
-        self.settles: bool = settles
-        self.snapshot: str | None = snapshot
-        self.deleted_was_read: bool = False
+    position: Position
+    shape: ResultType[T]
+    first_seq: int
+    deleted: int = 0
+    text: str = ""
+    index: int = 0
+    visible: bool = True
+    settles: bool = True
+    snapshot: str | None = None
+    deleted_was_read: bool = False
 
     @property
     def cursor(self) -> Cursor:
@@ -224,13 +200,11 @@ class ItemChange(Generic[T]):
         return ItemChange(self.position, self.shape, self.first_seq, text=text, index=self.index)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Update(Generic[T]):
     """The value of a job after an event, with the change of its text since the previous update."""
 
-    __slots__ = ("_change",)
-
-    def __init__(self, change: ItemChange[T]) -> None:
-        self._change = change
+    _change: ItemChange[T]
 
     @property
     def text(self) -> str:

@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Unpack
 
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
 from tidewire_conformance.judging.state_history import Histories, log_fault
@@ -17,7 +17,7 @@ from tidewire_conformance.judging.verdict import Assertion, SkipReason
 from tidewire_conformance.schema_violations import MAX_LISTED, schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
-from tidewire_conformance.wire.recording_client import Header, Stream, Wire
+from tidewire_conformance.wire.recording_client import RESPONSE_SECONDS, Header, RequestOptions, Stream, Wire
 
 JOB_SECONDS: Final = 30.0
 """Timeout, in seconds, for a job to end. The duration that was observed for the job's example is added to it, and the
@@ -83,6 +83,92 @@ class Job:
         return f"{self.path}/events"
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """Assertions that are proved by the same exchange, or by one event in it.
+
+    The check continues even if an assertion fails. Each method returns whether the requirement holds.
+    """
+
+    assertions: list[Assertion]
+    """List to which the methods add assertions."""
+    exchange: RecordedExchange | None = None
+    block: Block | None = None
+
+    def expect(
+        self, requirement: str, holds: object, expected: str | tuple[object, ...], got: object = ""
+    ) -> bool:
+        """Record an assertion about a requirement.
+
+        Args:
+            requirement: Id of the requirement.
+            holds: Whether the requirement holds here.
+            expected: Description of the expected result. The parts of a tuple are joined only if the assertion fails.
+            got: Actual result.
+        """
+        if holds:
+            self.assertions.append(Assertion(requirement, holds=True))
+            return True
+        wanted = expected if isinstance(expected, str) else " ".join(map(_shown, expected))
+        hide = self.exchange.without_secrets if self.exchange is not None else str
+        wanted, came = (_short(hide(each)) for each in (wanted, _shown(got)))
+        self.assertions.append(Assertion(requirement, False, wanted, came, self.exchange, self.block))
+        return False
+
+    def equal(
+        self, requirement: str, got: object, wanted: object, expected: str | tuple[object, ...] = ""
+    ) -> bool:
+        """Assert that a result equals the wanted one, which describes the expectation if there is no other text."""
+        return self.expect(requirement, got == wanted, expected or (wanted,), got)
+
+    def empty(self, requirement: str, found: object, expected: str) -> bool:
+        """Assert that no violation was found: `found` is empty, None or false."""
+        return self.expect(requirement, not found, expected, found)
+
+    def response(self, requirement: str, holds: object, expected: str | tuple[object, ...]) -> bool:
+        """Record an assertion about a response, whose status and problem code are the actual result."""
+        return self.expect(requirement, holds, expected, self._outcome)
+
+    def status(self, requirement: str, status: int, why: str = "") -> bool:
+        """Assert that the response has a status."""
+        return self.response(requirement, self._answer.status == status, f"{status} {why}".rstrip())
+
+    def body(self, requirement: str, status: int, schema: str) -> bool:
+        """Assert that the response has a status and a body that fits a schema."""
+        violation = schema_violation(schema, self._answer.json)
+        return self.expect(
+            requirement,
+            self._answer.status == status and not violation,
+            f"{status} and a body that fits {schema}.schema.json",
+            f"{self._answer.status} {violation}",
+        )
+
+    def media_type(self, requirement: str, wanted: str) -> bool:
+        """Assert that the response has a media type."""
+        return self.expect(
+            requirement,
+            self._answer.media_type == wanted,
+            wanted,
+            self._answer.response_header("content-type"),
+        )
+
+    def refused(self, requirement: str, status: int, code: str, why: str = "") -> bool:
+        """Assert that the request was refused with the expected status and problem code."""
+        wanted = f"{status} {code}"
+        return self.response(requirement, self._outcome == wanted, f"{wanted} for {why}" if why else wanted)
+
+    @property
+    def _answer(self) -> RecordedExchange:
+        if self.exchange is None:
+            raise ValueError("an assertion about a response needs its exchange")
+        return self.exchange
+
+    @property
+    def _outcome(self) -> str:
+        """Status of the response, and the code of its problem."""
+        return f"{self._answer.status} {self._answer.code}".rstrip()
+
+
 @dataclass
 class Session:
     """Access to the server for one check, and the assertions of that check."""
@@ -97,36 +183,15 @@ class Session:
 
     # ---- assertions --------------------------------------------------------------------------------------------
 
+    def at(self, exchange: RecordedExchange | None, block: Block | None = None) -> "Evidence":
+        """Return assertions whose evidence is an exchange, or one event in it."""
+        return Evidence(self.assertions, exchange, block)
+
     def expect(
-        self,
-        requirement: str,
-        holds: object,
-        expected: str | tuple[object, ...],
-        got: object = "",
-        *,
-        at: RecordedExchange | None = None,
-        block: Block | None = None,
+        self, requirement: str, holds: object, expected: str | tuple[object, ...], got: object = ""
     ) -> bool:
-        """Record an assertion about a requirement. The check continues even if the assertion fails.
-
-        Args:
-            requirement: Id of the requirement.
-            holds: Whether the requirement holds here.
-            expected: Description of the expected result. The parts of a tuple are joined only if the assertion fails.
-            got: Actual result.
-            at: Recorded exchange that proves the result.
-            block: Event that proves the result.
-
-        Returns:
-            Whether the requirement holds.
-        """
-        if holds:
-            self.assertions.append(Assertion(requirement, holds=True))
-            return True
-        wanted = expected if isinstance(expected, str) else " ".join(map(_shown, expected))
-        wanted, came = (each if at is None else at.without_secrets(each) for each in (wanted, _shown(got)))
-        self.assertions.append(Assertion(requirement, False, _short(wanted), _short(came), at, block))
-        return False
+        """Record an assertion that no single exchange proves, as `Evidence.expect` does."""
+        return Evidence(self.assertions).expect(requirement, holds, expected, got)
 
     def skip_unless(self, holds: object, what: str) -> None:
         """If a precondition does not hold, skip the rest of the check as blocked. Other checks judge the precondition."""
@@ -160,13 +225,6 @@ class Session:
     def streams(self) -> list[RecordedExchange]:
         """Return the recorded event streams that are not empty."""
         return [each for each in self.wire.record if each.is_stream and each.chunks]
-
-    def expect_refused(
-        self, requirement: str, answer: RecordedExchange, status: int, code: str, why: str = ""
-    ) -> None:
-        """Assert that a request was refused with the expected status and problem code."""
-        self.expect(requirement, (answer.status, answer.code) == (status, code), f"{status} {code}{why and f' for {why}'}",
-                    f"{answer.status} {answer.code}", at=answer)  # fmt: skip
 
     # ---- sample requests; if no sample is suitable, the check is skipped as untested ---------------------------------
 
@@ -226,6 +284,22 @@ class Session:
         )
         return Job(body["id"], sample, answer)
 
+    async def get(self, place: str, **sent: Unpack[RequestOptions]) -> RecordedExchange:
+        """Send a GET request."""
+        return await self.wire.request("GET", place, **sent)
+
+    async def post(
+        self, sample: SampleRequest, *, seconds: float = RESPONSE_SECONDS, **sent: Unpack[RequestOptions]
+    ) -> RecordedExchange:
+        """Send a request to submit a job, by default that of the sample. The response may be an error."""
+        if "json" not in sent and "body" not in sent:
+            sent["json"] = sample.body
+        return await self.wire.request("POST", sample.submit_to, seconds=seconds, **sent)
+
+    async def cancel(self, job: Job, **sent: Unpack[RequestOptions]) -> RecordedExchange:
+        """Send a request to cancel a job."""
+        return await self.wire.request("POST", f"{job.path}/cancel", **sent)
+
     async def read(self, job: Job, wire: Wire | None = None) -> RecordedExchange:
         """Read the job resource with a GET request."""
         return await (wire or self.wire).request("GET", job.path)
@@ -259,9 +333,7 @@ class Session:
         A check of invalid requests also sends a valid one, to show that the server does not reject all requests.
         """
         answer = await self.wire.request("POST", sample.submit_to, json=sample.body)
-        self.expect(
-            requirement, answer.status == 201, f"201 for {why}", f"{answer.status} {answer.code}", at=answer
-        )
+        self.at(answer).status(requirement, 201, f"for {why}")
 
     @asynccontextmanager
     async def follow(

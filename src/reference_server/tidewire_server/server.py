@@ -28,7 +28,7 @@ from tidewire_server.jobs.job_service import JobService
 from tidewire_server.log_writer.user_values import plain
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
-from tidewire_server.serving.exposure_check import ExposedServerError
+from tidewire_server.serving.listener import ExposedServerError
 from tidewire_server.serving.log_format import set_up_logging
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
@@ -389,7 +389,7 @@ class _Serving:
 
     @property
     def started(self) -> bool:
-        return self.app is not None and self.app.started
+        return self.app is not None and self.app.lifespan.started
 
     def check_not_running(self) -> None:
         if self.started:

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from tidewire.protocol.resources import Limits
 from tidewire_server.principals import TokenPrincipals
 from tidewire_server.setting_errors import settings_error
-from tidewire_server.store_urls import file_of
-from tidewire_server.user_paths import user_path
+from tidewire_server.user_paths import file_of, user_path
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]

@@ -1,18 +1,17 @@
-"""Plays transcripts of the specification against a server over raw sockets and reports differences.
+"""Plays transcripts of the specification against a server through the suite's HTTP client, and reports differences.
 
 The player shares no code with client or server, so their bugs cannot hide in it.
 """
 
 import contextlib
 import json
-import socket
 import time
 from collections.abc import Callable, Mapping
-from http.client import HTTPException, HTTPResponse
 from types import TracebackType
 from typing import Any, Self
 
-from scenarios.transcripts.invariants import Exchange, Run
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
 from scenarios.transcripts.notation import (
     Block,
     Body,
@@ -27,6 +26,9 @@ from scenarios.transcripts.notation import (
     read,
     read_json,
 )
+from tidewire_conformance.wire.event_stream_decoder import Block as ReceivedBlock
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recording_client import IncompleteResponseError, Stream, Wire
 
 SCRIPTS = "/v1/endpoints/tidewire.script/jobs"
 PATIENCE = 10.0
@@ -47,113 +49,78 @@ class DifferenceError(AssertionError):
 class Answer:
     """One request on its own connection, and the response."""
 
-    def __init__(self, address: tuple[str, int], target: str, fields: list[str], body: bytes) -> None:
-        """Send the request.
-
-        The head of the response is read on first access.
+    def __init__(
+        self, portal: BlockingPortal, wire: Wire, target: str, fields: list[str], body: bytes
+    ) -> None:
+        """Start to send the request.
 
         Args:
-            address: Address of the server.
+            portal: Portal to the event loop of the HTTP client.
+            wire: The HTTP client.
             target: Method and path, optionally followed by ` HTTP/1.0`.
             fields: Header lines. `Transfer-Encoding: chunked` sends the body in chunks of seven bytes. A
                 `Content-Length` is sent unchanged.
             body: The request body.
         """
         self.target = target
-        self.fields = fields
-        self.body = body
-        self.received = b""
-        """The response body received so far."""
-        self.ended = False
-        """Whether the server has ended the response."""
-        self.at = 0.0
-        """Seconds since 1970 at which the head of the response arrived."""
         self.retry = False
         """Whether a `retry` field has arrived."""
-        self._buffer = b""
-        self._socket = socket.create_connection(address, PATIENCE)
-        self._response = HTTPResponse(self._socket, method=target.partition(" ")[0])
-        line = target if target.endswith("HTTP/1.0") else f"{target} HTTP/1.1"
-        head = [line, f"Host: {address[0]}:{address[1]}", "Connection: close", *fields]
-        if "Transfer-Encoding: chunked" in fields:
-            pieces = [body[at : at + 7] for at in range(0, len(body), 7)]
-            body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-        elif not any(field.startswith("Content-Length:") for field in fields):
-            head.append(f"Content-Length: {len(body)}")
-        # A server that refuses a body may respond before the whole body has arrived.
-        with contextlib.suppress(OSError):
-            self._socket.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        self._portal = portal
+        self._blocks_read = 0
+        method, path, *version = target.split(" ")
+        header = dict(field.split(": ", 1) for field in fields)
+        chunks = [body[at : at + 7] for at in range(0, len(body), 7)]
+        sent = chunks if header.pop("Transfer-Encoding", "") == "chunked" else body or None
+        self._context = wire.open(method, path, header=header, body=sent, once=True, old=bool(version))
+        self._opening = portal.start_task_soon(self._context.__aenter__)
 
     @property
-    def response(self) -> HTTPResponse:
+    def stream(self) -> Stream:
         """The response, after reading its head."""
-        if not self.at:
-            try:
-                self._response.begin()
-            except (OSError, HTTPException) as error:
-                self.close()
-                raise DifferenceError(f"{self.target}: no answer: {error!r}") from error
-            self.at = time.time()
-        return self._response
+        try:
+            return self._opening.result(PATIENCE)
+        except IncompleteResponseError as error:
+            raise DifferenceError(f"{self.target}: no answer: {error}") from None
 
-    def exchange(self) -> Exchange:
-        """The exchange, for the invariants."""
-        method, url, *_ = self.target.split(" ")
-        request_headers = dict(field.split(": ", 1) for field in self.fields)
-        headers = {name.lower(): value for name, value in self._response.getheaders()}
-        return Exchange(
-            method,
-            url,
-            {name.lower(): value for name, value in request_headers.items()},
-            self.body,
-            self._response.status,
-            headers,
-            self.received,
-            self.ended,
-            self.at,
-        )
+    @property
+    def exchange(self) -> RecordedExchange:
+        """The recorded request and response, after reading the head of the response."""
+        return self.stream.exchange
 
     def close(self) -> None:
         """Close the connection."""
-        self._response.close()
-        self._socket.close()
+        if self._context is None or self._opening.cancel() or self._opening.exception() is not None:
+            return
+        context, self._context = self._context, None
+        self._portal.call(context.__aexit__, None, None, None)
 
-    def block(self) -> dict[str, str] | None:
-        """The fields of the next event, or a single `retry` field; None at the end of the response.
+    def block(self) -> ReceivedBlock | None:
+        """The next event; None at the end of the response.
 
         Raises:
-            DifferenceError: The stream breaks off, or its framing violates the specification.
+            DifferenceError: The stream breaks off.
         """
-        while b"\n\n" not in self._buffer:
-            chunk = self._read()
-            if not chunk:
-                if self._buffer.strip(b"\n"):
-                    raise DifferenceError("the stream ends within an event")
+        blocks = self.exchange.blocks
+        while True:
+            while self._blocks_read < len(blocks):
+                block = blocks[self._blocks_read]
+                self._blocks_read += 1
+                self.retry = self.retry or block.retry is not None
+                if block.is_event:
+                    return block
+            if not self._portal.call(self.stream.next, PATIENCE):
+                self._require_complete()
                 return None
-            self._buffer += chunk
-        raw, _, self._buffer = self._buffer.partition(b"\n\n")
-        fields: dict[str, str] = {}
-        for line in raw.decode().split("\n"):
-            name, _, value = line.partition(":")
-            if name and (name not in {"id", "event", "data", "retry"} or name in fields or "\r" in line):
-                raise DifferenceError(f"a line that has no place in an event: {line!r}")
-            fields[name] = value.removeprefix(" ")
-        fields.pop("", None)
-        self.retry = self.retry or fields.get("retry", "").isdigit()
-        return fields if "data" in fields else self.block()
 
     def whole(self) -> bytes:
-        """The remaining body."""
-        return b"".join(iter(self._read, b""))
+        """The complete body."""
+        self._portal.call(self.stream.to_end, PATIENCE)
+        self._require_complete()
+        return self.exchange.body
 
-    def _read(self) -> bytes:
-        try:
-            chunk = self.response.read1(65536)
-        except (OSError, HTTPException) as error:
-            raise DifferenceError(f"the answer breaks off: {error!r}") from error
-        self.received += chunk
-        self.ended = self.ended or not chunk
-        return chunk
+    def _require_complete(self) -> None:
+        if not self.exchange.is_whole:
+            raise DifferenceError(f"the answer breaks off: {self.exchange.fault or 'nothing more arrives'}")
 
 
 # ---- playing -----------------------------------------------------------------------------------------------------
@@ -167,36 +134,37 @@ class Player:
         address: tuple[str, int],
         *,
         cues: Mapping[str, Callable[["Player"], None]] | None = None,
-        names: Names | None = None,
     ) -> None:
         """Prepare a player.
 
         Args:
             address: Address of the server.
             cues: Actions at remarks, in addition to those in `CUES`: text of the remark → action.
-            names: Names that are already bound.
         """
         self.address = address
-        self.names = names or Names()
+        self.wire = Wire("http://{}:{}".format(*address))
+        """HTTP client that records all requests and responses."""
+        self.names = Names()
         self.job = ""
         """The id of the most recently named job."""
         self._cues = CUES | dict(cues or {})
         self.request_shutdown: Callable[[], None] | None = None
         """Asks the server to shut down, if the scene supports it."""
-        self.sent_requests: list[Answer] = []
-        """All requests, for the invariants."""
         self._answers: dict[str, Answer] = {}
         self._awaits_retry: set[str] = set()
         self._skips: set[str] = set()
 
     def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self.portal = stack.enter_context(start_blocking_portal())
+            self._closing = stack.enter_context(contextlib.ExitStack())
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for answer in self.sent_requests:
-            answer.close()
+        self._stack.close()
 
     def play(self, text: str) -> None:
         """Play a transcript to its end.
@@ -218,7 +186,7 @@ class Player:
         if "token" in self.names.values:
             fields.append(f"Authorization: Bearer {self.names.values['token']}")
         answer = self._ask(target, fields, b"" if body is None else json.dumps(body).encode())
-        assert answer.response is not None, "the server has answered before anything else is done"
+        assert answer.exchange.status, "the server has answered before anything else is done"
         return answer
 
     def submit(self, *inputs: Any) -> str:
@@ -234,13 +202,9 @@ class Player:
             found: dict[str, Any] = json.loads(answer.whole())
             return found
 
-    def run(self) -> Run:
-        """All exchanges, for the invariants."""
-        return Run([answer.exchange() for answer in self.sent_requests if answer.at])
-
     def _ask(self, target: str, fields: list[str], body: bytes) -> Answer:
-        answer = Answer(self.address, target, fields, body)
-        self.sent_requests.append(answer)
+        answer = Answer(self.portal, self.wire, target, fields, body)
+        self._closing.callback(answer.close)
         return answer
 
     def _perform(self, step: Step) -> None:
@@ -261,7 +225,7 @@ class Player:
             case Eof():
                 left = self._next(step.channel)
                 if left is not None:
-                    raise DifferenceError(f"the end of the answer is shown, and there came {left}")
+                    raise DifferenceError(f"the end of the answer is shown, and there came {left.raw!r}")
             case Cut():
                 self._answers.pop(step.channel).close()
 
@@ -274,13 +238,13 @@ class Player:
         self._answers[step.channel] = self._ask(target, fields, body)
 
     def _head(self, step: Head) -> None:
-        response = self._answers[step.channel].response
-        if response.status != step.status:
+        exchange = self._answers[step.channel].exchange
+        if exchange.status != step.status:
             self._answers[step.channel].whole()
-            raise DifferenceError(f"the status is {response.status}, not {step.status}")
+            raise DifferenceError(f"the status is {exchange.status}, not {step.status}")
         for name, value in step.fields:
-            got = response.getheader(name)
-            if got is None or not self.names.match(value, got):
+            got = exchange.response_header(name)
+            if not self.names.match(value, got):
                 raise DifferenceError(f"the header {name} is {got!r}, not {value!r}")
 
     def _body(self, step: Body) -> None:
@@ -308,43 +272,45 @@ class Player:
             difference = _differs(step.fields, got, names)
             if not difference:
                 break
-            skipped = step.channel in self._skips and got.get("event", "message") in {"message", "snapshot"}
-            if got.get("event") not in EPHEMERAL and not skipped:
-                raise DifferenceError(f"{difference}\n  got    {got}\n  shown  {step.fields}")
+            skipped = step.channel in self._skips and got.type in {"message", "snapshot"}
+            if got.type not in EPHEMERAL and not skipped:
+                raise DifferenceError(f"{difference}\n  got    {got.raw!r}\n  shown  {step.fields}")
         self._skips.discard(step.channel)
         self.names = names
         if kind == "hello":
-            self.job = json.loads(got["data"]).get("job", "")
+            self.job = got.members.get("job", "")
         if kind == "hello" and step.channel in self._awaits_retry and not self._answers[step.channel].retry:
             raise DifferenceError("no `retry` has come before or in `hello`")
 
-    def _next(self, channel: str) -> dict[str, str] | None:
+    def _next(self, channel: str) -> ReceivedBlock | None:
         """The next event, skipping ephemeral events."""
         while True:
             got = self._answers[channel].block()
-            if got is None or got.get("event") not in EPHEMERAL:
+            if got is None or got.type not in EPHEMERAL:
                 return got
 
 
-def _differs(shown: dict[str, str], got: dict[str, str], names: Names) -> str:
-    kinds = [one.get("event", "message") for one in (shown, got)]
-    if kinds[0] != kinds[1]:
-        return f"the event is {kinds[1]!r}, not {kinds[0]!r}"
-    ids = [one.get("id", "") for one in (shown, got)]
-    if ids[0] != ids[1] and not (names.match_id(*ids) or (ids[0] == "{id}" and names.match(*ids))):
-        return f"the id is {ids[1] or 'absent'}, not {ids[0] or 'absent'}"
-    try:
-        data = json.loads(got["data"])
-    except ValueError:
+def _differs(shown: dict[str, str], got: ReceivedBlock, names: Names) -> str:
+    kind, id_, got_id = shown.get("event", "message"), shown.get("id", ""), got.id or ""
+    if kind != got.type:
+        return f"the event is {got.type!r}, not {kind!r}"
+    if id_ != got_id and not (names.match_id(id_, got_id) or (id_ == "{id}" and names.match(id_, got_id))):
+        return f"the id is {got_id or 'absent'}, not {id_ or 'absent'}"
+    if not got.reading.is_json:
         return "the data is no JSON"
-    return names.compare(read_json(shown["data"]), data, whole=kinds[0] != "problem")
+    return names.compare(read_json(shown["data"]), got.json, whole=kind != "problem")
 
 
 def difference_message(text: str, line: int, error: DifferenceError, answer: Answer | None) -> str:
     lines = [f"line {line} of the transcript: {text.splitlines()[line - 1]}", str(error)]
-    if answer is not None and answer.at:
-        lines += [answer.target, f"{answer.response.status} {dict(answer.response.getheaders())}"]
-        lines.append(repr(answer.received[-SHOWN_BYTES:]))
+    with contextlib.suppress(DifferenceError):  # There may be no response.
+        if answer is not None:
+            exchange = answer.exchange
+            lines += [
+                answer.target,
+                f"{exchange.status} {dict(exchange.header)}",
+                repr(exchange.body[-SHOWN_BYTES:]),
+            ]
     return "\n".join(lines)
 
 

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +17,7 @@ from scenarios.transcripts.player import PATIENCE, Player, wait_for_job_end
 from scenarios.transcripts.stage import Scene, Served, reference_server
 from support.foreign_programs import address, standard_library_server
 from support.reference_server import eventually
+from support.server_process import ServerProcess
 from support.spec_document import document
 from tidewire_server import ItemError, Server, Stream
 
@@ -108,7 +107,7 @@ def until(player: Player, target: str, condition: Callable[[int, str], bool]) ->
 
     def holds() -> bool:
         with contextlib.closing(player.ask(target)) as answer:
-            return condition(answer.response.status, answer.whole().decode())
+            return condition(answer.exchange.status, answer.whole().decode())
 
     eventually(holds)
 
@@ -141,96 +140,33 @@ def shut_the_server_down(player: Player) -> None:
     until(player, "GET /readyz", lambda status, body: status == 503)
 
 
-class KillableServer:
-    """A server process with a log file that can be killed and restarted at the same address."""
-
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
-        self.folder = Path()
+class Restarted:
+    """A server process with a log file that can be killed and started again at the same address."""
 
     @contextlib.contextmanager
     def serve(self, scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
-        with tempfile.TemporaryDirectory() as folder:
-            self.folder = Path(folder)
-            (self.folder / "mine.py").write_text(KILLABLE_SERVER)
-            try:
-                port = self.start(0)
-                yield ("127.0.0.1", port), None
-            finally:
-                self.kill()
-
-    def start(self, port: int) -> int:
-        port_file = self.folder / "port"
-        port_file.unlink(missing_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "tidewire_server",
-            "mine.py:server",
-            "--script",
-            "--merge-window",
-            "0",
-        ]
-        command += [
-            "--log",
-            f"sqlite:///{self.folder}/log",
-            "--port",
-            str(port),
-            "--port-file",
-            str(port_file),
-        ]
-        self.process = subprocess.Popen(
-            command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        eventually(port_file.exists, within=20)
-        return int(port_file.read_text())
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+        function = "support.restarted_server:restarted_server"
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            ServerProcess(
+                Path(folder), function, log=f"sqlite:///{folder}/log", merge_window=0
+            ) as self.process,
+        ):
+            yield ("127.0.0.1", self.process.port), None
 
     def lose_an_event(self, player: Player) -> None:
         """Delete the event 1-4 from the log file while the server is down."""
-        self.kill()
-        with contextlib.closing(sqlite3.connect(self.folder / "log")) as file:
+        self.process.kill()
+        with contextlib.closing(sqlite3.connect(self.process.folder / "log")) as file:
             assert file.execute("DELETE FROM block WHERE epoch = 1 AND seq = 4").rowcount == 1
             file.commit()
-        self.start(player.address[1])
+        self.process.start()
 
     def kill_and_restart(self, player: Player) -> None:
-        self.kill()
-        self.start(player.address[1])
+        self.process.again()
 
 
-KILLABLE_SERVER = """\
-import asyncio
-import time
-from tidewire_server import Server, Stream
-
-server = Server()
-
-
-@server.endpoint(on_restart="fail")
-async def printed(text: str, stream: Stream[str]) -> None:
-    stream.append(text)
-    await asyncio.sleep(60)
-
-
-@server.endpoint(on_restart="continue")
-async def copy(text: str, stream: Stream[str]) -> None:
-    if not stream.value:
-        stream.append(text[:3])
-        await asyncio.sleep(60)
-    stream.append(text[len(stream.value) :])
-
-
-@server.endpoint
-def heedless(text: str, stream: Stream[str]) -> None:
-    stream.append(text)
-    time.sleep(60)
-"""
-PRINTER, RESTARTED, WITH_HOLE, COPIER, HEEDLESS = (KillableServer() for _ in range(5))
+PRINTER, RESTARTED, WITH_HOLE, COPIER, HEEDLESS = (Restarted() for _ in range(5))
 
 
 def wait_until_one_item_ended(player: Player) -> None:

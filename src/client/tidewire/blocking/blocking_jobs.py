@@ -1,5 +1,5 @@
 """`Job` and `BatchJob`, the blocking counterparts of the async job classes. They run the async classes on the
-background thread of the client.
+background thread of the client, and so does `map_values` with the jobs of a `map`.
 
 `src/client/generate_signatures.py` generates the signatures and docstrings from the async classes.
 """
@@ -11,11 +11,11 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
-from tidewire.hooks import Hook
+from tidewire.hooks import Hook, call_hook, finish_hook
 from tidewire.jobs.batch_job import AsyncBatchJob
-from tidewire.jobs.job import AsyncJob
-from tidewire.jobs.job_base import NO_COPY, JobBase
+from tidewire.jobs.job import NO_COPY, AsyncJob, JobBase
 from tidewire.jobs.logprob_arrays import Logprobs
+from tidewire.jobs.map_work import MapWork
 from tidewire.jobs.tokens import Token
 from tidewire.options import check_seconds
 from tidewire.protocol.messages import JobStatus, Progress, Queue
@@ -359,3 +359,32 @@ def _wait(thread: LoopThread, job: JobBase[Any], timeout: float | None = None) -
         check_seconds("timeout", timeout)
     else:
         thread.call(partial(job.wait, timeout=timeout))
+
+
+def map_values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) -> Iterator[Any]:
+    """Iterate over the values of a map. Inputs are consumed on the caller's thread, requests run on the client's thread."""
+
+    def report_progress() -> None:
+        if work.listener is not None and (progress := work.new_progress()) is not None:
+            waiting = call_hook(work.listener, progress)
+            if waiting is not None:
+                thread.call(finish_hook, waiting, progress)
+
+    try:
+        while not work.finished or work.ready():
+            if work.ready():
+                report_progress()
+                yield work.take()
+            elif work.accepts_input:
+                try:
+                    value = next(inputs)
+                except StopIteration:
+                    work.end()
+                else:
+                    work.feed(value)
+            else:
+                thread.call(work.fill)
+                report_progress()
+    finally:
+        if work.needs_closing:
+            thread.finish(work.aclose)

@@ -1,7 +1,7 @@
 """`LoopThread`, the background thread that runs the blocking client's event loop.
 
-A blocking call runs a coroutine on the thread and waits for its result. A blocking loop over a job uses `ReadAhead`,
-whose task on the thread fetches updates in advance. An update counts as delivered when the caller has received it.
+A blocking call runs a coroutine on the thread, through anyio's portal, and waits for its result. A blocking loop over a
+job makes one such call for each block of updates. An update counts as delivered when the caller has received it.
 """
 
 import asyncio
@@ -10,16 +10,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
 import anyio.from_thread
 
-from tidewire.blocking.read_ahead import ReadAhead
 from tidewire.errors import ClientClosedError, EventLoopError, TidewireError
 from tidewire.hooks import ClientThread
 from tidewire.http.transport import UNCLOSED
@@ -77,27 +75,34 @@ class LoopThread:
             raise EventLoopError(
                 "a method of a blocking client was called in one of the client's own callbacks", advice=advice
             )
-        pending = _Call(work, args)
+        running = self._state.running()
+        pending = _Interruptible(work, args)
         try:
-            self._state.start(pending)
-            return pending.future.result()
-        except ClientClosedError:
-            raise
-        except CancelledError:
-            raise ClientClosedError("the client was closed during the call") from None
+            return running.portal.start_task_soon(pending.run).result()
         except TidewireError as error:
             # Drop the frames of the background thread. They would hide the caller's own line in a traceback.
             raise error.with_traceback(None)  # noqa: B904 - the same exception
-        except BaseException:
-            with suppress(RuntimeError):
-                self._state.cancel(pending)
+        except _EndingError as wrapped:
+            raise wrapped.error from None
+        except BaseException as error:
+            if self._state.closed and isinstance(error, CancelledError | RuntimeError):
+                raise ClientClosedError("the client was closed during the call") from None
+            if not pending.ended.is_set():
+                # A signal, such as Ctrl-C, has interrupted the wait. Wait until the coroutine has ended, because until
+                # then it may change the state of the job.
+                with suppress(RuntimeError):
+                    running.loop.call_soon_threadsafe(pending.cancel)
+                    pending.ended.wait(INTERRUPT_TIMEOUT)
             raise
 
     def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
-        """Iterate over a job's async iterator. A task on the thread reads the async iterator in advance."""
-        ahead = ReadAhead(iterator)
+        """Iterate over a job's async iterator, with one call on the thread for each block of updates."""
         try:
-            while (block := ahead.next(self._state.portal)) is not None:
+            while True:
+                self.call(iterator.fill)
+                if iterator.finished:
+                    return
+                block = iterator.block
                 items = block.items
                 for at in range(len(items)):
                     item = items[at]
@@ -109,66 +114,64 @@ class LoopThread:
             # Do not wait for the background thread here. Python closes a generator on the thread that drops the last
             # reference to the generator, and this may be the background thread itself. At interpreter exit, Python has
             # already stopped the background thread, perhaps while it held a lock.
-            if not sys.is_finalizing() and ahead.leave():
-                with suppress(RuntimeError):
-                    self._state.portal().start_task_soon(ahead.stop)
+            if not sys.is_finalizing():
+                iterator.close_soon()
 
     def finish(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the cleanup of a generator that is being closed, and wait for it to finish.
 
-        If the caller is the background thread itself, this method does not wait.
+        If the caller is the background thread itself, which cannot wait, closing the client does the cleanup.
 
         Args:
             work: Coroutine function that does the cleanup. It must end in bounded time.
         """
-        if sys.is_finalizing():
-            return
-        with suppress(RuntimeError):
-            if self._state.is_current():
-                self._state.portal().start_task_soon(work)
-            else:
+        if not sys.is_finalizing() and not self._state.is_current():
+            with suppress(RuntimeError):
                 self.call(work)
 
 
-class _Call(Generic[X]):
-    """A blocking call: a coroutine on the event loop, and the future for which the caller's thread waits.
+class _Interruptible(Generic[X]):
+    """A coroutine function that can be cancelled at any time: before it starts, while it runs, or after it has ended.
 
-    A KeyboardInterrupt on the caller's thread must be able to cancel the coroutine. The interrupt may arrive before the
-    coroutine starts, while it runs, or after it has ended.
+    Attributes:
+        ended: Set when the coroutine function has ended or will not run.
     """
 
-    __slots__ = ("_args", "_cancelled", "_scope", "_work", "future")
-
     def __init__(self, work: Callable[..., Awaitable[X]], args: tuple[Any, ...]) -> None:
-        self.future: Future[X] = Future()
+        self.ended = threading.Event()
         self._work = work
         self._args = args
-        self._cancelled = False
         self._scope: anyio.CancelScope | None = None
+        self._cancelled = False
 
-    async def run(self) -> None:
+    async def run(self) -> X:
         try:
             with anyio.CancelScope() as self._scope:
                 if not self._cancelled:
-                    self.future.set_result(await self._work(*self._args))
-                    return
-        except asyncio.CancelledError:
-            self.future.set_exception(CancelledError())
+                    return await self._work(*self._args)
+        except (Exception, asyncio.CancelledError):
             raise
-        except BaseException as error:  # noqa: BLE001 - raised on the caller's thread; here it would end the event loop
-            self.future.set_exception(error)
-        else:
-            self.future.set_exception(CancelledError())
+        except BaseException as error:  # noqa: BLE001 - it would end the event loop
+            raise _EndingError(error) from None
+        finally:
+            self.ended.set()
+        raise asyncio.CancelledError
 
-    def cancel(self) -> anyio.CancelScope | None:
-        """Cancel the coroutine before it starts.
-
-        Returns:
-            None if the coroutine has not started. When it starts, it ends at once. If it has started, the scope, which the
-            caller must cancel on the event loop.
-        """
+    def cancel(self) -> None:
+        """Cancel the coroutine. This method runs on the event loop."""
         self._cancelled = True
-        return self._scope
+        if self._scope is None:
+            self.ended.set()
+        else:
+            self._scope.cancel()
+
+
+class _EndingError(Exception):
+    """Wraps an exception such as SystemExit, which would end the event loop, for the caller's thread."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class _State:
@@ -180,7 +183,7 @@ class _State:
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
         self._at_close = at_close
         self._lock = threading.Lock()
-        self._closed = False
+        self.closed = False
         self._running: Future[_Running] | None = None
         self._thread: threading.Thread | None = None
         self._process: int | None = None
@@ -196,24 +199,21 @@ class _State:
     def unclosed(self) -> bool:
         """Whether this process has started the thread and has not called `close`."""
         started = self._running is not None and not self._running.cancelled()
-        return started and not self._closed and not self._forked
+        return started and not self.closed and not self._forked
 
     def is_current(self) -> bool:
         """Whether the caller is running on the thread."""
         return threading.current_thread() is self._thread
 
-    def portal(self) -> anyio.from_thread.BlockingPortal:
-        """Return the portal of the thread, which is started if it is not running."""
-        return self._run().portal
-
-    def _run(self) -> "_Running":
+    def running(self) -> "_Running":
+        """Return the thread, which is started if it is not running."""
         if self._forked:
             advice = (
                 "Create a new client in each process, and continue jobs there with client.job(checkpoint=…)."
             )
             raise ClientClosedError("the client was used before the process forked", advice=advice)
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise ClientClosedError("the client was closed")
             if self._running is None or self._running.cancelled():
                 self._warn_in_event_loop()
@@ -241,30 +241,8 @@ class _State:
         warnings.warn(
             "a blocking tidewire.Client is used on a thread with a running event loop and blocks that loop; "
             "use tidewire.AsyncClient instead",
-            stacklevel=6,
+            stacklevel=5,
         )
-
-    def start(self, call: _Call[Any]) -> None:
-        """Start the coroutine of a call on the thread.
-
-        Raises:
-            ClientClosedError: The thread has ended.
-        """
-        calls = self._run().calls
-        try:
-            calls.start(call)
-        except RuntimeError:
-            if not self._closed:
-                raise
-            raise ClientClosedError("the client was closed during the call") from None
-
-    def cancel(self, call: _Call[Any]) -> None:
-        """Cancel a call and wait until its coroutine has ended. Until then it may still change the state of the job.
-
-        Raises:
-            RuntimeError: The event loop has ended.
-        """
-        self._run().calls.cancel(call)
 
     def stop(self) -> None:
         """Stop the thread and wait for it to end.
@@ -293,80 +271,15 @@ class _State:
         if self._forked:
             return None
         with self._lock:
-            self._closed = True
+            self.closed = True
             running = self._running
         if running is None or running.cancelled():
             return None
         started = running.result()
         # If the event loop has already ended, `call_soon_threadsafe` raises a RuntimeError.
         with suppress(RuntimeError):
-            started.end()
+            started.loop.call_soon_threadsafe(started.closing.set)
         return started
-
-
-class _Calls:
-    """The calls on the event loop.
-
-    They are plain tasks of asyncio. With a task group of anyio, a short job took a quarter more CPU time, and with anyio's
-    portal another tenth (`bench/client.py`).
-    """
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._calls: set[_Call[Any]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ended = False
-
-    def start(self, call: _Call[Any]) -> None:
-        """Start a call in the context of the caller. This method may be called on any thread.
-
-        Raises:
-            RuntimeError: The event loop has ended.
-        """
-        # Add the call before the check. `end` sets the flag before it reads the set, so one of the two sees the other.
-        self._calls.add(call)
-        if self._ended:
-            raise RuntimeError("the event loop has ended")
-        self._loop.call_soon_threadsafe(self._begin, call)
-
-    def _begin(self, call: _Call[Any]) -> None:
-        # The context of the caller may name another library, if the caller is a task of trio.
-        if "sniffio" in sys.modules:
-            sys.modules["sniffio"].current_async_library_cvar.set("asyncio")
-        task = self._loop.create_task(self._run(call))
-        self._tasks.add(task)  # The event loop has only weak references to tasks.
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, call: _Call[Any]) -> None:
-        try:
-            await call.run()
-        finally:
-            self._calls.discard(call)
-
-    def cancel(self, call: _Call[Any]) -> None:
-        """Cancel a call, and wait up to `INTERRUPT_TIMEOUT` seconds until it has ended.
-
-        Raises:
-            RuntimeError: The event loop has ended.
-        """
-        if not call.future.done() and (scope := call.cancel()) is not None:
-            self._loop.call_soon_threadsafe(scope.cancel)
-            wait([call.future], INTERRUPT_TIMEOUT)
-
-    async def cancel_all(self) -> None:
-        """Cancel all calls and wait until they have ended."""
-        for call in [*self._calls]:
-            if (scope := call.cancel()) is not None:
-                scope.cancel()
-        if self._tasks:
-            await asyncio.wait([*self._tasks])
-
-    def end(self) -> None:
-        """Fail the calls that were never started. The event loop must have ended."""
-        self._ended = True
-        for call in [*self._calls]:
-            if not call.future.done():
-                call.future.set_exception(CancelledError())
 
 
 @dataclass(slots=True)
@@ -374,8 +287,8 @@ class _Running:
     """A thread that has started, with the objects that control it."""
 
     portal: anyio.from_thread.BlockingPortal
-    calls: "_Calls"
-    end: Callable[[], object]
+    loop: asyncio.AbstractEventLoop
+    closing: asyncio.Event
     alive: threading.Lock
     """Lock that the thread holds until the event loop has ended."""
     ended: bool = False
@@ -392,17 +305,13 @@ def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]])
 
     async def run_loop() -> None:
         nonlocal running
-        closing = asyncio.Event()
-        end = partial(asyncio.get_running_loop().call_soon_threadsafe, closing.set)
-        calls = _Calls()
         async with anyio.from_thread.BlockingPortal() as portal:
-            running = _Running(portal, calls, end, alive)
+            running = _Running(portal, asyncio.get_running_loop(), asyncio.Event(), alive)
             started.set_result(running)
-            await closing.wait()
+            await running.closing.wait()
             try:
                 await at_close()
             finally:
-                await calls.cancel_all()
                 await portal.stop(cancel_remaining=True)
 
     if not started.set_running_or_notify_cancel():
@@ -414,7 +323,6 @@ def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]])
             finally:
                 if running is not None:
                     running.ended = True
-                    running.calls.end()
     except BaseException as error:
         if started.done():
             raise

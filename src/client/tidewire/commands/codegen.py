@@ -43,6 +43,7 @@ IMPORTS: Final = (
     "tidewire.Job",
     "tidewire.errors.EndpointNotFoundError",
     "tidewire.jobs.map_iterator.AsyncMap",
+    "os.PathLike",
     "typing.Any",
     "typing.Final",
     "typing.Literal",
@@ -265,6 +266,7 @@ def _models(document: dict[str, Any], header: str, imports: list[str]) -> str:
 # return type in the async client, and whether the async client's method is a coroutine function.
 _KEY: Final = {"idempotency_key": "str | None"}
 _SHARED: Final = _KEY | {"shared": "Mapping[str, Any] | None"}
+_MAP: Final = _SHARED | {"resume_file": "str | PathLike[str] | None"}
 _METHODS: Final = (
     ("submit", "input: {input}", _KEY, "Job[{value}]", "AsyncJob[{value}]", True),
     ("run", "input: {input}", _KEY, "{value}", "{value}", True),
@@ -276,7 +278,7 @@ _METHODS: Final = (
         "AsyncBatchJob[{value}]",
         True,
     ),
-    ("map", "inputs: Iterable[{input}]", _SHARED, "Iterator[{value}]", "AsyncMap[{value}]", False),
+    ("map", "inputs: Iterable[{input}]", _MAP, "Iterator[{value}]", "AsyncMap[{value}]", False),
 )
 
 _FUNCTIONS: Final = '''

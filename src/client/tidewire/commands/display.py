@@ -25,8 +25,8 @@ from rich.text import Text
 
 from tidewire.hooks import ReconnectEvent
 from tidewire.http.api_session import RETRYING
+from tidewire.jobs.job_reader import IN_QUEUE
 from tidewire.jobs.map_work import MapProgress
-from tidewire.jobs.queue_warnings import IN_QUEUE
 from tidewire.protocol.messages import Progress, Queue
 from tidewire.protocol.resources import JobResource
 from tidewire.terminal_escapes import visible, visible_json

@@ -33,7 +33,7 @@ from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
 from tidewire.http.outage_log import OutageLog
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport, is_mounted, without_credentials
+from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport
 from tidewire.http.url_and_token import (
     COLON_ADVICE,
     TOKEN_VARIABLE,
@@ -41,7 +41,14 @@ from tidewire.http.url_and_token import (
     UrlAndToken,
     may_contain_name,
 )
-from tidewire.http.urls import has_host, is_under, path_segment, resolve, same_origin
+from tidewire.http.urls import (
+    has_host,
+    is_under,
+    path_segment,
+    resolve,
+    same_origin,
+    without_credentials,
+)
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.base_model import MessageError, WireModel
@@ -210,7 +217,7 @@ class ApiSession:
         ends = anyio.current_time() + seconds
         if (
             self.timing.sleep is anyio.sleep
-            and is_mounted(self.base)
+            and self.transport.in_process
             and ends < anyio.current_effective_deadline()
         ):
             await anyio.lowlevel.checkpoint()
@@ -345,11 +352,9 @@ class ApiSession:
             "answer_timeout": options.answer_timeout,
             "whole_timeout": max(self.timing.whole_answer_timeout, options.answer_timeout),
         }
-        work: Awaitable[Response | Connection]
-        if request.stream:
-            work = self.transport.submit(url, headers=headers, body=body or b"", **limits)
-        else:
-            work = self.transport.request(method, url, headers=headers, body=body, **limits)
+        work = self.transport.request(
+            method, url, headers=headers, body=body, stream=request.stream, **limits
+        )
         return await watched(self.hooks.on_request, method, url, work)
 
     async def headers(

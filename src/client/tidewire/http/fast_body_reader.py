@@ -7,86 +7,137 @@ the content of all chunks that one read has returned. It parses simple chunks wi
 with h11.
 
 The internal objects of httpcore are not public. If they are not of the expected kind, for example because of HTTP/2,
-another transport or a later version of httpcore, `fast_body_of` returns None and the client reads the body through the
-response of httpcore or httpx.
+another transport or a later version of httpcore, `fast_body_of` returns None and the client reads the body through
+httpx.
 """
 
-from collections.abc import Mapping
+import math
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import h11
 import httpcore
+import httpx
 
+from tidewire.errors import Where
 from tidewire.http.chunked_coding import ChunkedDecoder
-from tidewire.http.connection_diagnosis import text_of
+from tidewire.http.owning_loop import OwningLoop
+from tidewire.http.response import Body, shutdown_socket
 
 SEGMENT_BYTES: Final = 256 * 2**10
 """Maximum number of bytes per read from the network stream."""
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
-_LAYERS: Final = ("_stream", "_connection", "_h11_state")
+_LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")
 
 
-class FastBody:
+class FastBody(Body):
     """A streamed response body that is read directly from httpcore's network stream. After a cancelled `read`, `read`
     may be called again.
+
+    One timer watches all reads. A timer for each read would take as long as decoding a small event. When the limit has
+    passed, the timer shuts the connection down, which ends a waiting read.
     """
 
     resumable = True
 
-    def __init__(self, http: h11.Connection, network: httpcore.AsyncNetworkStream, *, chunked: bool) -> None:
+    def __init__(
+        self,
+        where: Where,
+        http: h11.Connection,
+        network: httpcore.AsyncNetworkStream,
+        loop: OwningLoop,
+        *,
+        chunked: bool,
+    ) -> None:
+        super().__init__(where)
         self._http = http
         self._network = network
+        self._loop = loop
         self._ended = False
+        self._since = 0.0
+        """Time at which the last read began, or received a byte."""
+        self._stop_timer: Callable[[], object] | None = None
+        self._expired = False
         # These bytes of the body arrived together with the headers, and h11 has not parsed them yet.
         self._chunks = ChunkedDecoder() if chunked else None
         self._buffer = self._first_bytes = http.trailing_data[0] if chunked else b""
 
-    async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return all bytes that have arrived. Returns None at the end of the
-        body.
-
-        Args:
-            limit: Maximum time to wait for a byte, in seconds.
-
-        Raises:
-            TimeoutError: No byte arrived in time.
-            ConnectionError: The connection broke, or the bytes are not valid HTTP.
-        """
+    async def read(self) -> bytes | None:
+        if self._stop_timer is None and self.limit < math.inf:
+            self._start_timer(self.limit - self._waited)
+        self.was_read = self.being_read = True
+        self._since = time.monotonic()
         try:
             while not self._ended:
-                segment = self._h11_data() if self._chunks is None else self._decode_chunks(self._chunks)
+                chunks = self._chunks
+                if chunks is None:
+                    segment = self._h11_data()
+                elif chunks.broken:
+                    raise ConnectionError("a chunk is longer than its size")
+                else:
+                    data, self._buffer = self._buffer, b""
+                    segment = chunks.feed(data)
+                    if chunks.rest is not None:
+                        self._leave_chunks(chunks.rest)
                 if segment:
                     return segment
-                if not self._ended:
-                    self._receive(await self._network.read(SEGMENT_BYTES, timeout=limit))
-        except httpcore.ReadTimeout:
-            raise TimeoutError from None
-        except (httpcore.NetworkError, h11.RemoteProtocolError) as error:
-            raise ConnectionError(text_of(error)) from None
+                if self._ended:
+                    break
+                data = await self._network.read(SEGMENT_BYTES)
+                if self._expired and not data:
+                    raise self._timed_out()
+                if self._limits_silence and data:
+                    self._since, self._waited = time.monotonic(), 0.0
+                if self._chunks is None:
+                    self._http.receive_data(data)
+                elif data:
+                    self._buffer = data
+                else:
+                    raise ConnectionError("the connection was closed within a chunked body")
+        except (httpcore.NetworkError, h11.RemoteProtocolError, ConnectionError) as error:
+            raise (self._timed_out() if self._expired else self._broken(error)) from None
+        finally:
+            self.being_read = False
+            self._waited += time.monotonic() - self._since
         return None
 
-    def _receive(self, data: bytes) -> None:
-        if self._chunks is None:
-            self._http.receive_data(data)
-        elif data:
-            self._buffer = data
-        else:
-            raise ConnectionError("the connection was closed within a chunked body")
+    # ---- the timer ---------------------------------------------------------------------------------------------
 
-    def _decode_chunks(self, chunks: ChunkedDecoder) -> bytes:
-        if chunks.broken:
-            raise ConnectionError("a chunk is longer than its size")
-        data, self._buffer = self._buffer, b""
-        segment = chunks.feed(data)
-        if chunks.rest == _LAST_CHUNK:
+    def close(self) -> None:
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
+
+    def _start_timer(self, seconds: float) -> None:
+        # The event loop must not keep the body alive, because an abandoned client is closed when it is collected.
+        self._stop_timer = self._loop.call_later(max(0.0, seconds), partial(_check, weakref.ref(self)))
+
+    def check_time(self) -> None:
+        """Shut the connection down if the limit has passed, and otherwise start the timer again if a read waits."""
+        self._stop_timer = None
+        if self.being_read:
+            left = self.limit - self._waited - (time.monotonic() - self._since)
+            if left > 0:
+                self._start_timer(left)
+            else:
+                self._expired = True
+                shutdown_socket(self._network)
+
+    # ---- decoding ----------------------------------------------------------------------------------------------
+
+    def _leave_chunks(self, rest: bytes) -> None:
+        """Continue with h11 at the first bytes that are not a simple chunk, or end the body."""
+        if rest == _LAST_CHUNK:
             self._ended = True
             self._end_h11_of_httpcore()
-        elif chunks.rest is not None:
+        else:
             self._chunks, self._http = None, _h11_in_chunked_body()
-            self._http.receive_data(chunks.rest)
-        return segment
+            self._http.receive_data(rest)
 
     def _end_h11_of_httpcore(self) -> None:
         """Make the h11 connection inside httpcore parse the end of the body, so that httpcore can reuse the
@@ -114,8 +165,10 @@ class FastBody:
             self._ended = event is not h11.NEED_DATA
         return b"".join(parts)
 
-    async def unwind(self) -> None:
-        """Do nothing, because this body has no open generators."""
+
+def _check(body: "weakref.ref[FastBody]") -> None:
+    if (found := body()) is not None:
+        found.check_time()
 
 
 def _h11_in_chunked_body() -> h11.Connection:
@@ -132,19 +185,22 @@ def _h11_in_chunked_body() -> h11.Connection:
     return http
 
 
-def fast_body_of(stream: Any, headers: Mapping[str, str], extensions: Mapping[str, Any]) -> FastBody | None:
-    """Create a `FastBody` for a response whose body has not been read. Returns None if httpcore's internal objects are
-    not as expected.
+def fast_body_of(response: httpx.Response, where: Where, loop: OwningLoop) -> FastBody | None:
+    """Create a `FastBody` for a response whose body has not been read. Returns None if the internal objects of httpx and
+    httpcore are not as expected.
 
     Args:
-        stream: The attribute `stream` of a response of httpcore.
-        headers: Headers of the response.
-        extensions: Extensions of the response.
+        response: The response.
+        where: Context for error messages.
+        loop: The running event loop.
     """
+    layer: Any = response.stream
     for name in _LAYERS:
-        stream = getattr(stream, name, None)
-    network = extensions.get("network_stream")
-    if isinstance(stream, h11.Connection) and isinstance(network, httpcore.AsyncNetworkStream):
-        chunked = headers.get("transfer-encoding", "").strip().lower() == "chunked"
-        return FastBody(stream, network, chunked=chunked and stream.their_state is h11.SEND_BODY)
-    return None
+        layer = getattr(layer, name, None)
+    network = response.extensions.get("network_stream")
+    if not isinstance(layer, h11.Connection) or not isinstance(network, httpcore.AsyncNetworkStream):
+        return None
+    if network.get_extra_info("socket") is None:
+        return None
+    chunked = response.headers.get("transfer-encoding", "").strip().lower() == "chunked"
+    return FastBody(where, layer, network, loop, chunked=chunked and layer.their_state is h11.SEND_BODY)

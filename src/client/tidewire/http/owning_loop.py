@@ -58,6 +58,22 @@ class OwningLoop:
             else:
                 self._loop.run_sync_soon(_start_on_trio, work)
 
+    def call_later(self, seconds: float, work: Callable[[], None]) -> Callable[[], object]:
+        """Call a function later on the running event loop. Returns a function that cancels the call."""
+        if isinstance(self._loop, asyncio.AbstractEventLoop):
+            return self._loop.call_later(seconds, work).cancel
+        trio = sys.modules["trio"]
+        scope = trio.CancelScope()
+
+        async def wait() -> None:
+            with scope:
+                await trio.sleep(seconds)
+                work()
+
+        trio.lowlevel.spawn_system_task(wait)
+        cancel: Callable[[], object] = scope.cancel
+        return cancel
+
     async def finish(self, seconds: float) -> None:
         """Wait for scheduled coroutines, because asyncio would cancel them when its event loop ends. On trio, this
         method has nothing to do, because trio itself waits for the coroutines.

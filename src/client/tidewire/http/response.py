@@ -1,7 +1,9 @@
 """HTTP responses. A `Response` was read completely. A `Connection` is open, and its body is read while it arrives."""
 
 import contextlib
+import math
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -39,25 +41,58 @@ class Response(NamedTuple):
         return _where(self, **members)
 
 
-class Body(Protocol):
-    """The body of a response that is read while it arrives."""
+class Body(ABC):
+    """The body of a response that is read while it arrives. Only one task at a time may read it.
 
-    resumable: bool
-    """Whether `read` may be called again after a call of `read` was cancelled."""
+    The limit applies to the time that reads wait, including cancelled reads. The time between two reads does not count,
+    because the caller may be slow.
 
-    async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return them. Returns None at the end of the body.
+    Attributes:
+        resumable: Whether `read` may be called again after a call of `read` was cancelled.
+        being_read: Whether a task is waiting in `read`.
+        was_read: Whether `read` was called.
+        limit: Maximum time in seconds that reads may wait.
+    """
 
-        Args:
-            limit: Maximum time to wait for a byte, in seconds.
+    resumable: bool = False
+
+    def __init__(self, where: Where) -> None:
+        self.being_read: bool = False
+        self.was_read: bool = False
+        self.limit: float = math.inf
+        self._where = where
+        self._waited = 0.0
+        """Time in seconds that counts toward the limit."""
+        self._limits_silence = False
+        """Whether a byte resets that time."""
+
+    def set_limit(self, seconds: float, *, of_silence: bool) -> None:
+        """Limit the time that reads wait: without a byte if `of_silence`, and otherwise all reads together."""
+        if (seconds, of_silence) != (self.limit, self._limits_silence):
+            self.limit, self._limits_silence, self._waited = seconds, of_silence, 0.0
+            self.close()
+
+    @abstractmethod
+    async def read(self) -> bytes | None:
+        """Wait for the next bytes of the body and return all bytes that have arrived. Returns None at the end of the
+        body.
 
         Raises:
-            TimeoutError: No byte arrived in time.
-            ConnectionError: The connection broke, or the bytes are not valid HTTP.
+            SilenceTimeoutError: The limit passed.
+            TransportError: The connection broke, or the bytes are not valid HTTP.
         """
 
-    async def unwind(self) -> None:
+    def close(self) -> None:  # noqa: B027 - bodies without a timer need not implement it
+        """Stop all timers, because the limit changes or the connection is closed."""
+
+    async def unwind(self) -> None:  # noqa: B027 - not all bodies have resources
         """Release resources after the connection was closed."""
+
+    def _timed_out(self) -> SilenceTimeoutError:
+        return SilenceTimeoutError(f"no data for {self.limit:.3g} s", where=self._where)
+
+    def _broken(self, error: Exception) -> TransportError:
+        return TransportError(broken_connection(error), where=self._where)
 
 
 class Connection:
@@ -69,8 +104,7 @@ class Connection:
         url: URL of the request.
         status: HTTP status of the response.
         headers: Response headers, with names in lower case.
-        resumable: Whether `read` may be called again after a call of `read` was cancelled.
-        being_read: Whether a task is waiting in `read`.
+        body: The body to read.
     """
 
     def __init__(
@@ -96,49 +130,22 @@ class Connection:
         self.status: int
         self.headers: Mapping[str, str]
         self.method, self.url, self.status, self.headers = response
-        self.resumable: bool = body.resumable
-        self.being_read: bool = False
-        self._body = body
+        self.body: Body = body
         self._network = network
         self._owner = owner
         self._close = close
-        self._unread = self.method == "POST"
-        owner.unread += self._unread
         owner.open.add(self)
 
-    async def read(self, limit: float) -> bytes | None:
-        """Wait for the next bytes of the body and return all bytes that have arrived. Returns None at the end of the
-        body.
-
-        Args:
-            limit: Maximum time to wait for a byte, in seconds.
-
-        Raises:
-            SilenceTimeoutError: No byte arrived in time.
-            TransportError: The connection broke.
-        """
-        self._count_as_read()
-        self.being_read = True
-        try:
-            return await self._body.read(limit)
-        except TimeoutError:
-            raise SilenceTimeoutError(
-                f"no data for {max(limit, 0):.3g} s", where=Where(self.method, self.url)
-            ) from None
-        except ConnectionError as error:
-            raise TransportError(broken_connection(error), where=Where(self.method, self.url)) from None
-        finally:
-            self.being_read = False
-
-    def _count_as_read(self) -> None:
-        self._owner.unread -= self._unread
-        self._unread = False
+    @property
+    def is_unread_submit(self) -> bool:
+        """Whether the response is that to a submitted job, and was not read yet."""
+        return self.method == "POST" and not self.body.was_read
 
     async def read_response(self) -> Response:
         """Read up to `REFUSAL_BYTES` of the body of a response that is not a stream, for an error message."""
         body = bytearray()
         with anyio.move_on_after(CLOSE_TIMEOUT):
-            while len(body) < REFUSAL_BYTES and (chunk := await self.read(2 * CLOSE_TIMEOUT)):
+            while len(body) < REFUSAL_BYTES and (chunk := await self.body.read()):
                 body += chunk
         return Response(self.method, self.url, self.status, self.headers, bytes(body))
 
@@ -153,10 +160,10 @@ class Connection:
         if self not in self._owner.open:
             return
         self._owner.open.remove(self)
-        self._count_as_read()
+        self.body.close()
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await self._close()
-            await self._body.unwind()
+            await self.body.unwind()
 
     def close_soon(self) -> None:
         """Close the response without awaiting. Finalizers and other threads use this method.
@@ -176,7 +183,6 @@ class Owner(Protocol):
 
     loop: OwningLoop
     open: set[Connection]
-    unread: int
 
 
 def broken_connection(error: Exception) -> str:

@@ -5,21 +5,47 @@ Origins are compared with httpx's URL parser. With another parser, a crafted lin
 make httpx send credentials to another host.
 """
 
-import re
 from base64 import b64encode
 from contextlib import suppress
-from typing import Final
+from functools import lru_cache
 from urllib.parse import quote, unquote, urlsplit
 
+import httpx
+
 from tidewire.errors import ProtocolError, Where
-from tidewire.http.transport import join_url, origin, without_credentials
 from tidewire.protocol.resources import API_ROOT
 
-_ROOT: Final = re.compile(r"https?://[a-z0-9.-]+(?::[1-9][0-9]{0,4})?(?=/|\Z)")
-"""Pattern of a scheme, host and port in a simple spelling, which all URL parsers understand in the same way."""
-_PLAIN_PATH: Final = re.compile(r"/[A-Za-z0-9_-][A-Za-z0-9_/-]*")
-"""Pattern of absolute paths that can be appended to a scheme, host and port unchanged. Such a path has no host, no dot
-segments and no characters that must be quoted."""
+
+@lru_cache(maxsize=64)
+def parse(url: str) -> httpx.URL:
+    """Parse a URL. Most requests of a client, and the links in their responses, have the same few URLs.
+
+    Raises:
+        httpx.InvalidURL: The URL is not valid.
+    """
+    return httpx.URL(url)
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Return the scheme, host and port of a URL. If the URL has no port, the port is the default port of the scheme.
+
+    Raises:
+        ValueError: The URL is not valid.
+    """
+    try:
+        parsed = parse(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is not a valid URL: {error}") from None
+    if "%20" in parsed.host:
+        raise ValueError(f"{url!r} is not a valid URL: its host contains a space")
+    port = {"http": 80, "https": 443}.get(parsed.scheme) if parsed.port is None else parsed.port
+    return parsed.scheme, parsed.host, port
+
+
+def without_credentials(address: str) -> str:
+    """Remove the user and password from a URL, so that the URL can appear in a message."""
+    scheme, separator, rest = address.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def same_origin(first: str, second: str) -> bool:
@@ -28,11 +54,6 @@ def same_origin(first: str, second: str) -> bool:
     Raises:
         ValueError: One of the URLs is not valid.
     """
-    roots = _ROOT.match(first), _ROOT.match(second)
-    # Most links have literally the same origin as the URL of the response. Do not parse such a link, because parsing
-    # would take most of the time for handling it.
-    if roots[0] is not None and roots[1] is not None and roots[0][0] == roots[1][0]:
-        return True
     return origin(first) == origin(second)
 
 
@@ -42,12 +63,9 @@ def resolve(base: str, reference: str) -> str:
     Raises:
         ProtocolError: The reference is not valid.
     """
-    root = _ROOT.match(base)
-    if root is not None and _PLAIN_PATH.fullmatch(reference):
-        return root[0] + reference
     try:
-        return join_url(base, reference)
-    except ValueError as error:
+        return str(parse(base).join(reference))
+    except httpx.InvalidURL as error:
         raise ProtocolError(
             f"the response contains the invalid link {reference[:200]!r}: {error}", where=Where(url=base)
         ) from None
@@ -55,7 +73,7 @@ def resolve(base: str, reference: str) -> str:
 
 def has_host(url: str) -> bool:
     """Whether an absolute URL names a host, unlike `javascript:1`."""
-    return _ROOT.match(url) is not None or bool(origin(url)[1])
+    return bool(origin(url)[1])
 
 
 def path_segment(name: str, what: str) -> str:
@@ -76,22 +94,12 @@ def path_segment(name: str, what: str) -> str:
 
 def is_under(url: str, base: str) -> bool:
     """Whether the path of a URL starts with the path of a base URL of the same origin."""
-    return unquote(_path(url)).startswith(f"{unquote(_path(base)).rstrip('/')}/")
+    return unquote(urlsplit(url).path).startswith(f"{unquote(urlsplit(base).path).rstrip('/')}/")
 
 
 def last_segment(url: str) -> str:
     """Return the last segment of a URL's path, percent-decoded. In a link to a job, this segment is the job's id."""
-    return unquote(_path(url).rpartition("/")[2])
-
-
-def _path(url: str) -> str:
-    """Return the path of a URL or of a URI reference.
-
-    A regular expression reads the usual URLs; `urlsplit`, which takes much longer, reads the others.
-    """
-    root = _ROOT.match(url)
-    path = url if root is None else url[root.end() :]
-    return path if _PLAIN_PATH.fullmatch(path) else urlsplit(url).path
+    return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
 def _with_scheme(url: str) -> str:

@@ -1,16 +1,22 @@
 """`AsyncBatchJob`, a job with many inputs, for asyncio and trio."""
 
 from collections.abc import Iterable
-from typing import Generic, Literal, TypeVar, overload
+from contextlib import suppress
+from typing import Any, Final, Generic, Literal, TypeVar, overload
 
-from tidewire.errors import ItemFailedError
+import anyio
+
+from tidewire.errors import ItemFailedError, TidewireError
 from tidewire.jobs.batch_job_reader import BatchJobReader
-from tidewire.jobs.job_base import JobBase
+from tidewire.jobs.job import JobBase
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.protocol.messages import JobStatus
 from tidewire.types import ItemUpdate
 
 T = TypeVar("T")
+
+CANCEL_TIMEOUT: Final = 2.0
+"""Time limit for cancelling all jobs of a `map`, in seconds."""
 
 
 class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
@@ -94,3 +100,21 @@ class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
             InvalidInputError: One of the indices does not belong to an item of the job. No item was cancelled.
         """
         return await self._reader.cancel_items(items)
+
+
+async def cancel_all(
+    running: set[AsyncBatchJob[Any]], jobs: Iterable[AsyncBatchJob[Any]] | None = None
+) -> None:
+    """Cancel running jobs, for at most `CANCEL_TIMEOUT` seconds.
+
+    Args:
+        running: The running jobs. Cancelled jobs are removed from the set.
+        jobs: The jobs to cancel. None: all running jobs.
+    """
+    with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
+        for job in [*(running if jobs is None else jobs)]:
+            if job in running:
+                if not job.ended:
+                    with suppress(TidewireError):
+                        await job.cancel()
+                running.discard(job)

@@ -1,14 +1,13 @@
 """`BatchJobReader`, which reads the event stream of a job with many inputs."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from tidewire.checkpoint import UndeliveredUpdate
 from tidewire.errors import ItemFailedError, advice_for
-from tidewire.jobs.job_reader import JobReader
-from tidewire.jobs.queue_warnings import QueueWarnings
+from tidewire.jobs.job_reader import JobReader, ReaderContext
 from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.jobs.update_iterator import UpdateIterator, WholeUpdates
+from tidewire.jobs.update_iterator import Projection, UpdateIterator, WholeUpdates
 from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.view import View
 from tidewire.protocol.follower_outcomes import Applied
@@ -16,10 +15,6 @@ from tidewire.protocol.messages import ENDED, JobStatus
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import JsonValue, dumps
 from tidewire.types import UNKNOWN, ItemChange, ItemUpdate, Position, ResultType
-
-if TYPE_CHECKING:
-    from tidewire.http.api_session import ApiSession
-    from tidewire.options import Options
 
 T = TypeVar("T")
 
@@ -31,25 +26,15 @@ class BatchJobReader(JobReader, Generic[T]):
 
     def __init__(
         self,
-        session: "ApiSession",
-        options: "Options",
+        context: ReaderContext,
         stream: JobStream,
-        *,
-        cancel_url: str,
         delivered: Position | None,
-        queue_warnings: QueueWarnings,
-        initial: Applied | None,
         shape: ResultType[T],
+        *,
+        initial: Applied | None,
         undelivered: Sequence[UndeliveredUpdate] = (),
     ) -> None:
-        super().__init__(
-            session,
-            options,
-            stream,
-            cancel_url=cancel_url,
-            delivered=delivered,
-            queue_warnings=queue_warnings,
-        )
+        super().__init__(context, stream, delivered)
         self._shape = shape
         self._ended_before: frozenset[int] = frozenset()
         """Indices of the items that had already ended at the checkpoint. Empty if the job was not created from a
@@ -106,13 +91,14 @@ class BatchJobReader(JobReader, Generic[T]):
     def raise_outcome(self) -> None:
         """Do nothing, because a loop over a batch job does not raise an error when the job or an item has failed."""
 
-    def _updates(self, applied: Applied) -> Iterator[ItemChange[T]]:
-        position = self._position(applied)
+    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+        position = Position(applied.view, applied.columns, applied.cursor)
         diff = applied.diff
         changed = self._changed(position) if diff is None else sorted(_items_in_diff(diff, position))
+        self._has_updates = self._has_updates or (applied.visible and bool(changed))
         for index in changed:
             deleted, text = self._texts.change(index, position, applied.texts)
-            yield ItemChange(
+            change = ItemChange(
                 position,
                 self._shape,
                 applied.first_seq,
@@ -123,6 +109,13 @@ class BatchJobReader(JobReader, Generic[T]):
                 settles=index == changed[-1],
                 snapshot=applied.snapshot,
             )
+            if not applied.visible and (merge or not silent):
+                continue
+            if merge or self._merged:
+                self._merge(change)
+            else:
+                self._ready.append(change)
+        self._latest = position
 
     def _changed(self, position: Position) -> list[int]:
         """Return the indices of the items that an event without a diff has changed. The state after the event is
@@ -164,7 +157,7 @@ class BatchJobReader(JobReader, Generic[T]):
         return failed
 
 
-class _EndedItems(Generic[T]):
+class _EndedItems(Projection[tuple[int, T | ItemFailedError]]):
     """Projection for `as_completed`. Converts a job's updates to the items that have ended, and yields each item
     once.
     """
@@ -181,12 +174,6 @@ class _EndedItems(Generic[T]):
         self._final_items = final_items
         self._started = False
         self._delivered: set[int] = {*ended_before}
-
-    async def prepare(self) -> None:
-        """Do nothing, because this projection needs no information from the server."""
-
-    def settled(self, update: ItemChange[T] | None) -> Sequence[ItemChange[T]]:
-        return () if update is None else (update,)
 
     def project(self, update: ItemChange[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
         view = update.position.view
@@ -212,9 +199,6 @@ class _EndedItems(Generic[T]):
         if type(item) is dict and item.get("status") in ENDED:
             self._delivered.add(index)
             yield index, self._result(index, view.value(f"/items/{index}"))
-
-    def undelivered(self) -> Iterable[ItemChange[T]]:
-        return ()
 
 
 def _ended_in(view: View) -> frozenset[int]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tidewire.errors import NoTextError, VoidTextError, Where
+from tidewire.jobs.update_iterator import Projection
 from tidewire.protocol.document.apply_ops import TEXTS
 from tidewire.protocol.document.json_pointer import parse
 from tidewire.types import ItemChange, Position
@@ -32,7 +33,7 @@ class _Held(NamedTuple):
     update: ItemChange[Any]
 
 
-class FinalTextReader:
+class FinalTextReader(Projection[str]):
     """Projection for `iter_text`. Converts a job's updates to pieces of text. If the item has the member `stable`, text
     that is not stable yet is held back.
 

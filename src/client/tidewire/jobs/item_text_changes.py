@@ -22,7 +22,7 @@ class TextColumns:
         """Columns of the job from which `_by_item` was computed."""
         self._by_item: dict[int, list[str]] = {}
         """Item index → JSON Pointers of its columns. This dict avoids a search through the columns of all items."""
-        self._columns: dict[int, str] = {}
+        self.columns: dict[int, str] = {}
         """Item index → JSON Pointer of its text column."""
         self._changes: Sequence[TextChange] = ()
         """Changes from which `_changes_by_pointer` was computed. All items that an event changes use the same dict."""
@@ -33,15 +33,15 @@ class TextColumns:
 
     def known(self, index: int) -> str | None:
         """Return the last known JSON Pointer of an item's text; None if the item had no text yet."""
-        return self._columns.get(index)
+        return self.columns.get(index)
 
     def column(self, index: int, position: Position) -> str | None:
         """Return the JSON Pointer of an item's text after the event at a position; None if the item had no text yet."""
-        known = self._columns.get(index)
+        known = self.columns.get(index)
         if known is None or known not in self._columns_by_item(position).get(index, ()):
             known = self._first_text(index, position) or known
             if known is not None:
-                self._columns[index] = known
+                self.columns[index] = known
         return known
 
     def change(self, index: int, position: Position, changes: Sequence[TextChange]) -> tuple[int, str]:
@@ -57,9 +57,7 @@ class TextColumns:
         """
         if not changes:
             return 0, ""
-        before = self._columns.get(index)
-        if len(changes) == 1 and changes[0][0] == before and position.columns == (before,):
-            return changes[0][1:]
+        before = self.columns.get(index)
         # After a restart of the job, the text of an item may be at another path. Report the old text as deleted and the
         # new text as appended.
         now = self.column(index, position)

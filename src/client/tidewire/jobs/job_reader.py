@@ -12,9 +12,9 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 
@@ -30,24 +30,73 @@ from tidewire.errors import (
     Where,
 )
 from tidewire.hooks import Hook, tell
-from tidewire.http.transport import is_mounted
+from tidewire.http.api_session import ApiSession
 from tidewire.jobs.item_text_changes import TextColumns
-from tidewire.jobs.queue_warnings import QUEUE_WARNING_AFTER, QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.options import check_seconds
+from tidewire.options import Options, check_seconds
 from tidewire.protocol.follower_outcomes import Applied, Notice
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource, StreamToken
 from tidewire.types import ItemChange, Position
 
-if TYPE_CHECKING:
-    from tidewire.http.api_session import ApiSession
-    from tidewire.options import Options
-
 BLOCK: Final = 64
 """Maximum number of updates that one read of the stream returns."""
 
+QUEUE_WARNING_AFTER: Final = 2.0
+"""Time in seconds for which a call or a loop waits for a queued job before the client logs the job's queue position."""
+IN_QUEUE: Final = (
+    "job %s is still in the queue%s. If a job of an interrupted program runs before it: `tidewire jobs %s` lists your "
+    "jobs, and `tidewire cancel %s JOB` cancels one"
+)
+"""Log message for a job that waits: id, position and twice the server's URL. The command line shows it."""
+
+
 log: Final = logging.getLogger("tidewire")
+
+
+class QueueWarnings:
+    """Logs the queue position of a job for which a caller has waited `QUEUE_WARNING_AFTER` seconds.
+
+    Without the message, a script would wait without a word while a job of an earlier, interrupted script runs before its
+    own. A client has one `QueueWarnings`. Jobs for which callers wait at the same time share one message.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        """Number of callers that wait for a queued job."""
+        self._is_logged = False
+        """Whether a message was logged since `_waiting` was 0."""
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a caller that waits for a queued job during a `with` block."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self._is_logged = self._is_logged and self._waiting > 0
+
+    def log(self, job_id: str, queue: Queue | None, base: str) -> None:
+        """Log that a job is queued, unless such a message was logged for another job that is still waiting.
+
+        Args:
+            job_id: Id of the job.
+            queue: The job's queue position; None if it is not known.
+            base: Base URL of the server.
+        """
+        if not self._is_logged:
+            self._is_logged = True
+            position = "" if queue is None else f", at position {queue.position}"
+            log.warning(IN_QUEUE, job_id, position, base, base)
+
+
+class ReaderContext(NamedTuple):
+    """The parts of a client that all readers of its jobs share."""
+
+    session: ApiSession
+    options: Options
+    queue_warnings: QueueWarnings
 
 
 class ActiveIterator(Protocol):
@@ -71,26 +120,14 @@ class JobReader(ABC):
             The blocking client calls this callback on its background thread.
     """
 
-    def __init__(
-        self,
-        session: "ApiSession",
-        options: "Options",
-        stream: JobStream,
-        *,
-        cancel_url: str,
-        delivered: Position | None,
-        queue_warnings: QueueWarnings,
-    ) -> None:
+    def __init__(self, context: ReaderContext, stream: JobStream, delivered: Position | None) -> None:
         self.listener: Hook[Queue | Progress] | None = None
         self.queue: Queue | None = None
         """The job's position in the server's queue, as last received."""
         self.progress: Progress | None = None
         """The last received progress report."""
-        self._session = session
-        self._options = options
+        self._session, self._options, self._queue_warnings = context
         self._stream = stream
-        self._cancel_url = cancel_url
-        self._queue_warnings = queue_warnings
         self._queue_warning_due = True
         """Whether the queue position of this job may still have to be logged."""
         self._queue_warning_at: float | None = None
@@ -104,6 +141,8 @@ class JobReader(ABC):
         """Whether there was an update that changed a value. This update may still be waiting for delivery."""
         self._latest = delivered
         """Position of the last received event."""
+        self._items_may_differ = True
+        """Whether the number of items may have changed since `check_items` was called."""
         self._iterator: weakref.ref[ActiveIterator] | None = None
         self._texts = TextColumns(delivered)
 
@@ -188,11 +227,6 @@ class JobReader(ABC):
         )
 
     @property
-    def received(self) -> int:
-        """Number of bytes that were read from the job's stream, on all connections together."""
-        return self._stream.received
-
-    @property
     def delivered(self) -> Position | None:
         """Position after the last delivered update; None if no update was delivered."""
         return self._settled()[0]
@@ -231,7 +265,7 @@ class JobReader(ABC):
     async def cancel(self, body: bytes) -> JobStatus:
         with self.bounded(self.deadline()):
             response = await self._session.request(
-                "POST", self._cancel_url, self._options, body=body, job_id=self.id
+                "POST", f"{self._stream.job_url}/cancel", self._options, body=body, job_id=self.id
             )
         return self._session.read(JobResource, response, what="job", job_id=self.id).status
 
@@ -263,12 +297,18 @@ class JobReader(ABC):
             QueueTimeoutError: The job was still queued at `queue_until`.
             TidewireError: The client could not read the event stream up to the job's end.
         """
+        follower = self._stream.follower
         async with self._reading_lock():
-            while not self._ready and not self._merged and not self.ended:
+            while not self._ready and not self._merged and follower.done is None:
                 await self._advance(queue_until, silent=silent)
-            updates = [*self._ready, *self._take_merged()]
+            updates = [*self._ready]
             self._ready.clear()
-            return updates
+            if self._merged:
+                updates += self._take_merged()
+        if self._items_may_differ:
+            self.check_items()
+            self._items_may_differ = False
+        return updates
 
     async def state_after(
         self, position: Position | None, queue_until: float | None = None
@@ -288,7 +328,11 @@ class JobReader(ABC):
         async with self._reading_lock():
             while self._latest is position and not self.ended:
                 await self._advance(queue_until, merge=True)
-            return None if self._latest is position else self._latest
+        self.check_items()
+        return None if self._latest is position else self._latest
+
+    def check_items(self) -> None:  # noqa: B027 - a batch job may have any number of items
+        """Raise an error if this reader cannot read a job with so many items."""
 
     def commit(self, position: Position, undelivered: Sequence[ItemChange[Any]]) -> None:
         """Record that the caller has received all updates up to a position, except those in `undelivered`. Checkpoints
@@ -311,6 +355,12 @@ class JobReader(ABC):
         """Close the connection soon, without awaiting the close. Finalizers and other threads use this method."""
         if not self._stream_in_use:
             self._stream.close_soon()
+
+    def start_soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine function on the event loop of the job, without waiting. This method may be called on any
+        thread.
+        """
+        self._session.transport.loop.start_soon(work)
 
     @abstractmethod
     def raise_outcome(self) -> None:
@@ -339,40 +389,49 @@ class JobReader(ABC):
             silent: Whether to keep updates in which no value changed.
             merge: Whether to merge the updates into one update for each item, because no iterator is consuming them.
         """
-        if self.ended:
+        follower, stream = self._stream.follower, self._stream
+        if follower.done is not None:
             return
-        for outcome in (block := await self._next_block(queue_until)):
-            if isinstance(outcome, Applied):
+        if queue_until is None and not self._queue_warning_due:
+            block = await stream.next_outcomes(BLOCK)
+        else:
+            block = await self._block_of_queued(queue_until)
+        notices = False
+        for outcome in block:
+            if type(outcome) is Applied:
                 self._receive(outcome, silent=silent, merge=merge)
+            else:
+                notices = True
         # Call the listener only after all updates of the block were stored, so that no update is lost if the listener
         # is cancelled.
-        for outcome in block:
-            if isinstance(outcome, Notice):
-                await self._notify(outcome.message)
-        if self.ended:
-            await self._stream.aclose()
-            await self._stream.notify_end()
+        if notices:
+            for outcome in block:
+                if isinstance(outcome, Notice):
+                    await self._notify(outcome.message)
+        if follower.done is not None:
+            await stream.aclose()
+            await stream.notify_end()
 
-    def _receive(self, outcome: Applied, *, silent: bool = False, merge: bool = False) -> None:
-        position: Position | None = None
-        for update in self._updates(outcome):
-            position = update.position
-            if not update.visible and (merge or not silent):
-                continue
-            if update.visible:
-                self._has_updates = True
-            if merge or self._merged:
-                earlier = self._merged.get(update.index)
-                first_seq, base = (update.first_seq, self._latest) if earlier is None else earlier[:2]
-                if earlier is not None:
-                    update.snapshot = update.snapshot or earlier.latest.snapshot
-                # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged`
-                # computes the change again from the text before and the text after the merged updates.
-                update.deleted, update.text = 0, ""
-                self._merged[update.index] = _MergedChange(first_seq, base, update)
-            else:
-                self._ready.append(update)
-        self._latest = position or self._position(outcome)
+    @abstractmethod
+    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+        """Convert an applied event to changes of this job's items, and store them in `_ready` or with `_merge`.
+
+        Args:
+            applied: The event.
+            silent: Whether to keep changes in which no value changed.
+            merge: Whether to merge the changes with earlier ones, because no iterator is consuming them.
+        """
+
+    def _merge(self, change: ItemChange[Any]) -> None:
+        """Merge a change with the earlier changes of its item."""
+        earlier = self._merged.get(change.index)
+        first_seq, base = (change.first_seq, self._latest) if earlier is None else earlier[:2]
+        if earlier is not None:
+            change.snapshot = change.snapshot or earlier.latest.snapshot
+        # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged` computes the
+        # change again from the text before and the text after the merged changes.
+        change.deleted, change.text = 0, ""
+        self._merged[change.index] = _MergedChange(first_seq, base, change)
 
     def _take_merged(self) -> list[ItemChange[Any]]:
         """Remove the merged changes and return them as one update for each item, ordered by position."""
@@ -393,18 +452,11 @@ class JobReader(ABC):
             self.progress = message
         await tell(self.listener, message)
 
-    @abstractmethod
-    def _updates(self, applied: Applied) -> Iterable[ItemChange[Any]]:
-        """Convert an applied event to changes of this job's items."""
-
     def _items(self) -> list[Any]:
         """Return the items of the job's current state."""
         document = self._stream.follower.document
         items: Any = [] if document is None else document.value("/items")
         return items  # type: ignore[no-any-return]
-
-    def _position(self, applied: Applied) -> Position:
-        return Position(applied.view, applied.columns, applied.cursor)
 
     # ---- timeouts ----------------------------------------------------------------------------------------------
 
@@ -427,16 +479,14 @@ class JobReader(ABC):
         document = self._stream.follower.document
         return document is not None and document.value("/status") == "queued"
 
-    async def _next_block(self, queue_until: float | None) -> list[Applied | Notice]:
+    async def _block_of_queued(self, queue_until: float | None) -> list[Applied | Notice]:
         """Wait for the next events. If the job is queued, log its position once, and apply the limit `queue_until`."""
-        if queue_until is None and not self._queue_warning_due:
-            return await self._stream.next_outcomes(BLOCK)
         if not self._queued:
             # Once the job has left the queue, no longer look at its status before each block.
             self._queue_warning_due = self._queue_warning_due and self._stream.follower.document is None
             return await self._stream.next_outcomes(BLOCK)
         with self._queue_warnings.waiting():
-            if self._queue_warning_due and not is_mounted(self.base):
+            if self._queue_warning_due and not self._session.transport.in_process:
                 self._queue_warning_at = self._queue_warning_at or anyio.current_time() + QUEUE_WARNING_AFTER
                 with anyio.CancelScope(deadline=min(self._queue_warning_at, queue_until or math.inf)):
                     return await self._stream.next_outcomes(BLOCK)

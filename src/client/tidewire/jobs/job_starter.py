@@ -1,29 +1,31 @@
 """`JobStarter`, which submits jobs to a server and creates the readers of new and existing jobs."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
 
 import anyio
 
-from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint, UndeliveredUpdate
+from tidewire.checkpoint import NO_CHECKPOINT, Checkpoint
 from tidewire.errors import (
     CheckpointError,
     EndpointNotFoundError,
     InvalidInputError,
     ProtocolError,
     TidewireError,
+    TotalTimeoutError,
+    Where,
 )
-from tidewire.http.api_session import ApiSession
+from tidewire.http.api_session import ApiSession, may_run
 from tidewire.http.response import Connection, Response
 from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
-from tidewire.jobs.batch_job import AsyncBatchJob
+from tidewire.jobs.batch_job import AsyncBatchJob, cancel_all
 from tidewire.jobs.batch_job_reader import BatchJobReader
-from tidewire.jobs.map_work import MapWork, cancel_all
-from tidewire.jobs.queue_warnings import QueueWarnings
+from tidewire.jobs.job_reader import QueueWarnings, ReaderContext
+from tidewire.jobs.map_work import MapWork
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
 from tidewire.jobs.tokens import Vocabularies
@@ -33,7 +35,7 @@ from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.follower import Follower
 from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.problems import did_you_mean
-from tidewire.protocol.resources import EndpointDescription, JobResource, Limits
+from tidewire.protocol.resources import API_ROOT, EndpointDescription, JobList, JobResource, Limits
 from tidewire.protocol.status_table import RequestKind
 from tidewire.submit_members import encoded, options_on_the_wire
 from tidewire.types import Position, ResultType
@@ -64,6 +66,10 @@ class JobStarter:
         view.running, view._vocabularies = self.running, self._vocabularies
         view._queue_warnings = self._queue_warnings
         return view
+
+    @property
+    def _context(self) -> ReaderContext:
+        return ReaderContext(self.session, self.options, self._queue_warnings)
 
     def closing(self) -> Callable[[], Awaitable[None]]:
         """Return a function that cancels the running jobs of abandoned `map` calls and closes all connections.
@@ -139,6 +145,26 @@ class JobStarter:
             stream, initial = self._stream(job, response)
         return self._single(stream, None, shape, initial=initial, endpoint=name)
 
+    async def run(
+        self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
+    ) -> T:
+        """Submit a job with one input and wait for its value. The client's timeout bounds both together.
+
+        Raises:
+            TotalTimeoutError: The timeout passed.
+        """
+        reader: SingleJobReader[T] | None = None
+        timeout = self.options.timeout
+        with anyio.move_on_after(timeout):
+            reader = await self.submit(endpoint, members, key, shape)
+            await reader.wait(check=reader.check_single)
+            return reader.outcome()
+        passed = f"the timeout of {timeout:g} s"
+        if reader is not None:
+            raise reader.timed_out(passed)
+        what = f"{passed} passed before the server accepted the job"
+        raise TotalTimeoutError(what, where=Where("POST", self.session.base), advice=may_run(key))
+
     async def submit_batch(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
     ) -> AsyncBatchJob[T]:
@@ -171,7 +197,7 @@ class JobStarter:
             raise
         job = self.session.read(JobResource, response, what="submitted job")
         stream, initial = self._stream(job, response)
-        return AsyncBatchJob(self._batch(stream, None, shape, initial=initial))
+        return AsyncBatchJob(BatchJobReader(self._context, stream, None, shape, initial=initial))
 
     def map_work(
         self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
@@ -228,7 +254,23 @@ class JobStarter:
     def _jobs_url(self, endpoint: str) -> str:
         return f"{self.session.endpoint_url(endpoint)}/jobs"
 
-    # ---- attaching ---------------------------------------------------------------------------------------------
+    # ---- existing jobs ---------------------------------------------------------------------------------------------
+
+    async def list_jobs(self, limit: int) -> list[JobResource]:
+        """Request the caller's own jobs, page by page."""
+        found: list[JobResource] = []
+        session, options = self.session, self.options
+        url = f"{session.base}{API_ROOT}/jobs"
+        with anyio.move_on_after(options.timeout):
+            while url and len(found) < limit:
+                response = await session.request("GET", url, options)
+                page = session.read(JobList, response, what="jobs")
+                found += page.jobs
+                # Stop at a page without jobs even if the page links to a next page, because a faulty server could send
+                # such pages forever.
+                url = session.same_origin_link(response.url, page.next, "") if page.next and page.jobs else ""
+            return found[:limit]
+        raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))
 
     def attach(
         self, job_id: str | None, checkpoint: Checkpoint | None, shape: ResultType[T]
@@ -245,7 +287,7 @@ class JobStarter:
         """Create the reader of an existing job with many inputs. This method sends no request."""
         stream, delivered = self._attached(job_id, checkpoint)
         undelivered = () if checkpoint is None else checkpoint.undelivered
-        return self._batch(stream, delivered, shape, undelivered=undelivered)
+        return BatchJobReader(self._context, stream, delivered, shape, initial=None, undelivered=undelivered)
 
     def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
         """Return an existing job with many inputs. This method sends no request."""
@@ -296,37 +338,13 @@ class JobStarter:
         endpoint: str | None = None,
     ) -> SingleJobReader[T]:
         return SingleJobReader(
-            self.session,
-            self.options,
+            self._context,
             stream,
-            cancel_url=f"{stream.job_url}/cancel",
-            delivered=delivered,
-            queue_warnings=self._queue_warnings,
+            delivered,
+            shape,
             initial=initial,
             vocabularies=self._vocabularies,
             endpoint=endpoint,
-            shape=shape,
-        )
-
-    def _batch(
-        self,
-        stream: JobStream,
-        delivered: Position | None,
-        shape: ResultType[T],
-        *,
-        initial: Applied | None = None,
-        undelivered: Sequence[UndeliveredUpdate] = (),
-    ) -> BatchJobReader[T]:
-        return BatchJobReader(
-            self.session,
-            self.options,
-            stream,
-            cancel_url=f"{stream.job_url}/cancel",
-            delivered=delivered,
-            queue_warnings=self._queue_warnings,
-            initial=initial,
-            shape=shape,
-            undelivered=undelivered,
         )
 
     def _stream(self, job: JobResource, response: Response) -> tuple[JobStream, Applied | None]:

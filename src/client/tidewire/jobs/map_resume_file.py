@@ -471,6 +471,21 @@ class ResumeFile:
         return self._file
 
 
+def resume_file_of(
+    path: str | os.PathLike[str] | None, key: str | None, *, retry_failed: bool
+) -> ResumeFile | None:
+    """Check the arguments of `map` that concern the resume file."""
+    if path is None:
+        if retry_failed:
+            raise ValueError("retry_failed needs a resume_file, which contains the failures of earlier runs")
+        return None
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"resume_file must be a path, not {path!r:.80}")
+    if key is not None:
+        raise ValueError("pass either resume_file or idempotency_key: a resume file contains its own key")
+    return ResumeFile(path, retry_failed=retry_failed)
+
+
 # ---- the file in the operating system ------------------------------------------------------------------------------
 
 

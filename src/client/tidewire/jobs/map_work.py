@@ -28,19 +28,15 @@ of an earlier run counts as running while the client reads it.
 """
 
 import os
-import re
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
 from contextlib import suppress
-from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import anyio
 
 from tidewire.errors import (
-    NOWHERE,
     ConcurrentReadError,
     InvalidInputError,
     ItemFailedError,
@@ -51,15 +47,23 @@ from tidewire.errors import (
     TidewireError,
     TotalTimeoutError,
     TransportError,
-    Where,
 )
 from tidewire.hooks import Hook, log
-from tidewire.jobs.batch_job import AsyncBatchJob
-from tidewire.jobs.map_resume_file import Known, ReceivedValue, ResumeFile, Submission, input_digest
+from tidewire.jobs.batch_job import cancel_all
+from tidewire.jobs.map_parts import (
+    BatchStarter,
+    EarlierRuns,
+    NotValidated,
+    Part,
+    PartRequests,
+    RunningPart,
+    derived_key,
+    refused_input,
+    refused_number,
+)
+from tidewire.jobs.map_resume_file import Known, ReceivedValue, input_digest, resume_file_of
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.options import Options, check_key
-from tidewire.protocol.resources import EndpointDescription, Limits
-from tidewire.protocol.strict_json import JsonValue, loads
 from tidewire.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.types import ResultType
 
@@ -75,9 +79,6 @@ jobs for `state_ttl_s` seconds. If a quarter of this time is shorter, the interv
 MIN_POLL_INTERVAL: Final = 0.25
 """Minimum interval between two checks of the running jobs that the client is not reading, in seconds."""
 
-CANCEL_TIMEOUT: Final = 2.0
-"""Time limit for cancelling all jobs of a `map`, in seconds."""
-
 MAX_LOSSES: Final = 3
 """Maximum number of times in a row, without an outcome in between, that inputs are submitted again because the server no
 longer has their job."""
@@ -85,13 +86,6 @@ MAX_EXPIRED_KEYS: Final = 100
 """Maximum number of idempotency keys of expired jobs that one submit skips. A `map` with an `idempotency_key` uses up one of
 them each time that it is repeated after its jobs have expired, as long as the server keeps the keys (24 hours by
 default)."""
-
-_BODY_OVERHEAD: Final = 1024
-"""Number of bytes in a request body that are reserved for everything except the inputs."""
-_OF_INPUT: Final = re.compile(r"/inputs/(\d+)\b(/[^\s:]*)?(: )?")
-"""Pattern of a JSON Pointer to an input in the request, such as `/inputs/3/prompt`. In an error response of the server,
-this is the member `pointer` or the start of the message.
-"""
 
 T = TypeVar("T")
 
@@ -122,87 +116,7 @@ class MapProgress(NamedTuple):
     resumed: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Part:
-    """The inputs of one job. The number of an input is its index among all inputs of the `map`."""
-
-    recorded: Submission | None = None
-    """Submission of the resume file that this part continues. None for a new job."""
-    pending: dict[int, str] = field(default_factory=dict)
-    """Numbers of the inputs without an outcome, with their digests, which are empty without a resume file."""
-    inputs: dict[int, bytes] = field(default_factory=dict)
-    """JSON of the inputs in `pending`, by number. The inputs of a job of an earlier run are added when they are
-    consumed."""
-    first: int = 0
-    """Number of the first input."""
-    size: int = 0
-    """Total size of the inputs in bytes."""
-    submit: int | None = None
-    """Number of the submit in the resume file, if the file contains it."""
-    used_keys: int = 0
-    """Number of earlier idempotency keys of these inputs, whose jobs the server no longer has."""
-    losses: int = 0
-    """Number of jobs in a row that the server no longer had, without an outcome in between."""
-
-    def add(self, number: int, content: bytes, digest: str) -> None:
-        if not self.inputs:
-            self.first = number
-        self.inputs[number] = content
-        self.pending[number] = digest
-        self.size += len(content) + 1
-
-    def remove(self, number: int) -> str:
-        """Remove an input that has an outcome, or that need not run, and return its digest."""
-        self.inputs.pop(number, None)
-        return self.pending.pop(number)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the part has all inputs of a submission of the resume file, so that it can be repeated unchanged."""
-        return self.recorded is not None and self.inputs.keys() == self.recorded.pending.keys()
-
-
-@dataclass(slots=True, eq=False)
-class _RunningPart:
-    """A part with its job. `items` contains the numbers of the inputs in the order of the job's items."""
-
-    part: _Part
-    job: AsyncBatchJob[Any]
-    items: Sequence[int]
-    reading: UpdateIterator[tuple[int, Any]]
-
-    def where(self) -> Where:
-        return Where(job_id=self.job.id)
-
-
-class BatchStarter(Protocol):
-    """Interface of `JobStarter`, as far as `map` uses it."""
-
-    running: set[AsyncBatchJob[Any]]
-    """Jobs that calls of `map` have submitted, and that were neither read to their end nor cancelled. Closing the
-    client cancels these jobs."""
-
-    async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
-        """Return the endpoint's name, the server's limits and the endpoint's description."""
-
-    async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
-        """Submit a batch job with an idempotency key. The request body is already serialized."""
-
-    def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
-        """Return an existing batch job. This method sends no request."""
-
-
-class _NotValidated(ResultType[ReceivedValue]):
-    """Result type of all jobs of a `map`. It keeps the value as JSON, which the resume file needs. The map validates a
-    value when it yields the value.
-    """
-
-    def validate(self, value: JsonValue, *, where: Where = NOWHERE, running: bool = False) -> ReceivedValue:
-        return ReceivedValue(value, where)
-
-
 _WITH_OUTCOME: Final = frozenset({Known.SUCCEEDED, Known.FAILED})
-_WITHOUT_OUTCOME: Final = frozenset({Known.SUBMITTED, Known.IN_JOB})
 _IN_FILE: Final = object()
 """Placeholder for an outcome that is read from the resume file when it is yielded, so that memory does not grow."""
 
@@ -245,23 +159,19 @@ class MapWork(Generic[T]):
         self.finished: bool = False
         self.closed: bool = False
         self._starter = starter
-        self._options = options
         self._sleep = sleep
         self._endpoint = endpoint
         self._shape = shape
-        self._shared: Any = jsonable(shared, "/shared")
+        self._requests = PartRequests(shared, options_on_the_wire(options), batch_size)
         self._concurrency = concurrency
-        self._batch_size = batch_size
         self._return_exceptions = return_exceptions
         self.listener: Hook[MapProgress] | None = progress
         self._total = total
         self._reported: MapProgress | None = None
-        self._file = _resume_file(resume_file, key, retry_failed=retry_failed)
+        self._file = resume_file_of(resume_file, key, retry_failed=retry_failed)
         self._endpoint_name: str | None = None
         self._prepared = False
         """Whether the limits of the server and the endpoint's description are known."""
-        self._batches = True
-        self._max_body = 0
         self._poll_interval = POLL_INTERVAL
         self._leaves_running = key is not None or self._file is not None
         self._key = key or secrets.token_urlsafe(16)
@@ -271,19 +181,15 @@ class MapWork(Generic[T]):
         self._exhausted = False
         self._waiting: tuple[int, bytes, str] | None = None
         """Number, JSON and digest of an input that is in no part yet, because the limits of the server are not known."""
-        self._collecting: dict[int | None, _Part] = {}
+        self._collecting: dict[int | None, Part] = {}
         """Parts that are not full: one for new jobs, with the key None, and those that repeat a submission of the resume
         file, with the submission's offset as the key."""
-        self._full: deque[_Part] = deque()
+        self._full: deque[Part] = deque()
         """Parts to submit."""
-        self._under_way: list[_RunningPart] = []
-        self._submissions: dict[int, Submission] = {}
-        """The submissions of the resume file that inputs so far belong to, by offset. Each earlier run has left at most
-        `concurrency` submissions without all outcomes."""
-        self._attached: dict[int, _RunningPart] = {}
+        self._under_way: list[RunningPart] = []
+        self._earlier = EarlierRuns(self._file)
+        self._attached: dict[int, RunningPart] = {}
         """Jobs of earlier runs, by the offset of their submission."""
-        self._gone: set[int] = set()
-        """Offsets of the submissions that cannot be continued. Their inputs without an outcome run in new jobs."""
         self._outcomes: dict[int, Any] = {}
         """Outcomes that were not delivered, by number. The outcome of a job of an earlier run can arrive before its input
         is consumed."""
@@ -306,12 +212,12 @@ class MapWork(Generic[T]):
         """Whether the next input stays within the limits for consumed inputs and running jobs."""
         number = self._taken
         known = Known.NEW if self._file is None else self._file.known(number)
-        offset = self._continued(number)
+        offset = self._earlier.continued(number)
         if number in self._outcomes or (offset is not None and offset in self._attached):
             return True
         ahead = number - self._delivered
         # To repeat a submission, all of its inputs are needed, even if an earlier run had a larger batch size.
-        if ahead >= self._concurrency * self._batch_size and self._collecting.keys() <= {None}:
+        if ahead >= self._concurrency * self._requests.batch_size and self._collecting.keys() <= {None}:
             return False
         return (
             known in _WITH_OUTCOME
@@ -330,14 +236,14 @@ class MapWork(Generic[T]):
             if self._file is not None and known is not Known.NEW:
                 self._fail_at(number, self._file.differs(number))
             else:
-                self._outcomes[number] = self._refused(number, error)
+                self._outcomes[number] = refused_input(number, error)
                 self._count(failed=True)
             return
         if self._file is None:
             self._add(number, content, "")
             return
-        digest = input_digest(self._endpoint_name or "", self._merged(plain))
-        if self._recorded_digest(self._file, number) not in {None, digest}:
+        digest = input_digest(self._endpoint_name or "", self._requests.merged(plain))
+        if self._earlier.digest(number) not in {None, digest}:
             self._fail_at(number, self._file.differs(number))
         elif known in _WITH_OUTCOME:
             self._outcomes[number] = _IN_FILE
@@ -345,7 +251,7 @@ class MapWork(Generic[T]):
             self._count(failed=known is Known.FAILED)
         elif number in self._outcomes:
             self._count(failed=isinstance(self._outcomes[number], ItemFailedError))
-        elif known is Known.IN_JOB and (offset := self._continued(number)) is not None:
+        elif known is Known.IN_JOB and (offset := self._earlier.continued(number)) is not None:
             self._attach(offset).inputs[number] = content
         else:
             self._add(number, content, digest)
@@ -361,40 +267,14 @@ class MapWork(Generic[T]):
         self._outcomes[number] = error
         self.end()
 
-    def _merged(self, value: Any) -> Any:
-        return {**self._shared, **value} if self._shared and isinstance(value, dict) else value
-
-    # ---- the resume file ---------------------------------------------------------------------------------------
-
-    def _continued(self, number: int) -> int | None:
-        """Return the offset of the submission of an earlier run that an input belongs to. None if the input has no
-        submission, or one that cannot be continued.
-        """
-        if self._file is None or self._file.known(number) not in _WITHOUT_OUTCOME:
-            return None
-        offset = self._file.offset(number)
-        return None if offset in self._gone else offset
-
-    def _recorded_digest(self, file: ResumeFile, number: int) -> str | None:
-        """Return the digest of an input in the resume file. None if the file does not contain the input."""
-        known = file.known(number)
-        if known is Known.NEW:
-            return None
-        if known not in _WITHOUT_OUTCOME:
-            return file.digest(number)
-        offset = file.offset(number)
-        if offset not in self._submissions:
-            self._submissions[offset] = file.submission(number)
-        return self._submissions[offset].pending[number]
-
-    def _attach(self, offset: int) -> _Part:
+    def _attach(self, offset: int) -> Part:
         """Return the inputs of a job of an earlier run. The job is read when one of its values is needed."""
         running = self._attached.get(offset)
         if running is None:
-            recorded = self._submissions[offset]
-            job = self._starter.batch_job(recorded.job or "", _NotValidated())
-            part = _Part(recorded, {**recorded.pending})
-            running = self._attached[offset] = _RunningPart(part, job, recorded.items, job.as_completed())
+            recorded = self._earlier.submissions[offset]
+            job = self._starter.batch_job(recorded.job or "", NotValidated())
+            part = Part(recorded, {**recorded.pending})
+            running = self._attached[offset] = RunningPart(part, job, recorded.items, job.as_completed())
             self._under_way.append(running)
         return running.part
 
@@ -408,18 +288,18 @@ class MapWork(Generic[T]):
 
     def _place(self, number: int, content: bytes, digest: str) -> None:
         """Add an input to a part."""
-        offset = self._continued(number)
+        offset = self._earlier.continued(number)
         part = self._collecting.get(offset)
-        if part is not None and offset is None and part.size + len(content) + 1 > self._max_body:
+        if part is not None and offset is None and self._requests.exceeds_body(part, content):
             self._close_part(None)
             part = None
         if part is None:
-            part = self._collecting[offset] = _Part()
+            part = self._collecting[offset] = Part()
             if offset is not None:
-                part.recorded = self._submissions[offset]
+                part.recorded = self._earlier.submissions[offset]
                 part.submit = part.recorded.number
         part.add(number, content, digest)
-        if part.is_complete or (offset is None and len(part.inputs) >= self._batch_size):
+        if part.is_complete or (offset is None and len(part.inputs) >= self._requests.batch_size):
             self._close_part(offset)
 
     def _close_part(self, offset: int | None) -> None:
@@ -427,7 +307,7 @@ class MapWork(Generic[T]):
         part = self._collecting.pop(offset)
         if offset is not None and not part.is_complete:
             part.submit = None
-            self._gone.add(offset)
+            self._earlier.gone.add(offset)
         self._full.append(part)
 
     # ---- values ------------------------------------------------------------------------------------------------
@@ -475,18 +355,6 @@ class MapWork(Generic[T]):
     def _count(self, *, failed: bool) -> None:
         self._ended += 1
         self._failed += failed
-
-    def _refused(self, number: int, error: InvalidInputError) -> ItemFailedError:
-        """Create the error of an item whose input was refused."""
-        # The server's message contains the index of the input within its job. Replace this index by the one among all
-        # inputs of the `map`.
-        why = _OF_INPUT.sub(_within_input, error.what, count=1)
-        what = f"input {number} was refused: {why}"
-        refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
-        failed = ItemFailedError(what, where=error.where, problem=error.problem)
-        failed.index = number
-        failed.__cause__ = refused
-        return failed
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -538,7 +406,7 @@ class MapWork(Generic[T]):
             if self._file.endpoint is not None:
                 if self._endpoint not in {None, self._file.endpoint}:
                     raise self._file.of_another_endpoint(self._endpoint or "")
-                encoded(self._shared)
+                self._requests.check_shared()
                 self._endpoint_name = self._file.endpoint
                 return
         name = await self._prepare(self._endpoint)
@@ -548,12 +416,7 @@ class MapWork(Generic[T]):
 
     async def _prepare(self, endpoint: str | None) -> str:
         name, limits, description = await self._starter.target(endpoint)
-        batch = description.capabilities.batch
-        self._batches = batch is not None
-        most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
-        self._batch_size = min(self._batch_size, most)
-        shared = encoded(self._shared) if self._batches else b""
-        self._max_body = limits.max_body_bytes - len(shared) - _BODY_OVERHEAD
+        self._requests.limit(limits, description)
         self._poll_interval = min(POLL_INTERVAL, max(MIN_POLL_INTERVAL, limits.state_ttl_s / 4))
         self._prepared = True
         if self._waiting is not None:
@@ -565,11 +428,11 @@ class MapWork(Generic[T]):
         part = self._full[0]
         while part.inputs:
             try:
-                body = self._body(part)
+                body = self._requests.body(part)
                 if self._file is not None and part.submit is None:
                     part.submit = self._file.add_submit(part.pending)
                 job = await self._starter.start(
-                    self._endpoint_name or "", body, self._key_of(part, body), _NotValidated()
+                    self._endpoint_name or "", body, self._key_of(part, body), NotValidated()
                 )
             except InvalidInputError as error:
                 if not self._remove_refused(part, error):
@@ -586,50 +449,27 @@ class MapWork(Generic[T]):
                 self._file.add_job(job.id, items)
             if not self._leaves_running:
                 self._starter.running.add(job)
-            self._under_way.append(_RunningPart(part, job, items, job.as_completed()))
+            self._under_way.append(RunningPart(part, job, items, job.as_completed()))
             break
         self._full.popleft()
 
-    def _body(self, part: _Part) -> bytes:
-        more: dict[str, Any] = options_on_the_wire(self._options)
-        if self._batches:
-            inputs = b",".join(part.inputs.values())
-            return (
-                b'{"inputs":['
-                + inputs
-                + b"]"
-                + _tail(more | ({"shared": self._shared} if self._shared else {}))
-            )
-        (content,) = part.inputs.values()
-        if self._shared:
-            value = loads(content)
-            if not isinstance(value, dict):
-                raise InvalidInputError("shared members require inputs that are JSON objects")
-            content = encoded(self._merged(value))
-        return b'{"input":' + content + _tail(more)
-
-    def _key_of(self, part: _Part, body: bytes) -> str:
-        """Derive the idempotency key of a submit. Inputs that are submitted again have another key."""
+    def _key_of(self, part: Part, body: bytes) -> str:
+        """Return the idempotency key of a submit. Inputs that are submitted again have another key."""
         if self._file is not None:
-            parts = [self._file.key, f"submit {part.submit}"]
-        else:
-            parts = [self._key, str(part.first), *([f"again {part.used_keys}"] if part.used_keys else [])]
-        return sha256(b"\0".join([*(each.encode() for each in parts), body])).hexdigest()
+            return derived_key(self._file.key, f"submit {part.submit}", body=body)
+        again = [f"again {part.used_keys}"] if part.used_keys else []
+        return derived_key(self._key, str(part.first), *again, body=body)
 
-    def _remove_refused(self, part: _Part, error: InvalidInputError) -> bool:
+    def _remove_refused(self, part: Part, error: InvalidInputError) -> bool:
         """If the server refused one input of a job, remove this input from the job.
 
         Returns False if the error does not name an input.
         """
-        place = _OF_INPUT.match(error.pointer or "")
-        if place is not None and int(place[1]) < len(part.inputs):
-            number = [*part.inputs][int(place[1])]
-        elif len(part.inputs) == 1 and not (error.pointer or "").startswith("/shared"):
-            (number,) = part.inputs
-        else:
+        number = refused_number(part, error)
+        if number is None:
             return False
         digest = part.remove(number)
-        self._outcomes[number] = outcome = self._refused(number, error)
+        self._outcomes[number] = outcome = refused_input(number, error)
         self._count(failed=True)
         if self._file is not None:
             self._file.add_outcome(number, digest, outcome)
@@ -642,7 +482,7 @@ class MapWork(Generic[T]):
                     each.remove(later)
         return True
 
-    def _job_to_read(self) -> _RunningPart | None:
+    def _job_to_read(self) -> RunningPart | None:
         """Return the running job to read: a job of which only the end is missing, or else the job with the next value. If
         no job has that value, return a job whose end makes room for another one.
         """
@@ -655,11 +495,11 @@ class MapWork(Generic[T]):
         found = next((running for running in self._under_way if number in running.part.inputs), None)
         return found or next(iter(self._under_way), None)
 
-    def _unread(self) -> _RunningPart | None:
+    def _unread(self) -> RunningPart | None:
         """Return a running job that is not read to its end, although all of its outcomes have arrived."""
         return next((running for running in self._under_way if not running.part.pending), None)
 
-    async def _read(self, running: _RunningPart) -> None:
+    async def _read(self, running: RunningPart) -> None:
         others = [other for other in self._under_way if other is not running]
         reading = running.reading
         try:
@@ -679,7 +519,7 @@ class MapWork(Generic[T]):
         if self._file is not None:
             self._file.flush()
 
-    def _record(self, running: _RunningPart, ended: tuple[int, Any]) -> None:
+    def _record(self, running: RunningPart, ended: tuple[int, Any]) -> None:
         """Record the outcome of an item, unless the resume file contains it."""
         index, outcome = ended
         if index >= len(running.items):
@@ -698,18 +538,18 @@ class MapWork(Generic[T]):
         if number < self._taken:
             self._count(failed=isinstance(outcome, ItemFailedError))
 
-    def _finish(self, running: _RunningPart) -> None:
+    def _finish(self, running: RunningPart) -> None:
         """Remove a job that was read to its end."""
         self._remove(running)
         if running.part.pending:
             what = f"the job ended without an outcome of input {next(iter(running.part.pending))}"
             raise ProtocolError(what, where=running.where())
 
-    def _remove(self, running: _RunningPart) -> None:
+    def _remove(self, running: RunningPart) -> None:
         self._under_way.remove(running)
         self._starter.running.discard(running.job)
 
-    def _run_again(self, running: _RunningPart, error: TidewireError) -> None:
+    def _run_again(self, running: RunningPart, error: TidewireError) -> None:
         """Submit the inputs without an outcome again, because the server no longer has their job.
 
         Raises:
@@ -726,20 +566,11 @@ class MapWork(Generic[T]):
         )
         self._remove(running)
         if part.recorded is not None:
-            self._gone.add(part.recorded.offset)
-        again: list[_Part] = []
-        for number, content in part.inputs.items():
-            if (
-                not again
-                or len(again[-1].inputs) >= self._batch_size
-                or again[-1].size + len(content) + 1 > self._max_body
-            ):
-                again.append(_Part(used_keys=part.used_keys + 1, losses=part.losses + 1))
-            again[-1].add(number, content, part.pending[number])
-        self._full.extendleft(reversed(again))
+            self._earlier.gone.add(part.recorded.offset)
+        self._full.extendleft(reversed(self._requests.split(part)))
 
     async def _read_and_poll_others(
-        self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[_RunningPart]
+        self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[RunningPart]
     ) -> tuple[int, Any]:
         """Read an item of a job, and request the status of the other jobs at the same time."""
         fault: Exception | None = None
@@ -763,7 +594,7 @@ class MapWork(Generic[T]):
             raise fault
         return ended
 
-    async def _poll_others(self, others: Iterable[_RunningPart]) -> None:
+    async def _poll_others(self, others: Iterable[RunningPart]) -> None:
         while True:
             await self._sleep(self._poll_interval)
             for running in others:
@@ -813,52 +644,6 @@ def _is_lost(error: TidewireError) -> bool:
     return isinstance(error, JobExpiredError) or error.code == "job_not_found"
 
 
-def _resume_file(
-    path: str | os.PathLike[str] | None, key: str | None, *, retry_failed: bool
-) -> ResumeFile | None:
-    """Check the arguments of `map` that concern the resume file."""
-    if path is None:
-        if retry_failed:
-            raise ValueError("retry_failed needs a resume_file, which contains the failures of earlier runs")
-        return None
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"resume_file must be a path, not {path!r:.80}")
-    if key is not None:
-        raise ValueError("pass either resume_file or idempotency_key: a resume file contains its own key")
-    return ResumeFile(path, retry_failed=retry_failed)
-
-
-async def cancel_all(
-    running: set[AsyncBatchJob[Any]], jobs: Iterable[AsyncBatchJob[Any]] | None = None
-) -> None:
-    """Cancel running jobs, for at most `CANCEL_TIMEOUT` seconds.
-
-    Args:
-        running: The running jobs. Cancelled jobs are removed from the set.
-        jobs: The jobs to cancel. None: all running jobs.
-    """
-    with anyio.move_on_after(CANCEL_TIMEOUT, shield=True):
-        for job in [*(running if jobs is None else jobs)]:
-            if job in running:
-                if not job.ended:
-                    with suppress(TidewireError):
-                        await job.cancel()
-                running.discard(job)
-
-
 def total_of(inputs: Any) -> int | None:
     """Return the number of inputs, or None if the iterable has no length."""
     return len(inputs) if isinstance(inputs, Sized) else None
-
-
-def _tail(members: dict[str, Any]) -> bytes:
-    """Serialize the last members of a JSON object, followed by the closing brace of the object."""
-    return b"," + encoded(members)[1:] if members else b"}"
-
-
-def _within_input(place: re.Match[str]) -> str:
-    """Convert a match of `_OF_INPUT` to a location within the input, without the index of the input in its job."""
-    _, pointer, colon = place.groups()
-    if colon:
-        return f"{pointer}: " if pointer else ""
-    return f"the input at {pointer}" if pointer else "the input"

@@ -11,8 +11,6 @@ from collections import deque
 from http import HTTPStatus
 from typing import Any, Final
 
-import anyio
-
 from tidewire.errors import (
     JobNotFoundError,
     NotATidewireServerError,
@@ -68,7 +66,6 @@ class JobStream:
         follower: State of the protocol for this job: the document, the cursor and the number of retries.
         events_url: URL of the event stream.
         job_url: URL of the job.
-        received: Number of bytes that were read on all connections together.
     """
 
     def __init__(
@@ -77,17 +74,13 @@ class JobStream:
         self.follower = follower
         self.job_url = job_url
         self.events_url = events_url
-        self.received: int = 0
         self._session = session
         self._options = options
         self._connection: Connection | None = None
         self._decoder = Decoder()
         self._events: deque[Event] = deque()
         self._oversized: str | None = None
-        self._pending: Reconnect | Fatal | None = None
-        self._waited_for_hello = self._silence = 0.0
-        """Time in seconds that reads on this connection have waited for the `hello` event, and time that they have
-        waited since the last byte."""
+        self._pending: Outcome | None = None
         self._policy = follower.policy
         self._stream_url: str | None = None
         """URL of the last response with an event stream. Relative links in the events are resolved against this URL."""
@@ -114,52 +107,55 @@ class JobStream:
         Raises:
             TidewireError: The client could not read the event stream up to the job's end.
         """
+        outcomes: list[Applied | Notice] = []
+        events, follower = self._events, self.follower
         try:
             while True:
                 # Do not await between applying events and returning, because a cancellation would lose the outcomes.
-                outcomes = self._apply_events(limit)
+                # Ignore events after the job's end and after an event that ends the connection.
+                while events and len(outcomes) < limit and self._pending is None and follower.done is None:
+                    outcome = follower.receive(events.popleft())
+                    if type(outcome) is Applied or type(outcome) is Notice:
+                        outcomes.append(outcome)
+                    else:
+                        self._note(outcome)
                 if outcomes:
+                    self._silent_connections = 0
                     return outcomes
-                match outcome := self._pending or await self._next():
-                    case Applied() | Notice():
-                        return [outcome]
-                    case Reconnect():
-                        # Keep the pending reconnect while waiting. If a caller cancels the wait and calls again, the
-                        # new call must wait too. Otherwise quick calls would flood the server with requests.
-                        self._pending = outcome
-                        await self._reconnect(outcome)
-                        self._pending = None
-                    case Fatal():
-                        self._pending = None
-                        raise self._error(outcome)
+                connection, decoder = self._connection, self._decoder
+                if connection is None or self._pending is not None or self._oversized is not None:
+                    if outcomes := await self._proceed():
+                        return outcomes
+                    continue
+                try:
+                    segment = await connection.body.read()
+                    if segment is None:
+                        raise TransportError("the stream ended before the job did")
+                    events.extend(decoder.feed(segment))
+                except TransportError as error:
+                    self._pending = self._read_failed(connection, error)
+                except EventTooLargeError as error:
+                    events.extend(error.events)
+                    self._oversized = str(error)
+                if decoder.retry_ms is not None:
+                    self._policy.delay = decoder.retry_ms / 1000
         except Exception:
             await self.aclose()
             raise
         except BaseException:
-            if self._connection is not None and not self._connection.resumable:
+            if self._connection is not None and not self._connection.body.resumable:
                 await self.aclose()
             raise
 
-    def _apply_events(self, limit: int) -> list[Applied | Notice]:
-        """Apply received events and return their outcomes. An event that requires the client to reconnect or to stop
-        sets `_pending`.
-        """
-        outcomes: list[Applied | Notice] = []
-        events, follower = self._events, self.follower
-        # Ignore events after the job's end and after an event that ends the connection.
-        while events and len(outcomes) < limit and self._pending is None and follower.done is None:
-            outcome = follower.receive(events.popleft())
-            if type(outcome) is Applied or type(outcome) is Notice:
-                outcomes.append(outcome)
-            elif type(outcome) is Ignored:
-                log.debug("%s: %s", self._label, outcome.why)
-                if follower.greeted:
-                    self._session.outage_log.responded()
-            else:
-                self._pending = outcome  # type: ignore[assignment]
-        if outcomes:
-            self._silent_connections = 0
-        return outcomes
+    def _note(self, outcome: Outcome) -> None:
+        """Process an outcome that is not a change of the job's state: an ignored event, or the end of the connection."""
+        if not isinstance(outcome, Ignored):
+            self._pending = outcome
+            return
+        log.debug("%s: %s", self._label, outcome.why)
+        if self.follower.greeted and self._connection is not None:
+            self._session.outage_log.responded()
+            self._connection.body.set_limit(SILENT_HEARTBEATS * self.follower.heartbeat, of_silence=True)
 
     async def adopt_response(self, connection: Connection) -> None:
         """Continue with the event stream that the server sent in response to the request that submitted the job. If
@@ -188,58 +184,47 @@ class JobStream:
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    async def _next(self) -> Outcome | None:
-        """Open a connection, or read from the open connection.
+    async def _proceed(self) -> list[Applied | Notice]:
+        """Reconnect, open a connection or read the job.
 
-        Returns an outcome if something other than an event has caused one, for example the loss of the connection.
+        Raises:
+            TidewireError: The client cannot continue.
+        """
+        match outcome := self._pending or await self._open_or_poll():
+            case Applied() | Notice():
+                return [outcome]
+            case Reconnect():
+                # Keep the pending reconnect while waiting. If a caller cancels the wait and calls again, the new call
+                # must wait too. Otherwise quick calls would flood the server with requests.
+                self._pending = outcome
+                await self._reconnect(outcome)
+                self._pending = None
+            case Fatal():
+                self._pending = None
+                raise self._error(outcome)
+        return []
+
+    async def _open_or_poll(self) -> Outcome | None:
+        """Open a connection, or read the job instead of its stream.
+
+        Returns an outcome if something other than an event has caused one.
         """
         if self._oversized is not None:
             why, self._oversized = self._oversized, None
             return self.follower.oversized(why)
-        connection = self._connection
-        if connection is None:
-            # With on_disconnect="cancel", the server cancels a job whose stream has no reader. Reading the job with GET
-            # does not count as reading its stream.
-            reads = READS_PER_STREAM if self._options.on_disconnect == "continue" else 1
-            if self._silent_connections >= SILENT_CONNECTIONS and self._reads < reads:
-                return await self._poll()
-            return await self._open()
-        return await self._read(connection)
+        # With on_disconnect="cancel", the server cancels a job whose stream has no reader. Reading the job with GET
+        # does not count as reading its stream.
+        reads = READS_PER_STREAM if self._options.on_disconnect == "continue" else 1
+        if self._silent_connections >= SILENT_CONNECTIONS and self._reads < reads:
+            return await self._poll()
+        return await self._open()
 
-    async def _read(self, connection: Connection) -> Outcome | None:
-        follower, decoder = self.follower, self._decoder
-        greeted = follower.greeted
-        # The silence timeout counts the time spent in reads, including cancelled reads. Otherwise a caller that polls
-        # with short timeouts would never notice a dead connection.
-        allowed = SILENT_HEARTBEATS * follower.heartbeat if greeted else self._session.timing.hello_timeout
-        limit = max(0.0, allowed - (self._silence if greeted else self._waited_for_hello))
-        started = anyio.current_time()
-        try:
-            segment = await connection.read(limit)
-        except SilenceTimeoutError as error:
-            if not greeted:
-                error.what = "the server sent no hello event in time"
-            return self._cut(error, silence=allowed if greeted else 0.0)
-        except TransportError as error:
-            return self._cut(error)
-        finally:
-            waited = anyio.current_time() - started
-            if greeted:
-                self._silence += waited
-            else:
-                self._waited_for_hello += waited
-        self._silence = 0.0
-        if segment is None:
-            return self._cut(TransportError("the stream ended before the job did"))
-        self.received += len(segment)
-        try:
-            self._events.extend(decoder.feed(segment))
-        except EventTooLargeError as error:
-            self._events.extend(error.events)
-            self._oversized = str(error)
-        if decoder.retry_ms is not None:
-            self._policy.delay = decoder.retry_ms / 1000
-        return None
+    def _read_failed(self, connection: Connection, error: TransportError) -> Outcome:
+        if isinstance(error, SilenceTimeoutError):
+            if self.follower.greeted:
+                return self._cut(error, silence=connection.body.limit)
+            error.what = "the server sent no hello event in time"
+        return self._cut(error)
 
     def _cut(self, fault: TidewireError, *, silence: float = 0.0) -> Outcome:
         self._last_fault = fault
@@ -377,7 +362,8 @@ class JobStream:
         self._session.contacted = True
         limit = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
         self._decoder = Decoder(max_event_bytes=limit, last_event_id=cursor)
-        self._waited_for_hello = self._silence = 0.0
+        # All reads together may wait for `hello` as long as this. After `hello`, the limit applies to silence.
+        connection.body.set_limit(self._session.timing.hello_timeout, of_silence=False)
 
     async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
         error.placed(job_id=self.follower.job_id)

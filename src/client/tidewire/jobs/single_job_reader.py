@@ -1,7 +1,6 @@
 """`SingleJobReader`, which reads the event stream of a job with one input."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidewire.errors import (
     JobCancelledError,
@@ -11,9 +10,8 @@ from tidewire.errors import (
     advice_for,
 )
 from tidewire.jobs.final_text import FinalTextReader
-from tidewire.jobs.job_reader import ActiveIterator, JobReader
+from tidewire.jobs.job_reader import ActiveIterator, JobReader, ReaderContext
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
-from tidewire.jobs.queue_warnings import QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
 from tidewire.jobs.update_iterator import StateIterator, TextDeltas, UpdateIterator, WholeUpdates
@@ -21,10 +19,6 @@ from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.types import ItemChange, Position, ResultType, TextDelta, Update
-
-if TYPE_CHECKING:
-    from tidewire.http.api_session import ApiSession
-    from tidewire.options import Options
 
 T = TypeVar("T")
 
@@ -34,26 +28,16 @@ class SingleJobReader(JobReader, Generic[T]):
 
     def __init__(
         self,
-        session: "ApiSession",
-        options: "Options",
+        context: ReaderContext,
         stream: JobStream,
-        *,
-        cancel_url: str,
         delivered: Position | None,
-        queue_warnings: QueueWarnings,
+        shape: ResultType[T],
+        *,
         initial: Applied | None,
         vocabularies: Vocabularies,
         endpoint: str | None,
-        shape: ResultType[T],
     ) -> None:
-        super().__init__(
-            session,
-            options,
-            stream,
-            cancel_url=cancel_url,
-            delivered=delivered,
-            queue_warnings=queue_warnings,
-        )
+        super().__init__(context, stream, delivered)
         self._shape = shape
         self._endpoint = endpoint
         self._vocabularies = vocabularies
@@ -96,6 +80,9 @@ class SingleJobReader(JobReader, Generic[T]):
         """Return the validated value of a job that has ended. If the job failed or was cancelled, raise its error."""
         return self._shape.validate(self._final_item().get("value"), where=self.where)
 
+    def check_items(self) -> None:
+        self.check_single()
+
     def check_single(self) -> None:
         """Raise an error if the job is known to have several items, so that no reader mistakes one for all of them.
 
@@ -108,18 +95,6 @@ class SingleJobReader(JobReader, Generic[T]):
     def acquire(self, iterator: ActiveIterator) -> None:
         self.check_single()
         super().acquire(iterator)
-
-    async def take(self, queue_until: float | None = None, *, silent: bool) -> list[ItemChange[Any]]:
-        updates = await super().take(queue_until, silent=silent)
-        self.check_single()
-        return updates
-
-    async def state_after(
-        self, position: Position | None, queue_until: float | None = None
-    ) -> Position | None:
-        state = await super().state_after(position, queue_until)
-        self.check_single()
-        return state
 
     def _final_item(self) -> Any:
         self.check_single()
@@ -149,20 +124,37 @@ class SingleJobReader(JobReader, Generic[T]):
         error.value = item.get("value")
         raise error
 
-    def _updates(self, applied: Applied) -> Iterable[ItemChange[T]]:
-        position = self._position(applied)
-        deleted, text = self._texts.change(0, position, applied.texts)
-        last = applied.done is not None and not self._has_updates and applied.done.status == "succeeded"
-        change = ItemChange(
-            position,
-            self._shape,
-            applied.first_seq,
-            deleted=deleted,
-            text=text,
-            visible=applied.visible or last,
-            snapshot=applied.snapshot,
+    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+        position = Position(applied.view, applied.columns, applied.cursor)
+        texts, columns = applied.texts, applied.columns
+        # Most jobs stream one text, which is their only column, and most events append to it.
+        if len(texts) == 1 and columns == (texts[0].pointer,) and self._texts.columns.get(0) == columns[0]:
+            deleted, text = texts[0].deleted, texts[0].text
+        else:
+            deleted, text = self._texts.change(0, position, texts)
+        if type(applied.diff) is not str:
+            self._items_may_differ = True
+        # The end of a job is an update if the job had no other.
+        done = applied.done
+        visible = applied.visible or (
+            done is not None and not self._has_updates and done.status == "succeeded"
         )
-        return (change,)
+        if visible or (silent and not merge):
+            self._has_updates = self._has_updates or visible
+            change = ItemChange(
+                position,
+                self._shape,
+                applied.first_seq,
+                deleted=deleted,
+                text=text,
+                visible=visible,
+                snapshot=applied.snapshot,
+            )
+            if merge or self._merged:
+                self._merge(change)
+            else:
+                self._ready.append(change)
+        self._latest = position
 
     async def _description(self) -> EndpointDescription:
         if self._endpoint is None:

@@ -19,6 +19,7 @@ import msgspec
 from tidewire.errors import ProtocolError, TidewireError, VoidTextError, Where
 from tidewire.http.api_session import ApiSession
 from tidewire.jobs.final_text import MAX_HELD, stable_length
+from tidewire.jobs.update_iterator import Projection
 from tidewire.options import Options
 from tidewire.protocol.document.json_pointer import parse
 from tidewire.protocol.document.view import View
@@ -93,7 +94,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
 _VOCABULARY: Final = msgspec.json.Decoder(Vocabulary)
 
 
-class TokenRows:
+class TokenRows(Projection[Token]):
     """Projection for `tokens`. Converts the states of a job to tokens.
 
     Args:
@@ -126,7 +127,6 @@ class TokenRows:
         self._last: ItemChange[Any] | None = None
 
     def settled(self, _update: ItemChange[Any] | None) -> Sequence[ItemChange[Any]]:
-        """Return no updates, because tokens consume none."""
         return ()
 
     async def prepare(self) -> None:
@@ -171,9 +171,6 @@ class TokenRows:
 
     def _no_tokens(self) -> TidewireError:
         return TidewireError("this job's value has no token columns", where=self._where, advice=ASK)
-
-    def undelivered(self) -> Iterable[ItemChange[Any]]:
-        return ()
 
     def _new_tokens(self, view: View) -> Iterable[Token]:
         start, count = self._yielded, view.length(_IDS)

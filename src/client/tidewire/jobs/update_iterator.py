@@ -4,16 +4,18 @@ Every job object keeps the position up to which the caller has received items, a
 The position advances when the caller receives an item, not when the event arrives from the server. If a loop is left
 early, its iterator returns the undelivered updates to the job, and the next iterator starts with them.
 
-The async client iterates item by item. The blocking client fetches whole blocks of items on the thread of its event
-loop and delivers them on the caller's thread. The module `tidewire.blocking.read_ahead` describes how the two threads
-share the work.
+The async client iterates item by item. The blocking client calls `fill` on the thread of its event loop, and delivers
+the items of the block on the caller's thread.
 """
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
+from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
 from tidewire.types import UNKNOWN, ItemChange, Position, ResultType, TextDelta, Update
@@ -24,14 +26,29 @@ if TYPE_CHECKING:
 Change = ItemChange[Any]
 U = TypeVar("U", bound=Update[Any])
 X = TypeVar("X")
-X_co = TypeVar("X_co", covariant=True)
+
+_IS_VISIBLE: Callable[[Change], bool] = attrgetter("visible")
 
 
-class Projection(Protocol[X_co]):
-    """Converts a job's updates to the items that one kind of iterator yields, such as pieces of text or tokens."""
+class Projection(ABC, Generic[X]):
+    """Converts a job's updates to the items that one kind of iterator yields, such as pieces of text or tokens.
 
-    silent: bool
-    """Whether this projection also needs the updates in which no value changed."""
+    Attributes:
+        silent: Whether this projection also needs the updates in which no value changed.
+    """
+
+    silent: bool = False
+
+    async def prepare(self) -> None:
+        """Request the information from the server that the projection needs before the first update."""
+
+    @abstractmethod
+    def project(self, update: Change) -> Iterable[X]:
+        """Return the items to yield for an update. The projection may hold back a part of the update."""
+
+    def finish(self) -> Iterable[X]:
+        """Return the last items to yield, after the job has ended."""
+        return ()
 
     def settled(self, update: Change | None) -> Sequence[Change]:
         """Return the updates that count as delivered as soon as the caller has received all items that the last call of
@@ -40,102 +57,49 @@ class Projection(Protocol[X_co]):
         Args:
             update: The update that was just passed to `project`; None after `finish`.
         """
-
-    async def prepare(self) -> None:
-        """Request the information from the server that the projection needs before the first update."""
-
-    def project(self, update: Change) -> Iterable[X_co]:
-        """Return the items to yield for an update. The projection may hold back a part of the update."""
-
-    def finish(self) -> Iterable[X_co]:
-        """Return the last items to yield, after the job has ended."""
+        return () if update is None else (update,)
 
     def undelivered(self) -> Iterable[Change]:
         """Return the updates that this projection still holds back. The next iterator yields them."""
+        return ()
 
 
-class WholeUpdates(Generic[U]):
+class WholeUpdates(Projection[U]):
     """Projection that yields an `Update` or `ItemUpdate` for every change of a value."""
-
-    silent = False
 
     def __init__(self, show: Callable[[Change], U]) -> None:
         self.show: Callable[[Change], U] = show
 
-    async def prepare(self) -> None:
-        """Do nothing, because this projection needs no information from the server."""
-
-    def settled(self, update: Change | None) -> Sequence[Change]:
-        return () if update is None else (update,)
-
     def project(self, update: Change) -> Iterable[U]:
         return (self.show(update),) if update.visible else ()
 
-    def finish(self) -> Iterable[U]:
-        return ()
 
-    def undelivered(self) -> Iterable[Change]:
-        return ()
-
-
-class TextDeltas:
+class TextDeltas(Projection[TextDelta]):
     """Projection for `iter_text_deltas`. Yields every change of the text, without holding text back."""
-
-    silent = False
-
-    async def prepare(self) -> None:
-        """Do nothing, because this projection needs no information from the server."""
-
-    def settled(self, update: Change | None) -> Sequence[Change]:
-        return () if update is None else (update,)
 
     def project(self, update: Change) -> Iterable[TextDelta]:
         text = update.text
         return (TextDelta(update.deleted, text),) if text or update.deleted else ()
 
-    def finish(self) -> Iterable[TextDelta]:
-        return ()
 
-    def undelivered(self) -> Iterable[Change]:
-        return ()
-
-
+@dataclass(slots=True, eq=False)
 class UpdateBatch(Generic[X]):
     """A block of items that were fetched together, with the number of items that were already delivered.
 
     Attributes:
         items: The items to yield.
+        covered: Lists of changes. Element 0 contains the changes that count as delivered before the first item. Element
+            n contains the changes that are delivered with the n-th item. None if each item delivers exactly one change.
+        changes: If `covered` is None, the change that each item delivers.
+        following: Changes that were fetched together with those of this block, but that no item delivers.
         at: Number of items that the caller has received.
-        received: Number of bytes that had been read from the stream when the block was built. Only `ReadAhead` sets it;
-            otherwise it is 0.
     """
 
-    __slots__ = ("_changes", "_covered", "_following", "at", "items", "received")
-
-    def __init__(
-        self,
-        items: Sequence[X],
-        covered: Sequence[Sequence[Change]] | None = None,
-        *,
-        changes: Sequence[Change] = (),
-        following: Sequence[Change] = (),
-    ) -> None:
-        """Create a block of items that are delivered one after the other.
-
-        Args:
-            items: The items to yield.
-            covered: Lists of changes. Element 0 contains the changes that count as delivered before the first item.
-                Element n contains the changes that are delivered with the n-th item. None if each item delivers exactly
-                one change.
-            changes: If `covered` is None, the change that each item delivers.
-            following: Changes that were fetched together with those of this block, but that no item delivers.
-        """
-        self.items: Sequence[X] = items
-        self.at: int = 0
-        self.received: int = 0
-        self._covered = covered
-        self._changes = changes
-        self._following = following
+    items: Sequence[X]
+    covered: Sequence[Sequence[Change]] | None = None
+    changes: Sequence[Change] = ()
+    following: Sequence[Change] = ()
+    at: int = 0
 
     def delivered(self) -> tuple[Position, Sequence[Change]] | None:
         """Return a position up to which changes were delivered, and the changes up to this position that were not
@@ -145,7 +109,7 @@ class UpdateBatch(Generic[X]):
         """
         rest: Sequence[Change] | None = None
         for at in range(self.at, -1, -1):
-            covered = self._changes[max(at - 1, 0) : at] if self._covered is None else self._covered[at]
+            covered = self.changes[max(at - 1, 0) : at] if self.covered is None else self.covered[at]
             for update in reversed(covered):
                 if update.settles:
                     return update.position, ()
@@ -157,26 +121,23 @@ class UpdateBatch(Generic[X]):
 
     def _rest_of_event(self) -> Sequence[Change]:
         """Return the undelivered changes up to the next one that settles; nothing if this block has no such change."""
-        later: Iterable[Change] = islice(self._changes, self.at, None)
-        if self._covered is not None:
-            later = chain.from_iterable(islice(self._covered, self.at + 1, None))
+        later: Iterable[Change] = islice(self.changes, self.at, None)
+        if self.covered is not None:
+            later = chain.from_iterable(islice(self.covered, self.at + 1, None))
         rest = []
-        for update in chain(later, self._following):
+        for update in chain(later, self.following):
             rest.append(update)
             if update.settles:
                 return rest
         return ()
 
-    def undelivered(self, *, entered: bool) -> list[Change]:
-        """Return the updates of this block that are not completely delivered.
-
-        Args:
-            entered: Whether delivery of this block has started. If so, the changes that precede its first item count as
-                delivered.
+    def undelivered(self) -> list[Change]:
+        """Return the updates of this block that are not completely delivered. Those that precede its first item count
+        as delivered.
         """
-        if self._covered is None:
-            return [*self._changes[self.at :]]
-        return [update for covered in self._covered[self.at + entered :] for update in covered]
+        if self.covered is None:
+            return [*self.changes[self.at :]]
+        return [update for covered in self.covered[self.at + 1 :] for update in covered]
 
 
 class UpdateIterator(AsyncIterator[X], Generic[X]):
@@ -185,8 +146,6 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
     Leaving the iterator early does not end the job, and a later iterator continues after the last delivered item. After
     a cancelled wait, the iterator can continue on the same connection, unless another iterator has started since then.
-
-    The blocking client does not use `__anext__`. It calls `fetch`, `build_batch` and `acquire`, on two threads.
 
     Attributes:
         block: The block of items that is being delivered.
@@ -238,62 +197,49 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         Raises:
             TidewireError: The client cannot read the stream to the job's end, or the job failed or was cancelled.
         """
-        if self.finished or self.ready():
+        if self.finished or self.block.at < len(self.block.items):
             return
+        self.settle()
+        updates: list[Change] = []
         try:
-            following = self.build_batch(await self.fetch())
+            self._check_open()
+            if not self._ended:
+                self.interrupted = False
+                if not self._prepared:
+                    await self._begin()
+                with self._job.bounded(self._deadline):
+                    updates = await self._take(self._queue_until)
+                self._ended = not updates
+            if self.closed:
+                # An interrupt has ended the blocking loop, although this call could not be cancelled in time.
+                self.requeue(updates)
+            elif updates and isinstance(self._projection, WholeUpdates):
+                visible = [*filter(_IS_VISIBLE, updates)]
+                self.block = UpdateBatch([*map(self._projection.show, visible)], changes=visible)
+            elif (block := self._project(updates)) is not None:
+                self.block = block
+            else:
+                self.finished = self.closed = True
         except TidewireError:
             self.fail()
             raise
-        self.acquire(following)
+        except BaseException:
+            self.interrupted = True
+            raise
+        if self.finished:
+            self._job.raise_outcome()
 
-    def ready(self) -> bool:
-        """Whether `take` can return an item without waiting."""
-        return self.block.at < len(self.block.items)
-
-    def take(self) -> X:
-        """Return the next item that is ready."""
-        self.block.at += 1
-        return self.block.items[self.block.at - 1]
-
-    # ---- block by block ----------------------------------------------------------------------------------------
-
-    async def fetch(self) -> list[Change]:
-        """Wait for updates. An empty list means that the job has ended.
-
-        Raises:
-            ConcurrentReadError: Another iterator is reading the job, or this one was closed.
-            TidewireError: The client could not read the event stream up to the job's end.
-        """
+    def _check_open(self) -> None:
+        """Raise an error if this iterator was closed, or if the conversion of an update has failed."""
         if self.closed:
             raise ConcurrentReadError(
                 "this iterator was closed and cannot continue", advice="Start a new loop."
             )
         if self._fault is not None:
             raise self._fault
-        if self._ended:
-            return []
-        self.interrupted = False
-        try:
-            if not self._prepared:
-                await self._begin()
-            with self._job.bounded(self._deadline):
-                updates = await self._take(self._queue_until)
-        except TidewireError:
-            raise
-        except BaseException:
-            self.interrupted = True
-            raise
-        self._ended = not updates
-        return updates
 
-    async def _take(self, queue_until: float | None) -> list[Change]:
-        return await self._job.take(queue_until, silent=self._projection.silent)
-
-    @property
-    def received(self) -> int:
-        """Number of bytes read from the job's stream, over all connections."""
-        return self._job.received
+    def _take(self, queue_until: float | None) -> Awaitable[list[Change]]:
+        return self._job.take(queue_until, silent=self._projection.silent)
 
     async def _begin(self) -> None:
         self._job.acquire(self)
@@ -302,15 +248,12 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         with self._job.bounded(self._deadline):
             await self._projection.prepare()
 
-    def build_batch(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
-        """Build a block of items from fetched updates.
+    def _project(self, updates: Sequence[Change]) -> UpdateBatch[X] | None:
+        """Build a block of items with the projection.
 
         After the end of the job, the caller passes no updates. The first call without updates returns the items that
         were still held back, and the next one returns None.
         """
-        if isinstance(self._projection, WholeUpdates):
-            visible = [update for update in updates if update.visible]
-            return UpdateBatch([*map(self._projection.show, visible)], changes=visible) if updates else None
         items: list[X] = []
         covered: list[Sequence[Change]] = [()]
         following: Sequence[Change] = ()
@@ -329,19 +272,6 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             _cover(items, covered, self._projection.settled(None))
         return UpdateBatch(items, covered, following=following)
 
-    def acquire(self, block: UpdateBatch[X] | None) -> None:
-        """Start delivering the next block of items. Passing None ends the iteration.
-
-        Raises:
-            TidewireError: All items were delivered and the job failed or was cancelled.
-        """
-        self.settle()
-        if block is None:
-            self.finished = self.closed = True
-            self._job.raise_outcome()
-        else:
-            self.block = block
-
     def settle(self) -> None:
         """Advance the position of the job's checkpoints to the last item that the caller has received."""
         delivered = self.block.delivered()
@@ -354,11 +284,12 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         """Stop iterating, return undelivered updates to the job for the next iterator, and close the connection."""
         if not self.closed:
             self.leave()
-            await self.release()
+            await self._job.pause()
 
-    async def release(self) -> None:
-        """Close the connection, unless another call is reading from it."""
-        await self._job.pause()
+    def close_soon(self) -> None:
+        """Close the iterator soon, on its event loop. This method may be called on any thread."""
+        if not self.closed:
+            self._job.start_soon(self.aclose)
 
     def fail(self) -> None:
         """Close the iterator after an error or in a finalizer. This method may be called on any thread."""
@@ -367,18 +298,10 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             self.leave()
             self._job.pause_soon()
 
-    def leave(self, ahead: Iterable[UpdateBatch[X]] = ()) -> None:
-        """Stop reading the job, and return the undelivered updates to the job for the next iterator.
-
-        Args:
-            ahead: Blocks that were built in advance and whose delivery has not started.
-        """
+    def leave(self) -> None:
+        """Stop reading the job, and return the undelivered updates to the job for the next iterator."""
         self.settle()
-        undelivered = self.block.undelivered(entered=True)
-        for block in ahead:
-            if block is not self.block:
-                undelivered += block.undelivered(entered=False)
-        self.requeue([*undelivered, *self._projection.undelivered(), *self._after_fault])
+        self.requeue([*self.block.undelivered(), *self._projection.undelivered(), *self._after_fault])
         self._after_fault = []
         self.block = UpdateBatch(())
         # Set `closed` last. As soon as `closed` is set, another iterator may start, even on another thread.

@@ -1,19 +1,6 @@
 """`RetryPolicy`, the user's limits for retries. The module `request_policy` applies them."""
 
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final, Self
-
-FORMER_NAMES: Final = MappingProxyType(
-    {
-        "max_attempts": "attempts",
-        "submit_attempts": "attempts",
-        "max_seconds": "patience",
-        "initial": "min_delay",
-        "maximum": "max_delay",
-    }
-)
-"""Former names of the fields of `RetryPolicy`, with the field to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +35,6 @@ class RetryPolicy:
     not a failure."""
     jitter: float = 0.5
     """Range of the random factor with which each wait is multiplied: from 1 - jitter to 1 + jitter."""
-
-    def __new__(cls, *_: Any, **fields: Any) -> Self:
-        for name in FORMER_NAMES.keys() & fields.keys():
-            raise TypeError(f"RetryPolicy has no field {name}: use {FORMER_NAMES[name]}")
-        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if self.attempts is not None and type(self.attempts) is not int:

@@ -47,28 +47,17 @@ async def items_follow_input_order(s: Session) -> None:
     job, history = await s.run_to_end(sample)
     read = await s.read(job)
     items = s.items(read)
-    s.expect(
-        "TW-BAT-001", len(items) == len(sample.inputs), f"{len(sample.inputs)} items", len(items), at=read
-    )
-    s.expect(
-        "TW-DIF-002", len(items) == len(sample.inputs), f"{len(sample.inputs)} items", len(items), at=read
-    )
+    s.at(read).equal("TW-BAT-001", len(items), len(sample.inputs), f"{len(sample.inputs)} items")
+    s.at(read).equal("TW-DIF-002", len(items), len(sample.inputs), f"{len(sample.inputs)} items")
     if s.server.has_script:
         values = [item["value"] for item in items]
-        s.expect("TW-BAT-001", values == texts, f"{texts}", values, at=history)
-    s.expect(
-        "TW-BAT-007", read.members.get("batch") is True, '"batch": true', read.members.get("batch"), at=read
-    )
+        s.at(history).equal("TW-BAT-001", values, texts)
+    s.at(read).expect("TW-BAT-007", read.member("batch") is True, '"batch": true', read.member("batch"))
     one = await s.submit(sample.with_inputs(sample.inputs[:1]))
-    s.expect(
-        "TW-BAT-007", one.submit.members.get("batch") is True, '"batch": true for one input', at=one.submit
-    )
+    s.at(one.submit).expect("TW-BAT-007", one.submit.member("batch") is True, '"batch": true for one input')
     plain = await s.submit(sample.with_input(sample.inputs[0]))
-    s.expect(
-        "TW-BAT-007",
-        plain.submit.members.get("batch") is False,
-        '"batch": false for a job with `input`',
-        at=plain.submit,
+    s.at(plain.submit).expect(
+        "TW-BAT-007", plain.submit.member("batch") is False, '"batch": false for a job with `input`'
     )
 
 
@@ -87,28 +76,13 @@ async def failed_item_does_not_affect_others(s: Session) -> None:
     )
     read = await s.read(job)
     ends = [item["status"] for item in s.items(read)]
-    s.expect(
-        "TW-BAT-004",
-        ends == ["succeeded", "failed", "succeeded"],
-        "succeeded, failed, succeeded",
-        ends,
-        at=history,
+    s.at(history).equal(
+        "TW-BAT-004", ends, ["succeeded", "failed", "succeeded"], "succeeded, failed, succeeded"
     )
-    s.expect(
-        "TW-OVR-020",
-        read.members.get("status") == "partially_failed",
-        "partially_failed",
-        read.members.get("status"),
-        at=read,
-    )
+    s.at(read).equal("TW-OVR-020", read.member("status"), "partially_failed")
     failed = s.items(read)[1]
-    s.expect(
-        "TW-DIF-005",
-        failed.get("error", {}).get("detail") == "no such image" or "error" in failed,
-        "the member error in the failed item",
-        failed,
-        at=read,
-    )
+    named = failed.get("error", {}).get("detail") == "no such image" or "error" in failed
+    s.at(read).expect("TW-DIF-005", named, "the member error in the failed item", failed)
 
 
 @check("TW-BAT-005", needs=BATCHES, slow=True)
@@ -121,12 +95,8 @@ async def items_end_independently(s: Session) -> None:
     steps = Histories([history]).streams[0][1]
     seen = [[item["status"] for item in step.after.value["items"]] for step in steps if step.after]
     alone = [ends for ends in seen if ends in (["succeeded", "queued"], ["succeeded", "running"])]
-    s.expect(
-        "TW-BAT-005",
-        alone,
-        "a state in which the first item has ended and the second has not",
-        seen[-3:],
-        at=history,
+    s.at(history).expect(
+        "TW-BAT-005", alone, "a state in which the first item has ended and the second has not", seen[-3:]
     )
 
 
@@ -140,21 +110,13 @@ async def too_many_inputs_return_422(s: Session) -> None:
     size = limit * len(str(sample.inputs[0]))
     if size > min(s.server.limits.get("max_body_bytes", 0), MAX_TESTED_BODY):
         s.skip_untested(f"{limit} inputs exceed max_body_bytes, or are too many for the suite to test")
-    answer = await s.wire.request("POST", sample.submit_to, json={"inputs": [sample.inputs[0]] * (limit + 1)})
+    answer = await s.post(sample, json={"inputs": [sample.inputs[0]] * (limit + 1)})
     for requirement in ("TW-BAT-003", "TW-DSC-012"):
-        s.expect_refused(requirement, answer, 422, "batch_too_large", f"{limit + 1} inputs")
-    pointer = answer.members.get("pointer") if answer.status == 422 else ""
-    s.expect("TW-BAT-003", pointer == "/inputs", "the pointer /inputs", pointer, at=answer)
-    control = await s.wire.request(
-        "POST", sample.submit_to, json={"inputs": [sample.inputs[0]] * min(2, limit)}
-    )
-    s.expect(
-        "TW-BAT-003",
-        control.status == 201,
-        "201 for two inputs",
-        f"{control.status} {control.code}",
-        at=control,
-    )
+        s.at(answer).refused(requirement, 422, "batch_too_large", f"{limit + 1} inputs")
+    pointer = answer.member("pointer") if answer.status == 422 else ""
+    s.at(answer).equal("TW-BAT-003", pointer, "/inputs", "the pointer /inputs")
+    control = await s.post(sample, json={"inputs": [sample.inputs[0]] * min(2, limit)})
+    s.at(control).status("TW-BAT-003", 201, "for two inputs")
 
 
 @check("TW-JOB-016", "TW-JOB-015", needs=BATCHES)
@@ -167,10 +129,10 @@ async def invalid_input_is_reported_with_pointer(s: Session) -> None:
             f"null, a number, a list and unknown members are all valid inputs of {sample.endpoint}"
         )
     good = sample.inputs[0]
-    answer = await s.wire.request("POST", sample.submit_to, json={"inputs": [good, bad]})
-    s.expect_refused("TW-JOB-015", answer, 422, "invalid_input", "one invalid input of two")
-    pointer = str(answer.members.get("pointer", "")) if answer.status == 422 else ""
-    s.expect("TW-JOB-016", re.match("/inputs/1(/|$)", pointer), "a pointer to /inputs/1", pointer, at=answer)
+    answer = await s.post(sample, json={"inputs": [good, bad]})
+    s.at(answer).refused("TW-JOB-015", 422, "invalid_input", "one invalid input of two")
+    pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
+    s.at(answer).expect("TW-JOB-016", re.match("/inputs/1(/|$)", pointer), "a pointer to /inputs/1", pointer)
 
 
 @check("TW-BAT-002", needs=BATCHES)
@@ -182,14 +144,8 @@ async def inputs_return_422_without_batch_support(s: Session) -> None:
     if plain is None:
         s.skip_no_occasion("each endpoint declares `batch`")
     answer = await s.wire.request("POST", plain.submit_to, json={"inputs": [{}]})
-    s.expect_refused("TW-BAT-002", answer, 422, "invalid_input")
-    s.expect(
-        "TW-BAT-002",
-        answer.members.get("pointer") == "/inputs",
-        "the pointer /inputs",
-        answer.members.get("pointer"),
-        at=answer,
-    )
+    s.at(answer).refused("TW-BAT-002", 422, "invalid_input")
+    s.at(answer).equal("TW-BAT-002", answer.member("pointer"), "/inputs", "the pointer /inputs")
 
 
 @check("TW-BAT-008", "TW-BAT-009", "TW-JOB-014", needs=BATCHES)
@@ -205,43 +161,37 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
                 "the check needs the endpoint tidewire.script, or an example that is an object with members"
             )
         _, history = await s.run_to_end(sample.with_inputs([{}, example], shared=example))
-        status = history.of_type("done")[0].members.get("status")
+        status = history.of_type("done")[0].member("status")
         for requirement in ("TW-BAT-008", "TW-JOB-014"):
-            s.expect(
+            s.at(history).equal(
                 requirement,
-                status == "succeeded",
-                "the status succeeded, although an input has its members only in `shared`",
                 status,
-                at=history,
+                "succeeded",
+                "the status succeeded, although an input has its members only in `shared`",
             )
         return
     shared = {"script": [{"append": "shared"}]}
     whole = _batch(s, script_input("own"), {}, shared=shared)
-    answer = await s.wire.request("POST", whole.submit_to, json=whole.body)
-    if not s.expect("TW-BAT-008", answer.status == 201, "201 for an input whose missing members are in `shared`",
-                    f"{answer.status} {answer.code}", at=answer):  # fmt: skip
+    answer = await s.post(whole)
+    if not s.at(answer).status("TW-BAT-008", 201, "for an input whose missing members are in `shared`"):
         return
     job, _ = await s.run_to_end(whole)
     read = await s.read(job)
     values = [item["value"] for item in s.items(read)]
-    s.expect("TW-BAT-008", values == ["own", "shared"], "the values own, shared", values, at=read)
-    answer = await s.wire.request(
-        "POST", job.sample.submit_to, json={"inputs": [script_input("own"), {}], "shared": {"script": 7}}
-    )
-    s.expect_refused("TW-JOB-014", answer, 422, "invalid_input", "an invalid member of shared")
+    s.at(read).equal("TW-BAT-008", values, ["own", "shared"], "the values own, shared")
+    answer = await s.post(job.sample, json={"inputs": [script_input("own"), {}], "shared": {"script": 7}})
+    s.at(answer).refused("TW-JOB-014", 422, "invalid_input", "an invalid member of shared")
     for own in ({"a": 1}, 0, None):
         for example in ({"inputs": [{"script": [], "initial": own}]}, {"input": {"initial": own}}):
             body = {**example, "shared": {"initial": {"b": 2}, "script": []}}
-            taken = await s.wire.request("POST", job.sample.submit_to, json=body)
+            taken = await s.post(job.sample, json=body)
             what = "`shared` does not override a member that the input has"
-            if s.expect(
-                "TW-JOB-014", taken.status == 201, f"201 for {body}", f"{taken.status} {taken.code}", at=taken
-            ):
+            if s.at(taken).status("TW-JOB-014", 201, f"for {body}"):
                 value = s.items(taken)[0]["value"]
-                s.expect("TW-BAT-008", value == own, f"{own}: {what}", value, at=taken)
-    pointer = str(answer.members.get("pointer", "")) if answer.status == 422 else ""
-    s.expect(
-        "TW-BAT-009", pointer.startswith("/shared/script"), "a pointer to /shared/script", pointer, at=answer
+                s.at(taken).equal("TW-BAT-008", value, own, f"{own}: {what}")
+    pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
+    s.at(answer).expect(
+        "TW-BAT-009", pointer.startswith("/shared/script"), "a pointer to /shared/script", pointer
     )
 
 
@@ -256,26 +206,18 @@ async def item_cancel_does_not_affect_others(s: Session) -> None:
     )
     job = await s.submit(sample)
     await s.read_until(job, has_started)
-    wrong = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [1, 2]})
-    s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "the index of an item that does not exist")
-    answer = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [1, 1]})
+    wrong = await s.cancel(job, json={"items": [1, 2]})
+    s.at(wrong).refused("TW-JOB-054", 422, "invalid_input", "the index of an item that does not exist")
+    answer = await s.cancel(job, json={"items": [1, 1]})
     for requirement in ("TW-JOB-057", "TW-JOB-082"):
-        s.expect(requirement, answer.status == 202, "202", f"{answer.status} {answer.code}", at=answer)
-    read = await s.read_until(job, lambda now: now.members.get("done"))
+        s.at(answer).status(requirement, 202)
+    read = await s.read_until(job, lambda now: now.member("done"))
     ends = [(item["status"], item["value"]) for item in s.items(read)]
-    s.expect(
-        "TW-JOB-056",
-        ends[0] == ("succeeded", "ab"),
-        "the status succeeded with the value ab",
-        ends[0],
-        at=read,
-    )
-    s.expect(
-        "TW-JOB-057", ends[1] == ("cancelled", "c"), "the status cancelled with the value c", ends[1], at=read
-    )
-    again = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [0, 1]})
-    s.expect("TW-JOB-052", again.status == 200 and again.members.get("status") == "partially_failed",
-             "200 and the final status, unchanged", f"{again.status} {again.members.get('status')}", at=again)  # fmt: skip
+    s.at(read).equal("TW-JOB-056", ends[0], ("succeeded", "ab"), "the status succeeded with the value ab")
+    s.at(read).equal("TW-JOB-057", ends[1], ("cancelled", "c"), "the status cancelled with the value c")
+    again = await s.cancel(job, json={"items": [0, 1]})
+    state = again.status, again.member("status")
+    s.at(again).equal("TW-JOB-052", state, (200, "partially_failed"), "200 and the final status, unchanged")
 
 
 async def _cancel_generation_item(s: Session) -> None:
@@ -286,23 +228,25 @@ async def _cancel_generation_item(s: Session) -> None:
     alone = s.items(await s.read((await s.run_to_end(sample.with_input(sample.inputs[0])))[0]))[0]
     job = await s.submit(sample)
     begun = await s.read_until(job, lambda now: "queued" not in [item["status"] for item in s.items(now)])
-    wrong = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [1, 2]})
-    s.expect_refused("TW-JOB-054", wrong, 422, "invalid_input", "the index of an item that does not exist")
-    answer = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [1, 1]})
+    wrong = await s.cancel(job, json={"items": [1, 2]})
+    s.at(wrong).refused("TW-JOB-054", 422, "invalid_input", "the index of an item that does not exist")
+    answer = await s.cancel(job, json={"items": [1, 1]})
     for requirement in ("TW-JOB-057", "TW-JOB-082"):
-        s.expect(requirement, answer.status in {200, 202}, "202", f"{answer.status} {answer.code}", at=answer)
-    read = await s.read_until(job, lambda now: now.members.get("done"))
+        s.at(answer).response(requirement, answer.status in {200, 202}, "202")
+    read = await s.read_until(job, lambda now: now.member("done"))
     first, second = s.items(read)
     if second["status"] == "succeeded" and answer.status == 200:
         s.inconclusive("the job had ended before it was cancelled")
-    s.expect("TW-JOB-056", first["status"] == alone["status"] and len(first["value"]["text"]) > 0, f"the status {alone['status']} and a text",
-             first, at=read)  # fmt: skip
+    same = first["status"] == alone["status"] and len(first["value"]["text"]) > 0
+    s.at(read).expect("TW-JOB-056", same, f"the status {alone['status']} and a text", first)
     held = s.items(begun)[1]["value"]["text"]
-    s.expect("TW-JOB-057", second["status"] == "cancelled" and second["value"]["text"].startswith(held),
-             f"the status cancelled and a text that begins with {held!r}", second, at=read)  # fmt: skip
-    again = await s.wire.request("POST", f"{job.path}/cancel", json={"items": [0, 1]})
-    s.expect("TW-JOB-052", again.status == 200 and again.members.get("status") == read.json["status"],
-             "200 and the final status, unchanged", f"{again.status} {again.members.get('status')}", at=again)  # fmt: skip
+    kept = second["status"] == "cancelled" and second["value"]["text"].startswith(held)
+    s.at(read).expect(
+        "TW-JOB-057", kept, f"the status cancelled and a text that begins with {held!r}", second
+    )
+    again = await s.cancel(job, json={"items": [0, 1]})
+    state = again.status, again.member("status")
+    s.at(again).equal("TW-JOB-052", state, (200, read.json["status"]), "200 and the final status, unchanged")
 
 
 @check("TW-BAT-012", "TW-BAT-014", slow=True)
@@ -330,14 +274,9 @@ async def results_do_not_depend_on_batching(s: Session) -> None:
             other, lone = fixed, values[0]
         job, history = await s.run_to_end(sample.with_inputs([fixed, other, fixed]))
         items = s.items(await s.read(job))
-        s.expect("TW-BAT-014", len(items) == 3, "3 items", len(items), at=history)
-        s.expect(
-            "TW-BAT-012",
-            [_deterministic_part(item["value"], text_only) for item in items] == [values[0], lone, values[0]],
-            f"{values[0]}, {lone}, {values[0]}",
-            items,
-            at=history,
-        )
+        s.at(history).equal("TW-BAT-014", len(items), 3, "3 items")
+        values_in_batch = [_deterministic_part(item["value"], text_only) for item in items]
+        s.at(history).equal("TW-BAT-012", values_in_batch, [values[0], lone, values[0]])
         found.append(sample)
     if not found:
         s.skip_untested("no example returned the same value twice")
@@ -378,13 +317,8 @@ async def row_is_less_than_batch_size(s: Session) -> None:
             for item in items_of(body):
                 batching = item.get("batch", {})
                 if {"size", "row"} <= batching.keys():
-                    s.expect(
-                        "TW-BAT-017",
-                        0 <= batching["row"] < batching["size"],
-                        "a row from 0 to size - 1",
-                        batching,
-                        at=exchange,
-                    )
+                    in_batch = 0 <= batching["row"] < batching["size"]
+                    s.at(exchange).expect("TW-BAT-017", in_batch, "a row from 0 to size - 1", batching)
 
 
 @check("TW-FRM-066", "TW-FRM-067", needs=["batches"])
@@ -402,15 +336,10 @@ async def progress_is_sent_for_each_running_item(s: Session) -> None:
         async with s.follow(job) as stream:
             await stream.until(lambda now: len({block.data for block in now.of_type("progress")}) >= 2, 5)
             last = {
-                block.members.get("item"): block.members.get("current")
-                for block in stream.exchange.of_type("progress")
+                block.member("item"): block.member("current") for block in stream.exchange.of_type("progress")
             }
             for requirement in ("TW-FRM-066", "TW-FRM-067"):
-                s.expect(
-                    requirement,
-                    last == {0: 1, 1: 2},
-                    "progress 1 for item 0 and 2 for item 1",
-                    str(last),
-                    at=stream.exchange,
+                s.at(stream.exchange).expect(
+                    requirement, last == {0: 1, 1: 2}, "progress 1 for item 0 and 2 for item 1", str(last)
                 )
-    await s.wire.request("POST", f"{job.path}/cancel")
+    await s.cancel(job)

@@ -86,13 +86,14 @@ async def invalid_json_is_rejected(s: Session) -> None:
     for why, body in MALFORMED:
         if len(body) > limit:
             continue
-        answer = await s.wire.request("POST", sample.submit_to, body=body, header=JSON)
+        answer = await s.post(sample, body=body, header=JSON)
         result = answer.status, answer.code
         sound = result == (400, "malformed_body") or (
             result == (422, "invalid_input") and b'"input": ' in body
         )
-        s.expect("TW-SEC-016" if "levels" in why else "TW-OVR-008", sound, f"400 malformed_body for {why}",
-                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+        s.at(answer).response(
+            "TW-SEC-016" if "levels" in why else "TW-OVR-008", sound, f"400 malformed_body for {why}"
+        )
     await s.expect_accepted("TW-OVR-008", sample, "a valid body")
 
 
@@ -111,8 +112,8 @@ async def unsupported_media_type_returns_415(s: Session) -> None:
         ("TW-JOB-080", {"Content-Type": "application/json; charset=latin-1"}),
     ]
     for requirement, header in wrong:
-        answer = await s.wire.request("POST", sample.submit_to, body=body, header=header)
-        s.expect_refused(requirement, answer, 415, "unsupported_media_type", str(header))
+        answer = await s.post(sample, body=body, header=header)
+        s.at(answer).refused(requirement, 415, "unsupported_media_type", str(header))
     right = [
         ("TW-JOB-010", "application/json"),
         ("TW-JOB-010", "application/vnd.example+json"),
@@ -120,15 +121,10 @@ async def unsupported_media_type_returns_415(s: Session) -> None:
         ("TW-JOB-080", 'Application/JSON;charset="utf-8"'),
     ]
     for requirement, media in right:
-        answer = await s.wire.request("POST", sample.submit_to, body=body, header={"Content-Type": media})
-        s.expect(
-            requirement, answer.status == 201, f"201 for {media}", f"{answer.status} {answer.code}", at=answer
-        )
-    s.expect(
-        "TW-JOB-009",
-        (await s.wire.request("POST", sample.submit_to, body=body, header=JSON)).status == 201,
-        "201 for a body without content coding",
-    )
+        answer = await s.post(sample, body=body, header={"Content-Type": media})
+        s.at(answer).status(requirement, 201, f"for {media}")
+    answer = await s.post(sample, body=body, header=JSON)
+    s.at(answer).status("TW-JOB-009", 201, "for a body without content coding")
 
 
 @check("TW-JOB-008")
@@ -138,8 +134,8 @@ async def chunked_bodies_are_accepted(s: Session) -> None:
     body = compact(sample.body)
     pieces: list[Body] = [body, [body], [body[:1], body[1:5], body[5:]]]
     for each in pieces:
-        answer = await s.wire.request("POST", sample.submit_to, body=each, header=JSON)
-        s.expect("TW-JOB-008", answer.status == 201, "201", f"{answer.status} {answer.code}", at=answer)
+        answer = await s.post(sample, body=each, header=JSON)
+        s.at(answer).status("TW-JOB-008", 201)
 
 
 @check("TW-SEC-018", "TW-SEC-019")
@@ -153,21 +149,12 @@ async def markup_and_line_ends_are_returned_unchanged(s: Session) -> None:
     )
     job, history = await s.run_to_end(sample)
     value = s.items(await s.read(job))[0]["value"]
-    s.expect(
-        "TW-SEC-019",
-        value == {"__proto__": {"a": text}, "constructor": 1},
-        "members of any name, unchanged",
-        value,
-        at=history,
+    s.at(history).equal(
+        "TW-SEC-019", value, {"__proto__": {"a": text}, "constructor": 1}, "members of any name, unchanged"
     )
-    ids = [block.id for block in history.logged]
-    s.expect(
-        "TW-SEC-018",
-        "9-9" not in ids and history.reader.unfinished == b"",
-        "no event injected by the value",
-        ids,
-        at=history,
-    )
+    ids = history.logged_ids
+    sound = "9-9" not in ids and history.reader.unfinished == b""
+    s.at(history).expect("TW-SEC-018", sound, "no event injected by the value", ids)
 
 
 @check(
@@ -186,7 +173,7 @@ async def json_limits_are_exact(s: Session) -> None:
     whole = compact(sample.body)
 
     async def send(body: bytes) -> tuple[int, str]:
-        answer = await s.wire.request("POST", sample.submit_to, body=body, header=JSON)
+        answer = await s.post(sample, body=body, header=JSON)
         return answer.status, answer.code
 
     def carrying(value: bytes) -> bytes:
@@ -216,20 +203,13 @@ async def requests_at_the_limits_are_accepted(s: Session) -> None:
     limit = s.server.limits.get("max_body_bytes", MAX_TESTED_BODY + 1)
     if limit <= MAX_TESTED_BODY:
         body = compact(sample.body).ljust(limit)
-        answer = await s.wire.request("POST", sample.submit_to, body=body, header=JSON)
-        s.expect("TW-DSC-004", answer.status == 201, f"201 for a body of {limit} bytes", f"{answer.status} {answer.code}",
-                 at=answer)  # fmt: skip
+        answer = await s.post(sample, body=body, header=JSON)
+        s.at(answer).status("TW-DSC-004", 201, f"for a body of {limit} bytes")
     many = s.server.batch_sample() if "batches" in s.server.capabilities else None
     count = s.server.max_inputs(many) if many else MAX_TESTED_INPUTS + 1
     if many and count <= MAX_TESTED_INPUTS:
-        answer = await s.wire.request("POST", many.submit_to, json={"inputs": many.inputs[:1] * count})
-        s.expect(
-            "TW-DSC-004",
-            answer.status == 201,
-            f"201 for {count} inputs",
-            f"{answer.status} {answer.code}",
-            at=answer,
-        )
+        answer = await s.post(many, json={"inputs": many.inputs[:1] * count})
+        s.at(answer).status("TW-DSC-004", 201, f"for {count} inputs")
     if not s.assertions:
         s.skip_untested(f"the limits are too large for the suite to test: max_body_bytes is {limit}")
 
@@ -240,18 +220,18 @@ async def invalid_cancel_is_rejected(s: Session) -> None:
     sample = s.long_running_sample(1.0)
     job = await s.submit(sample)
     for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
-        answer = await s.wire.request("POST", f"{job.path}/cancel", json=body)
-        s.expect_refused(requirement, answer, 422, "invalid_input", f"the body {body}")
+        answer = await s.cancel(job, json=body)
+        s.at(answer).refused(requirement, 422, "invalid_input", f"the body {body}")
     wrong: list[tuple[str, bytes, Header, int, str]] = [
         ("TW-JOB-010", b"{}", {"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
         ("TW-JOB-009", b"{}", {**JSON, "Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
         ("TW-OVR-008", b"{", JSON, 400, "malformed_body"),
     ]
     for requirement, text, header, status, code in wrong:
-        answer = await s.wire.request("POST", f"{job.path}/cancel", body=text, header=header)
-        s.expect_refused(requirement, answer, status, code, f"the body {text!r} with {header}")
+        answer = await s.cancel(job, body=text, header=header)
+        s.at(answer).refused(requirement, status, code, f"the body {text!r} with {header}")
     done = (await s.stream(job)).of_type("done")
-    ended = done[0].members.get("status") if done else "no done"
+    ended = done[0].member("status") if done else "no done"
     if all(each.holds for each in s.assertions):
         s.expect(
             "TW-JOB-077", ended == sample.ended, f"the status {sample.ended} at the end of the job", ended

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 from tidewire_conformance.checks.bodies import MAX_TESTED_BODY
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.registry import check
-from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import EVENT_STREAM, JSON, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
@@ -36,61 +35,45 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
     ]
     for place, code in asked:
         wrong = {"Last-Event-ID": "x"} if place.endswith(f"{job.id}/events?errors=inband") else {}
-        answer = await s.wire.request("GET", place, header=EVENT_STREAM | wrong)
+        answer = await s.get(place, header=EVENT_STREAM | wrong)
         found = answer.of_type("problem")
-        s.expect("TW-ERR-014", answer.is_stream and found and found[0].members.get("code") == code, f"200 and a problem {code} in the stream",
-                 f"{answer.status} {[block.json for block in found]}", at=answer)  # fmt: skip
-        s.expect(
-            "TW-ERR-014", any(block.retry is not None for block in answer.blocks), "a retry field", at=answer
+        sound = answer.is_stream and found and found[0].member("code") == code
+        got = f"{answer.status} {[block.json for block in found]}"
+        s.at(answer).expect("TW-ERR-014", sound, f"200 and a problem {code} in the stream", got)
+        s.at(answer).expect(
+            "TW-ERR-014", any(block.retry is not None for block in answer.blocks), "a retry field"
         )
-        s.expect(
-            "TW-ERR-015",
-            found and found[0].id == "0-1",
-            "the id 0-1 on the problem",
-            found and found[0].id,
-            at=answer,
+        s.at(answer).expect(
+            "TW-ERR-015", found and found[0].id == "0-1", "the id 0-1 on the problem", found and found[0].id
         )
-        s.expect("TW-FRM-007", answer.is_whole, "the end of the response", answer.ended, at=answer)
+        s.at(answer).expect("TW-FRM-007", answer.is_whole, "the end of the response", answer.ended)
         if UNKNOWN_JOB in place:
-            s.expect("TW-ERR-018", not answer.of_type("hello"), "no hello for an unknown job", at=answer)
+            s.at(answer).expect("TW-ERR-018", not answer.of_type("hello"), "no hello for an unknown job")
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
         gone, _ = await s.run_to_end(s.any_sample())
         await s.wire.request("DELETE", gone.path)
         answer = await s.stream(gone, query="?errors=inband")
-        names = [block.members.get("code") for block in answer.of_type("problem")]
-        s.expect(
-            "TW-ERR-014",
-            names == ["job_expired"],
-            "200 and a problem job_expired in the stream",
-            f"{answer.status} {names}",
-            at=answer,
+        names = [block.member("code") for block in answer.of_type("problem")]
+        got = f"{answer.status} {names}"
+        s.at(answer).expect(
+            "TW-ERR-014", names == ["job_expired"], "a problem job_expired in the stream", got
         )
         ended = await s.stream(gone, "0-1", query="?errors=inband")
-        s.expect(
-            "TW-ERR-017",
-            ended.status == 204,
-            "204 for the cursor 0-1 of a purged job",
-            ended.status,
-            at=ended,
-        )
+        s.at(ended).status("TW-ERR-017", 204, "for the cursor 0-1 of a purged job")
     if s.wire.header:
-        bare = await s.wire.request("GET", asked[0][0], header=EVENT_STREAM | {"Authorization": None})
-        s.expect("TW-ERR-014", bare.is_stream and bare.of_type("problem"), "200 and a problem in the stream, even without credentials",
-                 f"{bare.status} {bare.code}", at=bare)  # fmt: skip
+        bare = await s.get(asked[0][0], header=EVENT_STREAM | {"Authorization": None})
+        sound = bare.is_stream and bare.of_type("problem")
+        s.at(bare).response("TW-ERR-014", sound, "200 and a problem in the stream, even without credentials")
     control = await s.stream(job, query="?errors=inband")
-    s.expect(
-        "TW-ERR-014", control.of_type("done"), "the stream for a valid request", control.status, at=control
-    )
+    s.at(control).response("TW-ERR-014", control.of_type("done"), "the stream for a valid request")
 
 
 @check("TW-ERR-017", needs=INBAND)
 async def cursor_0_1_returns_204(s: Session) -> None:
     """A stream request with the cursor `0-1` gets 204 for any job, even without credentials or `errors=inband`."""
     for place in (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", f"/v1/jobs/{UNKNOWN_JOB}/events"):
-        answer = await s.wire.request(
-            "GET", place, header=EVENT_STREAM | {"Last-Event-ID": "0-1", "Authorization": None}
-        )
-        s.expect("TW-ERR-017", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
+        answer = await s.get(place, header=EVENT_STREAM | {"Last-Event-ID": "0-1", "Authorization": None})
+        s.at(answer).status("TW-ERR-017", 204)
 
 
 @check("TW-ERR-019", whole_run=True)
@@ -98,13 +81,13 @@ async def problem_events_are_sent_only_on_request(s: Session) -> None:
     """A stream contains a `problem` event only if its URL has `errors=inband` or a stream token."""
     for each in (each for each in s.wire.record if each.is_stream):
         asked = each.query.get("errors") == ["inband"] or "token" in each.query
-        s.expect("TW-ERR-019", asked or not each.of_type("problem"), "no problem event", at=each)
+        s.at(each).expect("TW-ERR-019", asked or not each.of_type("problem"), "no problem event")
 
 
 async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     s.skip_unless(
-        answer.status == 200 and isinstance(answer.members.get("url"), str),
+        answer.status == 200 and isinstance(answer.member("url"), str),
         f"{answer} returned {answer.status} {answer.code}",
     )
     return answer, resolve(answer, answer.json["url"])
@@ -115,43 +98,25 @@ async def stream_token_opens_its_stream(s: Session) -> None:
     """A stream with a stream token needs no credentials, reports errors as events, and has `Referrer-Policy: no-referrer`."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
-    violation = schema_violation("stream-token", answer.json)
-    s.expect("TW-BRW-012", answer.status == 200 and not violation, "200 and a body that fits stream-token.schema.json",
-             f"{answer.status} {violation}", at=answer)  # fmt: skip
+    s.at(answer).body("TW-BRW-012", 200, "stream-token")
     _, url = await _token(s, job)
-    opened = await s.wire.request("GET", url, header=EVENT_STREAM | {"Authorization": None, "Cookie": None})
-    s.expect(
-        "TW-BRW-014",
-        opened.of_type("done"),
-        "the stream up to done",
-        f"{opened.status} {opened.code}",
-        at=opened,
+    opened = await s.get(url, header=EVENT_STREAM | {"Authorization": None, "Cookie": None})
+    s.at(opened).response("TW-BRW-014", opened.of_type("done"), "the stream up to done")
+    s.at(opened).equal(
+        "TW-BRW-020", opened.response_header("referrer-policy"), "no-referrer", "Referrer-Policy: no-referrer"
     )
-    s.expect("TW-BRW-020", opened.response_header("referrer-policy") == "no-referrer", "Referrer-Policy: no-referrer",
-             opened.response_header("referrer-policy"), at=opened)  # fmt: skip
-    wrong = await s.wire.request("GET", f"{url}&after=x", header=EVENT_STREAM | {"Authorization": None})
-    s.expect(
-        "TW-BRW-017",
-        wrong.is_stream and wrong.of_type("problem"),
-        "a problem event in the stream",
-        wrong.status,
-        at=wrong,
+    wrong = await s.get(f"{url}&after=x", header=EVENT_STREAM | {"Authorization": None})
+    s.at(wrong).response(
+        "TW-BRW-017", wrong.is_stream and wrong.of_type("problem"), "a problem event in the stream"
     )
-    ids = [block.id for block in history.logged]
-    late = await s.wire.request(
-        "GET", f"{url}&after={ids[-2]}", header=EVENT_STREAM | {"Authorization": None}
-    )
-    s.expect(
-        "TW-BRW-014", [block.id for block in late.logged] == ids[-1:], "the events after a cursor", at=late
-    )
+    ids = history.logged_ids
+    late = await s.get(f"{url}&after={ids[-2]}", header=EVENT_STREAM | {"Authorization": None})
+    s.at(late).expect("TW-BRW-014", late.logged_ids == ids[-1:], "the events after a cursor")
     # When an EventSource reconnects, it requests the same URL with the Last-Event-ID header.
     back = {**EVENT_STREAM, "Authorization": None, "Last-Event-ID": ids[-2]}
-    again = await s.wire.request("GET", url, header=back)
-    s.expect(
-        "TW-BRW-014",
-        [block.id for block in again.logged] == ids[-1:],
-        "the events after the cursor in Last-Event-ID",
-        at=again,
+    again = await s.get(url, header=back)
+    s.at(again).expect(
+        "TW-BRW-014", again.logged_ids == ids[-1:], "the events after the cursor in Last-Event-ID"
     )
     _judge_lifetime(s, answer, [opened, wrong, late])
 
@@ -161,19 +126,10 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
     life = _lifetime(answer, later)
     if life is None:
         return  # `Date` or `expires_at` is missing or invalid. The schema check judges `expires_at`.
-    s.expect(
-        "TW-BRW-014",
-        life > 0,
-        f"an expires_at after {answer.response_header('date')}",
-        answer.json["expires_at"],
-        at=answer,
-    )
-    s.expect(
-        "TW-BRW-015",
-        life <= TOKEN_SECONDS + 1,
-        f"a lifetime of at most {TOKEN_SECONDS} s",
-        f"{life:g} s",
-        at=answer,
+    expiry = answer.json["expires_at"]
+    s.at(answer).expect("TW-BRW-014", life > 0, f"expires_at after {answer.response_header('date')}", expiry)
+    s.at(answer).expect(
+        "TW-BRW-015", life <= TOKEN_SECONDS + 1, f"a lifetime of at most {TOKEN_SECONDS} s", f"{life:g} s"
     )
 
 
@@ -214,25 +170,22 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
     opened = stream.exchange
     if opened.of_type("done"):
         s.skip_untested("no example starts a job that runs longer than a stream token is valid")
-    reasons = [block.members.get("reason") for block in opened.of_type("goaway")]
-    s.expect(
+    reasons = [block.member("reason") for block in opened.of_type("goaway")]
+    s.at(opened).expect(
         "TW-BRW-016",
         ends and reasons == ["auth_expired"],
         f"goaway with auth_expired at most {EXPIRY_TOLERANCE} s after the token has expired",
         f"{'the end' if ends else 'an open stream'} {reasons}",
-        at=opened,
     )
-    refused = await s.wire.request("GET", url, header=bare)
-    codes = [block.members.get("code") for block in refused.of_type("problem")]
-    s.expect("TW-BRW-018", codes == ["unauthorized"], "unauthorized for the expired token", codes, at=refused)
+    refused = await s.get(url, header=bare)
+    codes = [block.member("code") for block in refused.of_type("problem")]
+    s.at(refused).equal("TW-BRW-018", codes, ["unauthorized"], "unauthorized for the expired token")
     _, renewed = await _token(s, job)
     last = opened.logged[-1].id if opened.logged else ""
     async with s.wire.open("GET", f"{renewed}&after={last}" if last else renewed, header=bare) as stream:
         continues = await stream.until(lambda now: now.of_type("hello"))
-    s.expect(
-        "TW-BRW-014", continues, "the stream with another token", stream.exchange.status, at=stream.exchange
-    )
-    await s.wire.request("POST", f"{job.path}/cancel")
+    s.at(stream.exchange).response("TW-BRW-014", continues, "the stream with another token")
+    await s.cancel(job)
 
 
 @check("TW-BRW-013", "TW-BRW-018", needs=TOKENS)
@@ -250,17 +203,11 @@ async def stream_token_is_limited_to_its_stream(s: Session) -> None:
         ("TW-BRW-018", url.replace(token, f"{token}A")),
     ]
     for requirement, place in places:
-        answer = await s.wire.request("GET", place, header=bare)
+        answer = await s.get(place, header=bare)
         found = answer.of_type("problem")
-        code = found[0].members.get("code") if found else answer.code
-        s.expect(requirement, code == "unauthorized", "unauthorized", f"{answer.status} {code}", at=answer)
-        s.expect(
-            requirement,
-            not answer.logged,
-            "no event of the job",
-            [block.id for block in answer.logged],
-            at=answer,
-        )
+        code = found[0].member("code") if found else answer.code
+        s.at(answer).expect(requirement, code == "unauthorized", "unauthorized", f"{answer.status} {code}")
+        s.at(answer).expect(requirement, not answer.logged, "no event of the job", answer.logged_ids)
     if s.wire.header:
         for method, place in (
             ("GET", job.path),
@@ -268,15 +215,11 @@ async def stream_token_is_limited_to_its_stream(s: Session) -> None:
             ("GET", f"{other.path}/events"),
         ):
             answer = await s.wire.request(method, f"{place}?token={token}", header={"Authorization": None})
-            s.expect("TW-BRW-013", answer.status == 401 or answer.of_type("problem"),
-                     f"401 for {method} {place} with the stream token", answer.status, at=answer)  # fmt: skip
-    control = await s.wire.request("GET", url, header=bare)
-    s.expect(
-        "TW-BRW-013",
-        control.of_type("done"),
-        "the stream of the job that the token was issued for",
-        control.status,
-        at=control,
+            refused = answer.status == 401 or answer.of_type("problem")
+            s.at(answer).response("TW-BRW-013", refused, f"401 for {method} {place} with the stream token")
+    control = await s.get(url, header=bare)
+    s.at(control).response(
+        "TW-BRW-013", control.of_type("done"), "the stream of the job that the token was issued for"
     )
 
 
@@ -290,77 +233,57 @@ async def allowed_origins_can_read_every_response(s: Session) -> None:
     job, _ = await s.run_to_end(s.any_sample())
     header = {"Origin": origin}
     answers = [
-        await s.wire.request("GET", "/v1", header=header),
-        await s.wire.request("GET", job.path, header=header),
+        await s.get("/v1", header=header),
+        await s.get(job.path, header=header),
         await s.stream(job, header=header),
-        await s.wire.request("GET", f"/v1/jobs/{UNKNOWN_JOB}", header=header),
-        await s.wire.request("GET", "/v1/nothing", header=header),
-        await s.wire.request(
-            "POST", job.sample.submit_to, body=b"{", header=header | {"Content-Type": "application/json"}
-        ),
+        await s.get(f"/v1/jobs/{UNKNOWN_JOB}", header=header),
+        await s.get("/v1/nothing", header=header),
+        await s.post(job.sample, body=b"{", header=header | {"Content-Type": "application/json"}),
         await s.stream(job, header=header | {"Accept": "text/html"}),
         await s.stream(job, "0-1", header=header),
-        await s.wire.request("GET", job.path, header=header | {"Authorization": "Bearer not-one-of-yours"}),
+        await s.get(job.path, header=header | {"Authorization": "Bearer not-one-of-yours"}),
         await s.wire.request("PUT", "/v1", header=header),
-        await s.wire.request(
-            "POST", job.sample.submit_to, body=b"{}", header=header | {"Content-Type": "text/plain"}
-        ),
-        await s.wire.request("POST", job.sample.submit_to, json={}, header=header),
-        await s.wire.request("POST", job.sample.submit_to, json=job.sample.body, header=header),
-        await s.wire.request(
-            "POST", job.sample.submit_to, json=job.sample.body, header=EVENT_STREAM | header
-        ),
-        await s.wire.request("POST", f"{job.path}/cancel", header=header),
+        await s.post(job.sample, body=b"{}", header=header | {"Content-Type": "text/plain"}),
+        await s.post(job.sample, json={}, header=header),
+        await s.post(job.sample, header=header),
+        await s.post(job.sample, header=EVENT_STREAM | header),
+        await s.cancel(job, header=header),
     ]
     if "delete" in s.server.capabilities:
         answers += [await s.wire.request(method, job.path, header=header) for method in ("DELETE", "GET")]
     most = s.server.limits.get("max_body_bytes", MAX_TESTED_BODY + 1)
     if most <= MAX_TESTED_BODY:
-        answers += [
-            await s.wire.request("POST", job.sample.submit_to, body=b" " * (most + 1), header=header | JSON)
-        ]
+        answers += [await s.post(job.sample, body=b" " * (most + 1), header=header | JSON)]
     for answer in answers:
         allowed = answer.response_header("access-control-allow-origin")
-        s.expect(
-            "TW-BRW-005",
-            allowed in {origin, "*"},
-            f"Access-Control-Allow-Origin: {origin}",
-            allowed,
-            at=answer,
+        s.at(answer).expect(
+            "TW-BRW-005", allowed in {origin, "*"}, f"Access-Control-Allow-Origin: {origin}", allowed
         )
         names = {
             name.strip().lower()
             for name in answer.response_header("access-control-expose-headers").split(",")
         }
-        s.expect(
-            "TW-BRW-009",
-            names >= EXPOSED,
-            f"at least the exposed headers {sorted(EXPOSED)}",
-            sorted(names),
-            at=answer,
+        s.at(answer).expect(
+            "TW-BRW-009", names >= EXPOSED, f"at least the exposed headers {sorted(EXPOSED)}", sorted(names)
         )
         varies = allowed == "*" or "origin" in answer.response_header("vary").lower()
-        s.expect("TW-BRW-011", varies, "Vary: Origin", answer.response_header("vary"), at=answer)
+        s.at(answer).expect("TW-BRW-011", varies, "Vary: Origin", answer.response_header("vary"))
         both = allowed == "*" and answer.response_header("access-control-allow-credentials") == "true"
-        s.expect(
-            "TW-BRW-007", not both, "no Access-Control-Allow-Origin: * together with credentials", at=answer
+        s.at(answer).expect(
+            "TW-BRW-007", not both, "no Access-Control-Allow-Origin: * together with credentials"
         )
 
 
 @check("TW-BRW-006")
 async def other_origins_cannot_read_responses(s: Session) -> None:
     """If an origin is not allowed, no response to its pages has an `Access-Control-Allow-Origin` header that matches it."""
-    for origin in (
-        "https://other.invalid",
-        f"{s.hooks.origin or 'https://page'}.other.invalid",
-        "null",
-    ):
-        answer = await s.wire.request("GET", "/v1", header={"Origin": origin})
+    for origin in ("https://other.invalid", f"{s.hooks.origin or 'https://page'}.other.invalid", "null"):
+        answer = await s.get("/v1", header={"Origin": origin})
         allowed = answer.response_header("access-control-allow-origin")
         if s.hooks.origin and allowed == "*":
             s.skip_no_occasion("the server allows every origin")
         sound = allowed in {"", s.hooks.origin}
-        s.expect("TW-BRW-006", sound, f"no Access-Control-Allow-Origin for {origin}", allowed, at=answer)
+        s.at(answer).expect("TW-BRW-006", sound, f"no Access-Control-Allow-Origin for {origin}", allowed)
 
 
 @check("TW-BRW-005", "TW-BRW-007", "TW-BRW-008", "TW-BRW-010")
@@ -390,23 +313,18 @@ def _judge_preflight(s: Session, answer: RecordedExchange, origin: str) -> None:
         name.strip().lower() for name in answer.response_header("access-control-allow-headers").split(",")
     }
     allowed = answer.response_header("access-control-allow-origin")
-    s.expect(
-        "TW-BRW-005", allowed in {origin, "*"}, f"Access-Control-Allow-Origin: {origin}", allowed, at=answer
+    s.at(answer).expect(
+        "TW-BRW-005", allowed in {origin, "*"}, f"Access-Control-Allow-Origin: {origin}", allowed
     )
-    s.expect(
+    s.at(answer).expect(
         "TW-BRW-008",
         answer.status < 300 and names >= ALLOWED,
         f"at least the allowed headers {sorted(ALLOWED)}",
         f"{answer.status} {sorted(names)}",
-        at=answer,
     )
     both = allowed == "*" and answer.response_header("access-control-allow-credentials") == "true"
-    s.expect("TW-BRW-007", not both, "no Access-Control-Allow-Origin: * together with credentials", at=answer)
+    s.at(answer).expect("TW-BRW-007", not both, "no Access-Control-Allow-Origin: * together with credentials")
     age = answer.response_header("access-control-max-age")
-    s.expect(
-        "TW-BRW-010",
-        age.isdigit() and int(age) >= 600,
-        "an Access-Control-Max-Age of at least 600",
-        age,
-        at=answer,
+    s.at(answer).expect(
+        "TW-BRW-010", age.isdigit() and int(age) >= 600, "an Access-Control-Max-Age of at least 600", age
     )

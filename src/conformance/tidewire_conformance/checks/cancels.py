@@ -13,52 +13,45 @@ async def cancel_ends_the_job(s: Session) -> None:
     """
     sample = s.long_running_sample(30)
     job = await s.submit(sample)
-    started = await s.read_until(job, lambda answer: has_started(answer) or answer.members.get("done"))
-    if started.members.get("done"):
+    started = await s.read_until(job, lambda answer: has_started(answer) or answer.member("done"))
+    if started.member("done"):
         s.inconclusive("the job ended before it was cancelled")
-    answer = await s.wire.request("POST", f"{job.path}/cancel")
-    s.expect("TW-JOB-051", answer.status in {200, 202} and answer.members.get("id") == job.id, "202 and the job",
-             f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    s.expect(
-        "TW-JOB-001", answer.status in {200, 202}, "202 for a request to cancel", answer.status, at=answer
+    answer = await s.cancel(job)
+    s.at(answer).response(
+        "TW-JOB-051", answer.status in {200, 202} and answer.member("id") == job.id, "202 and the job"
     )
+    s.at(answer).response("TW-JOB-001", answer.status in {200, 202}, "202 for a request to cancel")
     async with s.follow(job, "0-0") as stream:
         ended = await stream.until(lambda now: now.of_type("done"), 10)
         last = stream.exchange
-    if not s.expect(
-        "TW-JOB-050",
-        ended,
-        "a done event soon after the job was cancelled",
-        "the job still runs after 10 s",
-        at=last,
+    if not s.at(last).expect(
+        "TW-JOB-050", ended, "a done event soon after the job was cancelled", "the job still runs after 10 s"
     ):
         return
-    if answer.status == 200 and last.of_type("done")[0].members.get("status") == sample.ended:
+    if answer.status == 200 and last.of_type("done")[0].member("status") == sample.ended:
         s.inconclusive("the job had ended before it was cancelled")
-    status = last.of_type("done")[0].members.get("status")
-    s.expect("TW-JOB-050", status == "cancelled", "cancelled", status, at=last)
+    status = last.of_type("done")[0].member("status")
+    s.at(last).equal("TW-JOB-050", status, "cancelled")
     item = s.items(await s.read(job))[0]
-    s.expect("TW-JOB-057", item["status"] == "cancelled" and bool(item["value"]), "a cancelled item that keeps its value",
-             item, at=last)  # fmt: skip
-    again = await s.wire.request("POST", f"{job.path}/cancel", json={})
-    s.expect("TW-JOB-051", (again.status, again.members.get("status")) == (200, "cancelled"), "200 and the job as cancelled",
-             f"{again.status} {again.members.get('status')}", at=again)  # fmt: skip
-    s.expect(
-        "TW-JOB-055",
-        contents((await s.history(job)).logged) == contents(last.logged),
-        "an unchanged log after the second request to cancel",
-        at=again,
-    )
+    kept = item["status"] == "cancelled" and bool(item["value"])
+    s.at(last).expect("TW-JOB-057", kept, "a cancelled item that keeps its value", item)
+    again = await s.cancel(job, json={})
+    state = again.status, again.member("status")
+    s.at(again).equal("TW-JOB-051", state, (200, "cancelled"), "200 and the job as cancelled")
+    same = contents((await s.history(job)).logged) == contents(last.logged)
+    s.at(again).expect("TW-JOB-055", same, "an unchanged log after the second request to cancel")
 
 
 @check("TW-JOB-055", "TW-JOB-051")
 async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
     """A request to cancel a job that has ended gets 200 and does not change the job."""
     job, history = await s.run_to_end(s.any_sample())
-    answer = await s.wire.request("POST", f"{job.path}/cancel")
-    s.expect("TW-JOB-051", answer.status == 200, "200", f"{answer.status} {answer.code}", at=answer)
-    s.expect("TW-JOB-055", answer.members.get("status") == history.of_type("done")[0].members.get("status"),
-             "the final status that the job had before the request", answer.members.get("status"), at=answer)  # fmt: skip
+    answer = await s.cancel(job)
+    s.at(answer).status("TW-JOB-051", 200)
+    final = history.of_type("done")[0].member("status")
+    s.at(answer).equal(
+        "TW-JOB-055", answer.member("status"), final, f"{final}, the status before the request"
+    )
 
 
 @check("TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
@@ -68,14 +61,14 @@ async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
     """
     sample = s.long_running_sample(1.5)
     job = await s.submit(sample)
-    none = await s.wire.request("POST", f"{job.path}/cancel", json={"items": []})
-    s.expect("TW-JOB-053", none.status in {200, 202}, "202", f"{none.status} {none.code}", at=none)
+    none = await s.cancel(job, json={"items": []})
+    s.at(none).response("TW-JOB-053", none.status in {200, 202}, "202")
     for items in ([0, 1], [-1], [0.5], ["0"], [False], 0):
-        answer = await s.wire.request("POST", f"{job.path}/cancel", json={"items": items})
-        s.expect_refused("TW-JOB-054", answer, 422, "invalid_input", f"items {items}")
-        pointer = str(answer.members.get("pointer", "")) if answer.status == 422 else ""
-        s.expect("TW-JOB-016", pointer.startswith("/items"), "a pointer to the item", pointer, at=answer)
+        answer = await s.cancel(job, json={"items": items})
+        s.at(answer).refused("TW-JOB-054", 422, "invalid_input", f"items {items}")
+        pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
+        s.at(answer).expect("TW-JOB-016", pointer.startswith("/items"), "a pointer to the item", pointer)
     end = await s.stream(job)
-    status = next((block.members.get("status") for block in end.of_type("done")), "no done")
+    status = next((block.member("status") for block in end.of_type("done")), "no done")
     s.expect("TW-JOB-054", status == sample.ended, f"the status {sample.ended} at the end of the job", status)
     s.expect("TW-JOB-053", status == sample.ended, f"the status {sample.ended} at the end of the job", status)

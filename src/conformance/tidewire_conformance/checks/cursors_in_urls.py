@@ -14,17 +14,16 @@ async def after_works_like_last_event_id(s: Session) -> None:
     ids = [block.id or "" for block in history.logged]
     for spelt in (ids[-2].replace("-", "%2D"), f"%31{ids[-2][1:]}"):
         answer = await s.stream(job, query=f"?after={spelt}")
-        got = [block.id for block in answer.logged]
-        s.expect("TW-RES-009", got == ids[-1:], f"the events after {ids[-2]} for ?after={spelt}", f"{answer.status} {got}",
-                 at=answer)  # fmt: skip
+        got = answer.logged_ids
+        wanted = f"the events after {ids[-2]} for ?after={spelt}"
+        s.at(answer).expect("TW-RES-009", got == ids[-1:], wanted, f"{answer.status} {got}")
     for cursor in ("0-1", ids[-1]):
         async with s.follow(job, query=f"?after={cursor}") as stream:
             await stream.until(lambda now: now.ended, 5)
-            s.expect("TW-RES-012", stream.exchange.status == 204, f"204 for ?after={cursor}", stream.exchange.status,
-                     at=stream.exchange)  # fmt: skip
+            s.at(stream.exchange).status("TW-RES-012", 204, f"for ?after={cursor}")
     whole = await s.stream(job, query="?after=0-0")
-    s.expect("TW-RES-012", contents(whole.logged) == contents(history.logged), "the complete log for ?after=0-0",
-             [block.id for block in whole.logged], at=whole)  # fmt: skip
+    same = contents(whole.logged) == contents(history.logged)
+    s.at(whole).expect("TW-RES-012", same, "the complete log for ?after=0-0", whole.logged_ids)
 
 
 @check("TW-RES-047", "TW-RES-012", slow=True)
@@ -41,7 +40,10 @@ async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> 
     for cursor in (f"{head[0]}-{head[1] + 1000}", "40000-2") if head else ():
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
-        sound = first is not None and first.type == "snapshot" and first.members.get("reason") == "rewound"
-        s.expect("TW-RES-012" if cursor == "40000-2" else "TW-RES-047", sound and answer.of_type("done"),
-                 f"a snapshot with the reason rewound, and then later events, for the cursor {cursor}", f"{answer.status} {contents(answer.logged[:1])}",
-                 at=answer, block=first)  # fmt: skip
+        sound = first is not None and first.type == "snapshot" and first.member("reason") == "rewound"
+        s.at(answer, first).expect(
+            "TW-RES-012" if cursor == "40000-2" else "TW-RES-047",
+            sound and answer.of_type("done"),
+            f"a snapshot with the reason rewound, and then later events, for the cursor {cursor}",
+            f"{answer.status} {contents(answer.logged[:1])}",
+        )

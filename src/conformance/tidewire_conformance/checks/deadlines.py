@@ -20,22 +20,10 @@ async def deadline_keeps_ended_items(s: Session) -> None:
     )
     read = await s.read(job)
     items = [(item["status"], item["value"], item.get("error", {}).get("code")) for item in s.items(read)]
-    s.expect(
-        "TW-OVR-019",
-        items[0] == ("succeeded", "a", None),
-        "the first item succeeded with a",
-        items[0],
-        at=history,
-    )
+    s.at(history).equal("TW-OVR-019", items[0], ("succeeded", "a", None), "the first item succeeded with a")
     late = ("failed", "b", "deadline_exceeded")
-    s.expect("TW-JOB-069", items[1:] == [late, late], f"{late} for both other items", items[1:], at=history)
-    s.expect(
-        "TW-OVR-020",
-        read.members.get("status") == "partially_failed",
-        "partially_failed",
-        read.members.get("status"),
-        at=history,
-    )
+    s.at(history).equal("TW-JOB-069", items[1:], [late, late], f"{late} for both other items")
+    s.at(history).equal("TW-OVR-020", read.member("status"), "partially_failed")
 
 
 MIN_GRACE_MS = 60_000
@@ -45,9 +33,9 @@ MIN_GRACE_MS = 60_000
 @check("TW-DSC-025")
 async def min_grace_ms_is_at_least_5_s(s: Session) -> None:
     """If discovery contains the limit `min_grace_ms`, this limit is at least 5000."""
-    answer = await s.wire.request("GET", "/v1")
+    answer = await s.get("/v1")
     least = s.server.limits.get("min_grace_ms", MIN_GRACE_MS)
-    s.expect("TW-DSC-025", least >= 5000, "a min_grace_ms of at least 5000", least, at=answer)
+    s.at(answer).expect("TW-DSC-025", least >= 5000, "a min_grace_ms of at least 5000", least)
 
 
 @check("TW-JOB-085", "TW-JOB-063", slow=True)
@@ -67,10 +55,11 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
         "the response to the request that submits the job is not a stream with a Location",
     )
     job = Job(place.rpartition("/")[2], sample, stream.exchange)
-    ended = await s.read_until(job, lambda answer: answer.members.get("done"))
+    ended = await s.read_until(job, lambda answer: answer.member("done"))
     passed = asyncio.get_running_loop().time() - left
-    s.expect("TW-JOB-085", ended.members.get("status") == sample.ended or passed >= least,
-             f"the status {sample.ended}, because the grace period had not passed", ended.members.get("status"), at=ended)  # fmt: skip
+    status = ended.member("status")
+    wanted = f"the status {sample.ended}, because the grace period had not passed"
+    s.at(ended).expect("TW-JOB-085", status == sample.ended or passed >= least, wanted, status)
 
 
 @check("TW-JOB-069", "TW-JOB-070", slow=True)
@@ -81,33 +70,19 @@ async def deadline_fails_unfinished_items(s: Session) -> None:
     job, history = await s.run_to_end(sample, deadline_ms=deadline)
     done = history.of_type("done")[0].members
     code = done.get("error", {}).get("code") if isinstance(done.get("error"), dict) else None
-    s.expect("TW-JOB-070", done.get("status") == "failed", "failed", done.get("status"), at=history)
+    s.at(history).equal("TW-JOB-070", done.get("status"), "failed")
     item = s.items(await s.read(job))[0]
-    s.expect(
-        "TW-JOB-069",
-        item.get("error", {}).get("code") == "deadline_exceeded",
-        "deadline_exceeded",
-        item.get("error") or code,
-        at=history,
-    )
+    failed_late = item.get("error", {}).get("code") == "deadline_exceeded"
+    s.at(history).expect("TW-JOB-069", failed_late, "deadline_exceeded", item.get("error") or code)
     async with s.wire.open(
         "POST", sample.submit_to, json=sample.body | {"deadline_ms": deadline}, header=EVENT_STREAM
     ) as stream:
         ends = await stream.until(lambda now: now.of_type("done"), 10 + deadline / 1000)
-        s.expect(
-            "TW-JOB-069",
-            ends,
-            "a done event at the deadline, in the response to the request that submits the job",
-            "none",
-            at=stream.exchange,
-        )
+        wanted = "a done event at the deadline, in the response to the request that submits the job"
+        s.at(stream.exchange).expect("TW-JOB-069", ends, wanted, "none")
     quick = s.any_sample()
     _, control = await s.run_to_end(quick, deadline_ms=600_000)
-    status = control.of_type("done")[0].members.get("status")
-    s.expect(
-        "TW-JOB-069",
-        status == quick.ended,
-        f"the status {quick.ended} for a job that ends before its deadline",
-        status,
-        at=control,
+    status = control.of_type("done")[0].member("status")
+    s.at(control).equal(
+        "TW-JOB-069", status, quick.ended, f"the status {quick.ended} for a job that ends before its deadline"
     )

@@ -34,41 +34,38 @@ async def discovery_document_is_valid(s: Session) -> None:
     """`GET /v1` gets 200 with a valid body, and the sizes of events and states, and `max_depth` and `max_event_ops`, are in
     their ranges.
     """
-    answer = await s.wire.request("GET", "/v1")
+    answer = await s.get("/v1")
     _judge_body(s, "TW-DSC-001", "discovery", answer)
-    s.expect("TW-JOB-001", answer.status == 200, "200 for GET /v1", answer.status, at=answer)
+    s.at(answer).status("TW-JOB-001", 200, "for GET /v1")
     body = answer.json if isinstance(answer.json, dict) else {}
     limits = body["limits"] if isinstance(body.get("limits"), dict) else {}
-    s.expect("TW-DSC-014", limits.get("max_depth") == 64, "max_depth 64", limits.get("max_depth"), at=answer)
+    s.at(answer).equal("TW-DSC-014", limits.get("max_depth"), 64, "max_depth 64")
     for name in ("max_event_bytes", "max_state_bytes"):
         size = limits.get(name)
-        s.expect("TW-DSC-015", isinstance(size, int | float) and size >= 1024, f"{name} of at least 1024", size,
-                 at=answer)  # fmt: skip
+        s.at(answer).expect(
+            "TW-DSC-015", isinstance(size, int | float) and size >= 1024, f"{name} of at least 1024", size
+        )
     ops = limits.get("max_event_ops", 10_000)
-    s.expect(
-        "TW-DSC-026",
-        type(ops) is int and 64 <= ops <= 10_000,
-        "max_event_ops from 64 to 10000",
-        ops,
-        at=answer,
+    s.at(answer).expect(
+        "TW-DSC-026", type(ops) is int and 64 <= ops <= 10_000, "max_event_ops from 64 to 10000", ops
     )
     times = {name: value for name, value in {**body, **limits}.items() if name.endswith(("_ms", "_s"))}
-    s.expect("TW-OVR-012", all(type(value) is int for value in times.values()), "integers", times, at=answer)
+    s.at(answer).expect("TW-OVR-012", all(type(value) is int for value in times.values()), "integers", times)
 
 
 def _judge_body(s: Session, requirement: str, name: str, answer: RecordedExchange) -> None:
     """Judge a description of the server. If it has several faults, the assertion lists all of them."""
     violation = schema_violation(name, answer.json)
-    s.expect(requirement, answer.status == 200, "200", answer.status, at=answer)
-    s.expect(requirement, not violation, f"a body that fits {name}.schema.json", violation, at=answer)
+    s.at(answer).status(requirement, 200)
+    s.at(answer).empty(requirement, violation, f"a body that fits {name}.schema.json")
 
 
 @check("TW-DSC-005", whole_run=True)
 async def discovery_document_does_not_change(s: Session) -> None:
     """The discovery document does not change during the run, apart from its list of endpoints."""
-    answer = await s.wire.request("GET", "/v1")
+    answer = await s.get("/v1")
     before, after = ({**each.json, "endpoints": 0} for each in (s.server.discovery, answer))
-    s.expect("TW-DSC-005", before == after, f"{before}", after, at=answer)
+    s.at(answer).expect("TW-DSC-005", before == after, f"{before}", after)
 
 
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
@@ -80,21 +77,20 @@ async def endpoint_descriptions_are_valid(s: Session) -> None:
     if not listed:
         s.skip_untested("discovery lists no endpoint with a name")
     for each in listed:
-        s.expect("TW-OVR-016", _NAME.fullmatch(each["name"]), "a valid endpoint name", each["name"],
-                 at=s.server.discovery)  # fmt: skip
+        s.at(s.server.discovery).expect(
+            "TW-OVR-016", _NAME.fullmatch(each["name"]), "a valid endpoint name", each["name"]
+        )
         place = each["href"] if isinstance(each.get("href"), str) else f"/v1/endpoints/{quote(each['name'])}"
-        answer = await s.wire.request("GET", resolve(s.server.discovery, place))
-        s.expect("TW-JOB-001", answer.status == 200, f"200 for {place}", answer.status, at=answer)
+        answer = await s.get(resolve(s.server.discovery, place))
+        s.at(answer).status("TW-JOB-001", 200, f"for {place}")
         _judge_body(s, "TW-DSC-016", "endpoint", answer)
         description = answer.json if isinstance(answer.json, dict) else {}
         for name in ("input_schema", "value_schema"):
             foreign = [ref for ref in _refs(description.get(name)) if not ref.startswith("#")]
-            s.expect("TW-DSC-022", not foreign, "no reference to another document", foreign, at=answer)
+            s.at(answer).empty("TW-DSC-022", foreign, "no reference to another document")
             samples = description["examples"] if isinstance(description.get("examples"), list) else []
             fault = schema_fault(description.get(name), [] if foreign else [None, *samples])
-            s.expect(
-                "TW-DSC-017", not fault, f"{name} that is a JSON Schema of draft 2020-12", fault, at=answer
-            )
+            s.at(answer).empty("TW-DSC-017", fault, f"{name} that is a JSON Schema of draft 2020-12")
 
 
 def _refs(schema: Any) -> list[str]:
@@ -114,16 +110,18 @@ async def examples_are_accepted(s: Session) -> None:
     if not s.server.endpoints:
         s.skip_untested("no endpoint has a usable description")
     for endpoint in s.server.endpoints.values():
-        s.expect("TW-DSC-018", endpoint.examples, f"an example of {endpoint.name}", at=endpoint.described)
+        s.at(endpoint.described).expect("TW-DSC-018", endpoint.examples, f"an example of {endpoint.name}")
         for example in endpoint.examples:
             fault = endpoint.input_violation(example)
-            s.expect("TW-DSC-019", not fault, "an example that fits the input_schema of its endpoint", fault[:200],
-                     at=endpoint.described)  # fmt: skip
+            s.at(endpoint.described).expect(
+                "TW-DSC-019", not fault, "an example that fits the input_schema of its endpoint", fault[:200]
+            )
     for each in s.server.failed_examples:
         submit = each.exchange if each.exchange and each.exchange.method == "POST" else None
         rejected = each.exchange is None or (submit is not None and submit.status >= 400)
-        s.expect("TW-DSC-019", not rejected, f"an example of {each.request.endpoint} that is accepted", each.why,
-                 at=each.exchange)  # fmt: skip
+        s.at(each.exchange).expect(
+            "TW-DSC-019", not rejected, f"an example of {each.request.endpoint} that is accepted", each.why
+        )
 
 
 @check("TW-DSC-020", whole_run=True, after="state")
@@ -137,13 +135,8 @@ async def values_match_value_schema(s: Session) -> None:
             for item in items_of(body):
                 if item["status"] == "succeeded":
                     fault = endpoint.value_violation(item.get("value"))
-                    s.expect(
-                        "TW-DSC-020",
-                        not fault,
-                        f"a value that fits the value_schema of {endpoint.name}",
-                        fault[:300],
-                        at=exchange,
-                    )
+                    wanted = f"a value that fits the value_schema of {endpoint.name}"
+                    s.at(exchange).empty("TW-DSC-020", fault[:300], wanted)
 
 
 @check("TW-DSC-003", "TW-DSC-011", after="browser")
@@ -154,7 +147,7 @@ async def capabilities_match_discovery(s: Session) -> None:
     sample = s.any_sample()
     job, _ = await s.run_to_end(sample)
     asked = {
-        "list": await s.wire.request("GET", "/v1/jobs?limit=1"),
+        "list": await s.get("/v1/jobs?limit=1"),
         "stream_tokens": await s.wire.request("POST", f"{job.path}/stream-token"),
         "snapshots_only": await s.stream(job, query="?diffs=0"),
         "inband_problems": await s.stream(job, query="?errors=inband"),
@@ -163,31 +156,18 @@ async def capabilities_match_discovery(s: Session) -> None:
     for name, answer in asked.items():
         _judge_capability(s, name, answer)
     if "batches" not in s.server.capabilities:
-        _judge_capability(
-            s, "batches", await s.wire.request("POST", sample.submit_to, json={"inputs": sample.inputs})
-        )
+        _judge_capability(s, "batches", await s.post(sample, json={"inputs": sample.inputs}))
 
 
 def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
     served = answer.status < 300
     if name in s.server.capabilities:
-        s.expect(
-            "TW-DSC-003",
-            served,
-            f"a successful response, because the server declares {name}",
-            f"{answer.status} {answer.code}",
-            at=answer,
+        s.at(answer).response(
+            "TW-DSC-003", served, f"a successful response, because the server declares {name}"
         )
         return
-    s.expect(
-        "TW-DSC-003",
-        not served,
-        f"an error for the undeclared capability {name}",
-        answer.status,
-        at=answer,
-    )
-    s.expect("TW-DSC-011", (answer.status, answer.code) == UNDECLARED_CAPABILITY_ERRORS[name], f"{UNDECLARED_CAPABILITY_ERRORS[name]} without the capability {name}",
-             f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+    s.at(answer).response("TW-DSC-003", not served, f"an error for the undeclared capability {name}")
+    s.at(answer).refused("TW-DSC-011", *UNDECLARED_CAPABILITY_ERRORS[name], f"the missing capability {name}")
 
 
 @check("TW-DSC-023", whole_run=True, after="state")
@@ -206,8 +186,9 @@ async def text_is_never_retracted_without_rollback(s: Session) -> None:
             continue
         judged = True
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
-            s.expect("TW-DSC-023", _extends(old.get("value"), new.get("value")), ("a value whose texts begin with the texts of", old.get("value")),
-                     new.get("value"), at=step.exchange, block=step.block)  # fmt: skip
+            held, value = old.get("value"), new.get("value")
+            wanted = "a value whose texts begin with the texts of", held
+            s.at(step.exchange, step.block).expect("TW-DSC-023", _extends(held, value), wanted, value)
     if not judged:
         s.skip_no_occasion("each endpoint declares `rollback`")
 
@@ -234,16 +215,11 @@ async def value_is_set_once_without_streaming(s: Session) -> None:
             continue
         for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
             if old.get("value") != new.get("value") and step.block.type == "message":
-                where: dict[str, Any] = {"at": step.exchange, "block": step.block}
-                s.expect("TW-DSC-024", old.get("value") is None and new["status"] not in {"queued", "running"},
-                         "one value, set in the event that ends the item", new, **where)  # fmt: skip
-                s.expect(
-                    "TW-BAT-006",
-                    new["status"] == "succeeded",
-                    "a change of the status to succeeded in the same event as the value",
-                    new,
-                    **where,
-                )
+                where = s.at(step.exchange, step.block)
+                once = old.get("value") is None and new["status"] not in {"queued", "running"}
+                where.expect("TW-DSC-024", once, "one value, set in the event that ends the item", new)
+                wanted = "a change of the status to succeeded in the same event as the value"
+                where.expect("TW-BAT-006", new["status"] == "succeeded", wanted, new)
 
 
 @check("TW-RES-052", whole_run=True)
@@ -258,8 +234,9 @@ async def expires_at_respects_state_ttl_s(s: Session) -> None:
                 done.get("expires_at") if isinstance(done, dict) else None,
             ):
                 if ended and (until := _time(expiry)):
-                    s.expect("TW-RES-052", until >= ended + kept - CLOCK_TOLERANCE, f"at least {kept} after {body['ended_at']}",
-                             expiry, at=exchange)  # fmt: skip
+                    late_enough = until >= ended + kept - CLOCK_TOLERANCE
+                    wanted = f"at least {kept} after {body['ended_at']}"
+                    s.at(exchange).expect("TW-RES-052", late_enough, wanted, expiry)
 
 
 def _time(expiry: Any) -> datetime | None:
@@ -284,13 +261,10 @@ async def oversized_body_returns_413(s: Session) -> None:
     large = small + b" " * (limit + 1 - len(small))
     header = {"Content-Type": "application/json"}
     for body in (large, [large[:-1], large[-1:]]):
-        answer = await s.wire.request("POST", sample.submit_to, body=body, header=header)
+        answer = await s.post(sample, body=body, header=header)
         for requirement in ("TW-SEC-014", "TW-DSC-012"):
-            s.expect(requirement, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large",
-                     f"{answer.status} {answer.code}", at=answer)  # fmt: skip
-    control = await s.wire.request(
-        "POST", sample.submit_to, body=small + b" " * min(1000, limit - len(small)), header=header
-    )
-    s.expect(
-        "TW-DSC-012", control.status == 201, "201 for a body below the limit", control.status, at=control
-    )
+            s.at(answer).response(
+                requirement, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large"
+            )
+    control = await s.post(sample, body=small + b" " * min(1000, limit - len(small)), header=header)
+    s.at(control).status("TW-DSC-012", 201, "for a body below the limit")

@@ -6,7 +6,6 @@ Most of these checks need one of the options `--restart-cmd`, `--expire-cmd` and
 import asyncio
 import secrets
 from itertools import pairwise
-from typing import Any
 from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
@@ -46,7 +45,7 @@ async def _run_command(s: Session, command: str) -> None:
 async def _wait_for_server(s: Session) -> None:
     for _ in range(int(RESTART_SECONDS * s.wire.patience / 0.2)):
         try:
-            await s.wire.request("GET", "/v1")
+            await s.get("/v1")
         except IncompleteResponseError:
             await asyncio.sleep(0.2)
         else:
@@ -55,12 +54,13 @@ async def _wait_for_server(s: Session) -> None:
 
 
 async def _judge_token(s: Session, token: RecordedExchange) -> None:
-    url = token.members.get("url")
+    url = token.member("url")
     if token.status == 200 and isinstance(url, str):
         header = EVENT_STREAM | {"Authorization": None, "Cookie": None}
-        opened = await s.wire.request("GET", resolve(token, url), header=header)
-        s.expect("TW-BRW-014", opened.of_type("done"), "the stream, because the token has not expired",
-                 f"{opened.status} {opened.code}", at=opened)  # fmt: skip
+        opened = await s.get(resolve(token, url), header=header)
+        s.at(opened).response(
+            "TW-BRW-014", opened.of_type("done"), "the stream, because the token has not expired"
+        )
 
 
 @check(
@@ -104,59 +104,42 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     again = await s.stream(ended, "0-0")
     for requirement in ("TW-DSC-010", "TW-OVR-023"):
         same = contents(again.logged)[-1:] == contents(history.logged)[-1:] and not differing(history, again)
-        s.expect(requirement, same, "the history sent before the restart",
-                 f"{again.status} {again.code} {[block.id for block in again.logged]}", at=again)  # fmt: skip
+        got = f"{again.status} {again.code} {again.logged_ids}"
+        s.at(again).expect(requirement, same, "the history sent before the restart", got)
     if token:
         await _judge_token(s, token)
     read = await s.read(running)
-    if not s.expect(
-        "TW-OVR-024",
-        read.status == 200,
-        "the job submitted before the restart",
-        f"{read.status} {read.code}",
-        at=read,
-    ):
+    if not s.at(read).response("TW-OVR-024", read.status == 200, "the job submitted before the restart"):
         return
     rest = await s.stream(running, seen[-1].id or "")
     first = rest.logged[0] if rest.logged else None
     new = first is not None and first.type == "snapshot"
     continues = first is not None and (key(first.id) or (0, 0))[0] == (key(seen[-1].id) or (0, 0))[0]
-    s.expect("TW-RES-035", continues or (new and first is not None and first.members.get("reason") in {"restart", "rewound"}),
-             "an event of the same epoch, or a snapshot whose reason is `restart` or `rewound`", contents(rest.logged[:1]), at=rest)  # fmt: skip
-    where: dict[str, Any] = {"at": rest, "block": first}
+    s.at(rest).expect(
+        "TW-RES-035",
+        continues or (new and first is not None and first.member("reason") in {"restart", "rewound"}),
+        "an event of the same epoch, or a snapshot whose reason is `restart` or `rewound`",
+        contents(rest.logged[:1]),
+    )
+    where = s.at(rest, first)
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
     hello = rest.of_type("hello")
-    head = key(hello[0].members.get("head")) if hello and isinstance(hello[0].json, dict) else None
-    s.expect("TW-FRM-060", head and head >= held, f"a head at or after {held}", head, at=rest)
-    s.expect(
-        "TW-RES-034",
-        continues or new,
-        "a snapshot as the first event of a new epoch",
-        first and first.type,
-        **where,
+    head = key(hello[0].member("head")) if hello and isinstance(hello[0].json, dict) else None
+    s.at(rest).expect("TW-FRM-060", head and head >= held, f"a head at or after {held}", head)
+    where.expect(
+        "TW-RES-034", continues or new, "a snapshot as the first event of a new epoch", first and first.type
     )
-    if new and first is not None and first.members.get("reason") in {"restart", "rewound"}:
-        s.expect("TW-RES-033", held[0] < own[0] <= held[0] + 10_000, f"an epoch from {held[0] + 1} to {held[0] + 10_000}",
-                 own[0], **where)  # fmt: skip
-    s.expect(
-        "TW-DEP-009",
-        rest.of_type("done"),
-        "done after the restart",
-        [block.type for block in rest.logged][-2:],
-        at=rest,
-    )
+    if new and first is not None and first.member("reason") in {"restart", "rewound"}:
+        least, most = held[0] + 1, held[0] + 10_000
+        where.expect("TW-RES-033", least <= own[0] <= most, f"an epoch from {least} to {most}", own[0])
+    s.at(rest).expect("TW-DEP-009", rest.of_type("done"), "done after the restart", rest.logged_types[-2:])
     whole = await s.stream(running, "0-0")
     await _judge_old_cursors(s, running, whole)
-    if new and first is not None and first.members.get("reason") == "restart":
+    if new and first is not None and first.member("reason") == "restart":
         begun = 1 + sum(_is_restart(block) for block in whole.logged)
-        attempt = (await s.read(running)).members.get("attempt")
-        s.expect(
-            "TW-RES-037",
-            attempt == begun or (begun < 2 and isinstance(attempt, int) and attempt >= 2),
-            f"attempt {begun}",
-            attempt,
-            at=rest,
-        )
+        attempt = (await s.read(running)).member("attempt")
+        counted = attempt == begun or (begun < 2 and isinstance(attempt, int) and attempt >= 2)
+        s.at(rest).expect("TW-RES-037", counted, f"attempt {begun}", attempt)
     _judge_new_attempts(s, running, whole)
 
 
@@ -177,21 +160,21 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
         if not _is_restart(step.block) or step.before is None:
             continue
         judged += 1
-        items, where = step.block.json["state"]["items"], dict[str, Any](at=whole, block=step.block)
+        items, where = step.block.json["state"]["items"], s.at(whole, step.block)
         for old, new, first in zip(step.before.value["items"], items, initial or items, strict=True):
             if old["status"] in ENDED_ITEM:
-                s.expect("TW-OVR-019", new == old, ("the same ended item as before:", old), new, **where)
+                where.equal("TW-OVR-019", new, old, ("the same ended item as before:", old))
                 continue
             queued = new["status"] == "queued"
-            s.expect("TW-RES-049", queued, "an item that starts again as queued", new, **where)
+            where.expect("TW-RES-049", queued, "an item that starts again as queued", new)
             if not continues:
                 retracted = not new.get("value") or new.get("value") == first.get("value")
                 expected = ("the initial value:", first.get("value"))
-                s.expect("TW-RES-050", retracted, expected, new.get("value"), **where)
+                where.expect("TW-RES-050", retracted, expected, new.get("value"))
             elif "stable" not in old:
                 same = new.get("value") == old.get("value")
                 expected = ("the value as it was logged:", old.get("value"))
-                s.expect("TW-RES-051", same, expected, new.get("value"), **where)
+                where.expect("TW-RES-051", same, expected, new.get("value"))
     return judged
 
 
@@ -221,9 +204,7 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
 
 
 def _is_restart(block: Block) -> bool:
-    return (
-        block.type == "snapshot" and isinstance(block.json, dict) and block.members.get("reason") == "restart"
-    )
+    return block.type == "snapshot" and isinstance(block.json, dict) and block.member("reason") == "restart"
 
 
 async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> None:
@@ -237,12 +218,20 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
         return  # The server trimmed the log, or did not begin a new epoch, so there is nothing to judge.
     answer = await s.stream(job, old[0] or "")
     snapshot = answer.logged[0].json if answer.logged and answer.logged[0].type == "snapshot" else {}
-    s.expect("TW-RES-012", answer.logged and snapshot.get("reason") != "rewound" and not differing(whole, answer),
-             f"the events after {old[0]}", contents(answer.logged[:1]), at=answer)  # fmt: skip
+    s.at(answer).expect(
+        "TW-RES-012",
+        answer.logged and snapshot.get("reason") != "rewound" and not differing(whole, answer),
+        f"the events after {old[0]}",
+        contents(answer.logged[:1]),
+    )
     past = await s.stream(job, f"1-{len(old) + 1}")
     snapshot = past.logged[0].json if past.logged and past.logged[0].type == "snapshot" else {}
-    s.expect("TW-RES-012", snapshot.get("reason") == "rewound", f"a snapshot with the reason `rewound`, because epoch 1 ends with the id {old[-1]}",
-             contents(past.logged[:1]), at=past)  # fmt: skip
+    s.at(past).expect(
+        "TW-RES-012",
+        snapshot.get("reason") == "rewound",
+        f"a snapshot with the reason `rewound`, because epoch 1 ends with the id {old[-1]}",
+        contents(past.logged[:1]),
+    )
 
 
 @check("TW-OVR-024", "TW-OVR-019", "TW-JOB-062", serial=True)
@@ -257,7 +246,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
     sample = s.any_sample()
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
-    first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
+    first = await s.post(sample, header=header)
     purged, _ = await s.run_to_end(sample)
     await s.wire.request("DELETE", purged.path)
     two = await s.submit(uneven) if (uneven := s.server.uneven_batch_sample()) else None
@@ -265,47 +254,32 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     await _run_command(s, command)
     await _wait_for_server(s)
     if "list" in s.server.capabilities:
-        listed = await s.wire.request("GET", "/v1/jobs?limit=1000")
-        ids = [each["id"] for each in listed.members.get("jobs", [])]
-        s.expect(
-            "TW-OVR-024",
-            first.members.get("id") in ids,
-            "the job in the list of jobs",
-            f"{listed.status}, {len(ids)} jobs",
-            at=listed,
-        )
+        listed = await s.get("/v1/jobs?limit=1000")
+        ids = [each["id"] for each in listed.member("jobs", [])]
+        got = f"{listed.status}, {len(ids)} jobs"
+        s.at(listed).expect("TW-OVR-024", first.member("id") in ids, "the job in the list of jobs", got)
     if header:
-        again = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
-        s.expect("TW-OVR-024", again.members.get("id") == first.members.get("id"), f"the job {first.members.get('id')} for its idempotency key",
-                 f"{again.status} {again.members.get('id')}", at=again)  # fmt: skip
+        again = await s.post(sample, header=header)
+        wanted = f"the job {first.member('id')} for its idempotency key"
+        got = f"{again.status} {again.member('id')}"
+        s.at(again).expect("TW-OVR-024", again.member("id") == first.member("id"), wanted, got)
     if "delete" in s.server.capabilities and s.server.limits.get("tombstone_ttl_s", 0):
-        s.expect_refused(
-            "TW-JOB-062", await s.read(purged), 410, "job_expired", "a job purged before the restart"
+        s.at(await s.read(purged)).refused(
+            "TW-JOB-062", 410, "job_expired", "a job purged before the restart"
         )
     if two is None or not before:
         return
     after = await s.read(two)
     held = before[0]
-    if s.expect(
-        "TW-OVR-024",
-        after.status == 200,
-        "the job submitted before the restart",
-        f"{after.status} {after.code}",
-        at=after,
-    ):
+    if s.at(after).response("TW-OVR-024", after.status == 200, "the job submitted before the restart"):
         for block in (await s.stream(two, "0-0")).logged:
             if _is_restart(block):
                 restarted = {"value": None, **block.json["state"]["items"][0]}
-                s.expect(
-                    "TW-OVR-019",
-                    restarted == held,
-                    ("the same ended item as before:", held),
-                    restarted,
-                    at=after,
-                    block=block,
+                s.at(after, block).equal(
+                    "TW-OVR-019", restarted, held, ("the same ended item as before:", held)
                 )
         item = s.items(await s.read(two))[0]
-        s.expect("TW-OVR-019", item == held, ("an unchanged item after its end:", held), item, at=after)
+        s.at(after).equal("TW-OVR-019", item, held, ("an unchanged item after its end:", held))
 
 
 @check("TW-RES-028", "TW-JOB-033", serial=True)
@@ -315,23 +289,17 @@ async def expired_job_returns_410(s: Session) -> None:
     sample = s.any_sample()
     job, history = await s.run_to_end(sample)
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
-    keyed = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
-    await s.history(Job(str(keyed.members.get("id")), sample, keyed))
+    keyed = await s.post(sample, header=header)
+    await s.history(Job(str(keyed.member("id")), sample, keyed))
     await _run_command(s, command)
     if s.server.limits.get("tombstone_ttl_s", 0) < 1:
         s.skip_no_occasion("tombstone_ttl_s is 0")
-    s.expect_refused("TW-RES-028", await s.read(job), 410, "job_expired")
-    s.expect_refused("TW-RES-028", await s.stream(job, history.logged[-1].id or ""), 410, "job_expired")
-    s.expect_refused(
-        "TW-RES-028",
-        await s.wire.request("POST", f"{job.path}/cancel"),
-        410,
-        "job_expired",
-        "a request to cancel",
-    )
+    s.at(await s.read(job)).refused("TW-RES-028", 410, "job_expired")
+    s.at(await s.stream(job, history.logged[-1].id or "")).refused("TW-RES-028", 410, "job_expired")
+    s.at(await s.cancel(job)).refused("TW-RES-028", 410, "job_expired", "a request to cancel")
     if header:
-        again = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
-        s.expect_refused("TW-JOB-033", again, 410, "job_expired", "the key of an expired job")
+        again = await s.post(sample, header=header)
+        s.at(again).refused("TW-JOB-033", 410, "job_expired", "the key of an expired job")
 
 
 @check("TW-DEP-006", "TW-RES-007", "TW-RES-045", "TW-JOB-028", "TW-BRW-014", "TW-JOB-062")
@@ -347,14 +315,9 @@ async def any_replica_serves_any_job(s: Session) -> None:
     job, history = await s.run_to_end(s.growing_sample())
     await _judge_replica_lag(s, other)
     there = await s.stream(job, "0-0", wire=other)
-    s.expect("TW-DEP-006", there.is_stream, "200 and the stream", f"{there.status} {there.code}", at=there)
-    s.expect(
-        "TW-RES-007",
-        contents(there.logged) == contents(history.logged),
-        "the same history as at the first replica",
-        [b.id for b in there.logged],
-        at=there,
-    )
+    s.at(there).response("TW-DEP-006", there.is_stream, "200 and the stream")
+    same = contents(there.logged) == contents(history.logged)
+    s.at(there).expect("TW-RES-007", same, "the same history as at the first replica", there.logged_ids)
     await _judge_shared_operations(s, other)
 
 
@@ -362,47 +325,38 @@ async def _judge_shared_operations(s: Session, other: Wire) -> None:
     """Judge idempotency keys, lists, cancel requests, stream tokens and purges across two replicas."""
     sample, can = s.long_running_sample(20), s.server.capabilities
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
-    first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=header)
-    job = Job(str(first.members.get("id")), sample, first)
+    first = await s.post(sample, header=header)
+    job = Job(str(first.member("id")), sample, first)
     if header:
         again = await other.request("POST", sample.submit_to, json=sample.body, header=header)
-        s.expect("TW-JOB-028", again.members.get("id") == job.id, f"the job {job.id} for its idempotency key", f"{again.status} {again.members.get('id')}",
-                 at=again)  # fmt: skip
+        wanted = f"the job {job.id} for its idempotency key"
+        got = f"{again.status} {again.member('id')}"
+        s.at(again).expect("TW-JOB-028", again.member("id") == job.id, wanted, got)
     if "list" in can:
         listed = await other.request("GET", "/v1/jobs?limit=1000")
-        ids = [each["id"] for each in listed.members.get("jobs", [])]
-        s.expect(
-            "TW-DEP-006",
-            job.id in ids,
-            f"{job.id} in the list",
-            f"{listed.status}, {len(ids)} jobs",
-            at=listed,
+        ids = [each["id"] for each in listed.member("jobs", [])]
+        s.at(listed).expect(
+            "TW-DEP-006", job.id in ids, f"{job.id} in the list", f"{listed.status}, {len(ids)} jobs"
         )
     async with s.follow(job, "0-0") as stream:
         await other.request("POST", f"{job.path}/cancel")
         ended = await stream.until(lambda now: now.of_type("done"), 10)
-        s.expect("TW-DEP-006", ended, "a done event soon after the job was cancelled at another replica", "the job still runs after 10 s",
-                 at=stream.exchange)  # fmt: skip
+        wanted = "a done event soon after the job was cancelled at another replica"
+        s.at(stream.exchange).expect("TW-DEP-006", ended, wanted, "the job still runs after 10 s")
     if "stream_tokens" in can:
         token = await s.wire.request("POST", f"{job.path}/stream-token")
-        place = urlsplit(resolve(token, str(token.members.get("url"))))
+        place = urlsplit(resolve(token, str(token.member("url"))))
         bare = EVENT_STREAM | {"Authorization": None}
         opened = await other.request("GET", f"{job.events}?{place.query}", header=bare)
-        s.expect(
-            "TW-BRW-014",
-            opened.of_type("done"),
-            "the stream for a token from another replica",
-            opened.status,
-            at=opened,
+        s.at(opened).response(
+            "TW-BRW-014", opened.of_type("done"), "the stream for a token from another replica"
         )
     if "delete" in can and s.server.limits.get("tombstone_ttl_s", 0):
         purge = await other.request("DELETE", job.path)
-        s.expect(
-            "TW-DEP-006", purge.status == 204, "204 for a purge", f"{purge.status} {purge.code}", at=purge
-        )
+        s.at(purge).status("TW-DEP-006", 204, "for a purge")
         for wire in (s.wire, other):
-            s.expect_refused(
-                "TW-JOB-062", await wire.request("GET", job.path), 410, "job_expired", "a purged job"
+            s.at(await wire.request("GET", job.path)).refused(
+                "TW-JOB-062", 410, "job_expired", "a purged job"
             )
 
 
@@ -417,9 +371,10 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
             async with s.follow(job, cursor, wire=other) as there:
                 await there.until(lambda now: now.logged)
                 first = there.exchange.logged[0] if there.exchange.logged else None
-                rewound = first and first.type == "snapshot" and first.members.get("reason") == "rewound"
-                s.expect("TW-RES-045", first and not rewound, f"the events after {cursor}, an id that another replica had sent",
-                         "a snapshot with the reason `rewound`" if rewound else there.exchange.status, at=there.exchange, block=first)  # fmt: skip
+                rewound = first and first.type == "snapshot" and first.member("reason") == "rewound"
+                wanted = f"the events after {cursor}, an id that another replica had sent"
+                got = "a snapshot with the reason `rewound`" if rewound else there.exchange.status
+                s.at(there.exchange, first).expect("TW-RES-045", first and not rewound, wanted, got)
 
 
 @check("TW-RES-034", "TW-RES-038", whole_run=True)
@@ -430,13 +385,12 @@ async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
         for before, block in pairwise(each.logged):
             old, new = (key(one.id) or (0, 0) for one in (before, block))
             if old[0] < new[0]:
-                s.expect(
-                    "TW-RES-034", block.type == "snapshot", "a snapshot", block.type, at=each, block=block
-                )
+                s.at(each, block).equal("TW-RES-034", block.type, "snapshot", "a snapshot")
         for block in each.logged:
             epoch = (key(block.id) or (0, 0))[0]
             if block.type == "done":
                 ends.setdefault(job_of(each), epoch)
             elif job_of(each) in ends:
-                s.expect("TW-RES-038", epoch <= ends[job_of(each)], f"no epoch after {ends[job_of(each)]}, in which the job ended",
-                         epoch, at=each, block=block)  # fmt: skip
+                last = ends[job_of(each)]
+                wanted = f"no epoch after {last}, in which the job ended"
+                s.at(each, block).expect("TW-RES-038", epoch <= last, wanted, epoch)

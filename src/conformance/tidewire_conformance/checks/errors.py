@@ -24,44 +24,29 @@ async def errors_are_valid_problem_documents(s: Session) -> None:
     for each in s.wire.record:
         found = [(block.json, block) for block in each.of_type("problem")]
         if each.status >= 400 and each.is_whole:
-            s.expect("TW-ERR-002", each.media_type == "application/problem+json", "application/problem+json",
-                     each.response_header("content-type"), at=each)  # fmt: skip
-            if s.expect(
-                "TW-ERR-001",
-                isinstance(each.json, dict),
-                "a problem document as the body",
-                repr(each.body[:200]),
-                at=each,
-            ):
-                s.expect("TW-ERR-003", each.members.get("status") == each.status, f"the member status {each.status}",
-                         each.members.get("status"), at=each)  # fmt: skip
+            s.at(each).media_type("TW-ERR-002", "application/problem+json")
+            is_object = isinstance(each.json, dict)
+            if s.at(each).expect("TW-ERR-001", is_object, "a problem document", repr(each.body[:200])):
+                s.at(each).equal(
+                    "TW-ERR-003", each.member("status"), each.status, f"the member status {each.status}"
+                )
                 found.append((each.json, None))  # type: ignore[arg-type]
         found += [(item["error"], None) for item in _items(each) if "error" in item]  # type: ignore[misc]
         for problem, block in found:
             violation = schema_violation("problem", problem)
-            if not s.expect(
-                "TW-ERR-001",
-                not violation,
-                "a problem document that fits its schema",
-                violation,
-                at=each,
-                block=block,
+            if not s.at(each, block).empty(
+                "TW-ERR-001", violation, "a problem document that fits its schema"
             ):
                 continue
             known = codes.get(problem["code"])
             own = known is not None or bool({".", ":"} & set(problem["code"]))
-            s.expect(
-                "TW-ERR-020",
-                own,
-                "a registered code, a code with a dot, or a URI",
-                problem["code"],
-                at=each,
-                block=block,
+            s.at(each, block).expect(
+                "TW-ERR-020", own, "a registered code, a code with a dot, or a URI", problem["code"]
             )
             if known is not None:
                 got = problem["status"], problem.get("retryable", False)
-                s.expect("TW-ERR-004", got == tuple(known), f"status and retryable {tuple(known)} for {problem['code']}",
-                         got, at=each, block=block)  # fmt: skip
+                wanted = f"status and retryable {tuple(known)} for {problem['code']}"
+                s.at(each, block).equal("TW-ERR-004", got, tuple(known), wanted)
 
 
 def _items(each: RecordedExchange) -> list[dict[str, Any]]:
@@ -73,8 +58,7 @@ async def successful_responses_are_application_json(s: Session) -> None:
     """Each successful response with a body has the media type `application/json`, unless it is a stream."""
     for each in s.wire.record:
         if each.is_whole and 200 <= each.status < 300 and each.body and not each.is_stream:
-            s.expect("TW-JOB-005", each.media_type == "application/json", "application/json", each.response_header("content-type"),
-                     at=each)  # fmt: skip
+            s.at(each).media_type("TW-JOB-005", "application/json")
 
 
 @check("TW-ERR-006", "TW-ERR-007", whole_run=True)
@@ -88,10 +72,10 @@ async def retryable_errors_have_retry_after(s: Session) -> None:
     for each in waits:
         seconds = each.response_header("retry-after")
         whole = re.fullmatch(r"[1-9][0-9]{0,8}", seconds)
-        s.expect("TW-ERR-006", whole, "a Retry-After of at least 1", seconds, at=each)
-        wait = each.members.get("retry_after_ms") if isinstance(each.json, dict) else None
+        s.at(each).expect("TW-ERR-006", whole, "a Retry-After of at least 1", seconds)
+        wait = each.member("retry_after_ms") if isinstance(each.json, dict) else None
         sound = type(wait) is int and (not whole or wait <= 1000 * int(seconds))
-        s.expect("TW-ERR-007", sound, f"retry_after_ms of at most {seconds} s", wait, at=each)
+        s.at(each).expect("TW-ERR-007", sound, f"retry_after_ms of at most {seconds} s", wait)
 
 
 @check("TW-ERR-008", whole_run=True)
@@ -104,8 +88,8 @@ async def errors_do_not_leak_internals(s: Session) -> None:
         texts += [each.body] if each.status >= 400 else []
         for text in texts:
             found = _INTERNALS.search(text.decode("utf-8", "replace"))
-            s.expect(
-                "TW-ERR-008", not found, "no stack trace and no server path", found and found[0], at=each
+            s.at(each).expect(
+                "TW-ERR-008", not found, "no stack trace and no server path", found and found[0]
             )
 
 
@@ -114,23 +98,21 @@ async def unknown_resources_return_404(s: Session) -> None:
     """A request for an unknown URL, endpoint or job gets 404 with a specific code. A wrong method gets 405 with
     `Allow`.
     """
-    s.expect_refused("TW-JOB-002", await s.wire.request("GET", "/v1/nothing"), 404, "not_found")
-    s.expect_refused(
-        "TW-DSC-016", await s.wire.request("GET", "/v1/endpoints/there-is-none"), 404, "endpoint_not_found"
-    )
+    s.at(await s.get("/v1/nothing")).refused("TW-JOB-002", 404, "not_found")
+    s.at(await s.get("/v1/endpoints/there-is-none")).refused("TW-DSC-016", 404, "endpoint_not_found")
     answer = await s.wire.request("POST", "/v1/endpoints/there-is-none/jobs", json={"input": {}})
-    s.expect_refused("TW-JOB-013", answer, 404, "endpoint_not_found")
+    s.at(answer).refused("TW-JOB-013", 404, "endpoint_not_found")
     sample = s.any_sample()
     if (other := sample.endpoint.swapcase()) not in {*s.server.endpoints, sample.endpoint}:
         answer = await s.wire.request("POST", f"/v1/endpoints/{other}/jobs", json=sample.body)
-        s.expect_refused("TW-JOB-013", answer, 404, "endpoint_not_found", other)
+        s.at(answer).refused("TW-JOB-013", 404, "endpoint_not_found", other)
     asked = [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("GET", "/events?after=1-1")]
     asked += [("DELETE", "")] if "delete" in s.server.capabilities else []
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         answer = await s.wire.request(method, f"/v1/jobs/{UNKNOWN_JOB}{place}")
-        s.expect_refused("TW-JOB-043", answer, 404, "job_not_found")
-        s.expect_refused("TW-RES-029", answer, 404, "job_not_found")
+        s.at(answer).refused("TW-JOB-043", 404, "job_not_found")
+        s.at(answer).refused("TW-RES-029", 404, "job_not_found")
     job = await s.submit(sample)
     for method, place, right in (
         ("POST", "/v1", "GET"),
@@ -140,16 +122,15 @@ async def unknown_resources_return_404(s: Session) -> None:
         ("GET", f"{job.path}/cancel", "POST"),
     ):
         answer = await s.wire.request(method, place)
-        s.expect_refused("TW-JOB-003", answer, 405, "method_not_allowed", f"{method} {place}")
+        s.at(answer).refused("TW-JOB-003", 405, "method_not_allowed", f"{method} {place}")
         allowed = [each.strip() for each in answer.response_header("allow").split(",")]
-        s.expect("TW-JOB-003", right in allowed and method not in allowed, f"an Allow header with {right} and without {method}", answer.response_header("allow"),
-                 at=answer)  # fmt: skip
+        wanted = f"an Allow header with {right} and without {method}"
+        s.at(answer).expect("TW-JOB-003", right in allowed and method not in allowed, wanted, allowed)
     for place in (f"{job.path}/nothing", f"{job.path}/events/1"):
-        s.expect_refused("TW-JOB-002", await s.wire.request("GET", place), 404, "not_found", place)
+        s.at(await s.get(place)).refused("TW-JOB-002", 404, "not_found", place)
     # Request the job with its id in swapped letter case, and with names that no server can have assigned as an id.
     for name in (job.id.swapcase(), f"{job.id}%00", f"{job.id}%20", "1", "A" * 500):
-        answer = await s.wire.request("GET", f"/v1/jobs/{name}")
+        answer = await s.get(f"/v1/jobs/{name}")
         unknown = answer.status == 404 and answer.code in {"job_not_found", "not_found"}
-        s.expect("TW-JOB-043", unknown or name == job.id, f"404 job_not_found for {name[:40]}", f"{answer.status} {answer.code}",
-                 at=answer)  # fmt: skip
+        s.at(answer).response("TW-JOB-043", unknown or name == job.id, f"404 job_not_found for {name[:40]}")
     s.expect("TW-JOB-043", (await s.read(job)).status == 200, "200 for an existing job")

@@ -25,13 +25,14 @@ async def streams_have_required_headers(s: Session) -> None:
     """Each event stream has the required media type, cache directives and `X-Accel-Buffering` header."""
     for each in s.streams():
         media = each.response_header("content-type").lower().replace(" ", "").replace('"', "")
-        s.expect("TW-FRM-001", media in {"text/event-stream", "text/event-stream;charset=utf-8"},
-                 "Content-Type: text/event-stream", media, at=each)  # fmt: skip
+        sound = media in {"text/event-stream", "text/event-stream;charset=utf-8"}
+        s.at(each).expect("TW-FRM-001", sound, "Content-Type: text/event-stream", media)
         directives = {part.strip().lower() for part in each.response_header("cache-control").split(",")}
-        s.expect("TW-FRM-002", {"no-store", "no-transform"} <= directives,
-                 "Cache-Control: no-store, no-transform", each.response_header("cache-control"), at=each)  # fmt: skip
-        s.expect("TW-FRM-003", each.response_header("x-accel-buffering") == "no",
-                 "X-Accel-Buffering: no", each.response_header("x-accel-buffering"), at=each)  # fmt: skip
+        sound = {"no-store", "no-transform"} <= directives
+        s.at(each).expect("TW-FRM-002", sound, "Cache-Control: no-store, no-transform", sorted(directives))
+        s.at(each).equal(
+            "TW-FRM-003", each.response_header("x-accel-buffering"), "no", "X-Accel-Buffering: no"
+        )
 
 
 @check("TW-FRM-001")
@@ -40,8 +41,8 @@ async def stream_request_returns_an_event_stream(s: Session) -> None:
     sample = s.any_request()
     job = await s.submit(sample)
     answer = await s.stream(job)
-    s.expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream",
-             f"{answer.status} with {answer.response_header('content-type')!r}", at=answer)  # fmt: skip
+    got = f"{answer.status} with {answer.response_header('content-type')!r}"
+    s.at(answer).expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream", got)
 
 
 @check("TW-FRM-004")
@@ -51,9 +52,10 @@ async def streams_have_no_content_coding(s: Session) -> None:
     job = await s.submit(sample)
     answer = await s.stream(job, header={"Accept-Encoding": "gzip, br, deflate, zstd"})
     coding = answer.response_header("content-encoding")
-    s.expect("TW-FRM-004", coding in {"", "identity"}, "no Content-Encoding", coding, at=answer)
-    s.expect("TW-FRM-004", answer.events, "an event stream that has no content coding",
-             answer.body[:40].hex(" "), at=answer)  # fmt: skip
+    s.at(answer).expect("TW-FRM-004", coding in {"", "identity"}, "no Content-Encoding", coding)
+    s.at(answer).expect(
+        "TW-FRM-004", answer.events, "an event stream that has no content coding", answer.body[:40].hex(" ")
+    )
 
 
 @check(
@@ -76,32 +78,32 @@ def _judge_text(s: Session, each: RecordedExchange) -> None:
     except UnicodeDecodeError as error:
         cut_inside = not each.is_whole and error.end >= len(each.body) - 3
         fault = "" if cut_inside else str(error)
-    s.expect("TW-FRM-009", not fault, "UTF-8", fault, at=each)
+    s.at(each).empty("TW-FRM-009", fault, "UTF-8")
     rest = each.reader.unfinished if each.is_whole else b""
-    s.expect(
-        "TW-FRM-013", not rest.strip(b"\r\n"), "an empty line after the last event", repr(rest[-80:]), at=each
+    s.at(each).expect(
+        "TW-FRM-013", not rest.strip(b"\r\n"), "an empty line after the last event", repr(rest[-80:])
     )
     strict = not each.reader.marks and all(block.line_ends == {b"\n"} for block in each.blocks)
-    s.expect("TW-FRM-010", strict, "LF line endings only, and no byte order mark", at=each)
+    s.at(each).expect("TW-FRM-010", strict, "LF line endings only, and no byte order mark")
 
 
 def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
     fields = [name for name, _ in block.fields]
     if not block.is_event:
-        s.expect("TW-FRM-080", "id" not in fields, "no id field without data", repr(block.raw[:80]), at=each,
-                 block=block)  # fmt: skip
+        s.at(each, block).expect(
+            "TW-FRM-080", "id" not in fields, "no id field without data", repr(block.raw[:80])
+        )
     if not set(fields) <= {"retry", "id"}:
-        s.expect(
-            "TW-FRM-011", fields.count("data") == 1, "exactly one data field", fields, at=each, block=block
-        )
+        s.at(each, block).expect("TW-FRM-011", fields.count("data") == 1, "exactly one data field", fields)
     if block.is_event:
-        s.expect(
-            "TW-FRM-012", block.reading.is_json, "a JSON text", repr(block.data[:200]), at=each, block=block
+        s.at(each, block).expect("TW-FRM-012", block.reading.is_json, "a JSON text", repr(block.data[:200]))
+        sound = _STRICT_BLOCK.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw
+        s.at(each, block).expect(
+            "TW-FRM-010", sound, "an event that matches the grammar", repr(block.raw[:200])
         )
-        s.expect("TW-FRM-010", _STRICT_BLOCK.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw,
-                 "an event that matches the grammar", repr(block.raw[:200]), at=each, block=block)  # fmt: skip
-    s.expect("TW-FRM-016", b"" not in block.values("id"), "no empty id field", repr(block.raw[:80]), at=each,
-             block=block)  # fmt: skip
+    s.at(each, block).expect(
+        "TW-FRM-016", b"" not in block.values("id"), "no empty id field", repr(block.raw[:80])
+    )
 
 
 @check(
@@ -124,41 +126,24 @@ async def events_match_their_schemas(s: Session) -> None:
                 if said not in violations:
                     violations[said] = schema_violation(EVENT_SCHEMAS[block.type], block.json)
                 violation = violations[said]
-                s.expect(
-                    "TW-FRM-043",
-                    not violation,
-                    f"data that fits the schema of {block.type}",
-                    violation,
-                    at=each,
-                    block=block,
-                )
+                s.at(each, block).empty("TW-FRM-043", violation, f"data that fits the schema of {block.type}")
             if block.is_logged:
-                s.expect(
-                    "TW-FRM-015", block.values("id"), "an id", repr(block.raw[:80]), at=each, block=block
-                )
+                s.at(each, block).expect("TW-FRM-015", block.values("id"), "an id", repr(block.raw[:80]))
                 if block.values("id"):
                     value = block.values("id")[-1].decode("utf-8", "replace")
-                    s.expect(
-                        "TW-RES-001",
-                        _ID.fullmatch(value),
-                        "an id of the form epoch-seq",
-                        repr(value),
-                        at=each,
-                        block=block,
+                    s.at(each, block).expect(
+                        "TW-RES-001", _ID.fullmatch(value), "an id of the form epoch-seq", repr(value)
                     )
-                    s.expect(
-                        "TW-RES-008",
-                        value not in {"0-0", "0-1"},
-                        "an id that is not reserved",
-                        value,
-                        at=each,
-                        block=block,
+                    s.at(each, block).expect(
+                        "TW-RES-008", value not in {"0-0", "0-1"}, "an id that is not reserved", value
                     )
             elif block.values("id"):
                 fatal = block.type == "problem" and block.id == "0-1"
                 known = block.type in EVENT_SCHEMAS
-                s.expect("TW-FRM-014" if known else "TW-FRM-044", fatal, "no id on an ephemeral event",
-                         repr(block.raw[:80]), at=each, block=block)  # fmt: skip
+                requirement = "TW-FRM-014" if known else "TW-FRM-044"
+                s.at(each, block).expect(
+                    requirement, fatal, "no id on an ephemeral event", repr(block.raw[:80])
+                )
             else:
                 s.expect("TW-FRM-014", True, "no id on an ephemeral event")
                 s.expect("TW-FRM-044", True, "no id on an event of an unknown type")
@@ -185,55 +170,37 @@ async def streams_begin_with_hello(s: Session) -> None:
         first = each.events[0] if each.events else None
         if first is None or first.type == "problem":
             continue
-        if not s.expect(
-            "TW-FRM-057", first.type == "hello", "hello as the first event", first.type, at=each, block=first
-        ):
+        if not s.at(each, first).equal("TW-FRM-057", first.type, "hello", "hello as the first event"):
             continue
         hello = first.json if isinstance(first.json, dict) else {}
-        s.expect(
-            "TW-FRM-058", hello.get("job") == job_of(each), f"job {job_of(each)}", hello, at=each, block=first
-        )
+        s.at(each, first).expect("TW-FRM-058", hello.get("job") == job_of(each), f"job {job_of(each)}", hello)
         link = str(hello.get("events", ""))
-        s.expect("TW-FRM-059", link.partition("?")[0].endswith(f"{job_of(each)}/events"), "a link to the stream of this job", link,
-                 at=each, block=first)  # fmt: skip
+        sound = link.partition("?")[0].endswith(f"{job_of(each)}/events")
+        s.at(each, first).expect("TW-FRM-059", sound, "a link to the stream of this job", link)
         opening = each.blocks[: each.blocks.index(first) + 1]
-        s.expect("TW-FRM-061", any(block.retry is not None for block in opening), "a retry field before or in hello",
-                 at=each, block=first)  # fmt: skip
+        states_retry = any(block.retry is not None for block in opening)
+        s.at(each, first).expect("TW-FRM-061", states_retry, "a retry field before or in hello")
         head = key(hello.get("head"))
         # A snapshot with the reason `compacted` is not in the log. Its id may be greater than the `head` in `hello`.
         at_once = [key(block.id) for block in each.logged[:1] if not _is_compacted(block)]
         if head and at_once and at_once[0] and not each.cursor:
-            s.expect(
-                "TW-FRM-060",
-                head >= at_once[0],
-                f"a head at or after {at_once[0]}",
-                hello,
-                at=each,
-                block=first,
+            s.at(each, first).expect(
+                "TW-FRM-060", head >= at_once[0], f"a head at or after {at_once[0]}", hello
             )
         else:
-            s.expect("TW-FRM-060", head, "an event id as the head", hello.get("head"), at=each, block=first)
+            s.at(each, first).expect("TW-FRM-060", head, "an event id as the head", hello.get("head"))
         end = ends.get(job_of(each))
         if head and end:
-            s.expect("TW-FRM-060", head <= end, f"a `head` of at most {end}, the last id in the log", hello, at=each,
-                     block=first)  # fmt: skip
-        if head and known:
-            s.expect(
-                "TW-FRM-060",
-                head >= known,
-                f"a `head` of at least {known}, which the server had already sent",
-                hello,
-                at=each,
-                block=first,
+            s.at(each, first).expect(
+                "TW-FRM-060", head <= end, f"a `head` of at most {end}, the last id in the log", hello
             )
+        if head and known:
+            wanted = f"a `head` of at least {known}, which the server had already sent"
+            s.at(each, first).expect("TW-FRM-060", head >= known, wanted, hello)
 
 
 def _is_compacted(block: Block) -> bool:
-    return (
-        block.type == "snapshot"
-        and isinstance(block.json, dict)
-        and block.members.get("reason") == "compacted"
-    )
+    return block.type == "snapshot" and isinstance(block.json, dict) and block.member("reason") == "compacted"
 
 
 class _ReceivedIds:
@@ -264,7 +231,7 @@ async def retry_is_jittered(s: Session) -> None:
         for block in (block for block in each.blocks if block.values("retry")):
             value = block.values("retry")[-1]
             sound = bool(re.fullmatch(rb"[0-9]{1,7}", value)) and int(value) <= MAX_RETRY_MS
-            s.expect("TW-FRM-018", sound, "retry of at most 30000", repr(value), at=each, block=block)
+            s.at(each, block).expect("TW-FRM-018", sound, "retry of at most 30000", repr(value))
             found.append(value)
     if len(found) >= 8 and any(len(value) > 2 for value in found):
         s.expect(
@@ -281,13 +248,7 @@ async def closing_event_is_last(s: Session) -> None:
         if not ends:
             continue
         kind, after = kinds[ends[0]], kinds[ends[0] + 1 :]
-        s.expect(
-            "TW-FRM-054" if kind == "done" else "TW-FRM-007",
-            not after,
-            f"no event after {kind}",
-            after,
-            at=each,
-        )
+        s.at(each).empty("TW-FRM-054" if kind == "done" else "TW-FRM-007", after, f"no event after {kind}")
 
 
 @check("TW-FRM-007", "TW-FRM-013")
@@ -300,10 +261,15 @@ async def stream_closes_after_done(s: Session) -> None:
             await stream.until(lambda seen: seen.of_type("done"), 60 + sample.seconds), "the job did not end"
         )
         await stream.until(lambda _: False, 1.5 * s.server.heartbeat + 1)
-        s.expect("TW-FRM-007", stream.exchange.ended, "the end of the response after done",
-                 f"still open {1.5 * s.server.heartbeat + 1:g} s later", at=stream.exchange)  # fmt: skip
-        s.expect("TW-FRM-013", stream.exchange.ended == "whole", "a response that is complete by its framing",
-                 stream.exchange.fault or stream.exchange.ended, at=stream.exchange)  # fmt: skip
+        seconds = 1.5 * s.server.heartbeat + 1
+        still = f"still open {seconds:g} s later"
+        s.at(stream.exchange).expect("TW-FRM-007", stream.exchange.ended, "the end of the response", still)
+        s.at(stream.exchange).expect(
+            "TW-FRM-013",
+            stream.exchange.ended == "whole",
+            "a response that is complete by its framing",
+            stream.exchange.fault or stream.exchange.ended,
+        )
 
 
 @check("TW-FRM-005", after="cursors_in_urls")
@@ -317,8 +283,7 @@ async def hello_arrives_within_one_second(s: Session) -> None:
             await stream.until(lambda seen: seen.of_type("hello"))
             hello = stream.exchange.of_type("hello")
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
-    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s",
-             [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
+    _judge_hello(s, stream.exchange, waits, "in the stream of a job")
     waits = []
     for _ in range(3):
         async with s.wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM) as stream:
@@ -327,8 +292,14 @@ async def hello_arrives_within_one_second(s: Session) -> None:
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
         if waits[-1] <= HELLO_SECONDS:
             break
-    s.expect("TW-FRM-005", min(waits) <= HELLO_SECONDS * s.wire.patience, f"hello within {HELLO_SECONDS:g} s in the response to a new job",
-             [round(wait, 3) for wait in waits], at=stream.exchange)  # fmt: skip
+    _judge_hello(s, stream.exchange, waits, "in the response to a new job")
+
+
+def _judge_hello(s: Session, exchange: RecordedExchange, waits: list[float], place: str) -> None:
+    """Judge the shortest of several delays of `hello`."""
+    sound = min(waits) <= HELLO_SECONDS * s.wire.patience
+    wanted = f"hello within {HELLO_SECONDS:g} s {place}"
+    s.at(exchange).expect("TW-FRM-005", sound, wanted, [round(wait, 3) for wait in waits])
 
 
 @check("TW-FRM-006", serial=True, after="cursors_in_urls")
@@ -349,11 +320,15 @@ async def events_are_sent_without_delay(s: Session) -> None:
             late = s.server.has_script and at[-1] - job.submit.finished > sample.seconds / 2
             if stream.exchange.of_type("done") or late:
                 continue
-            s.expect("TW-FRM-006", True, "events before the job has ended", at=stream.exchange)
+            s.at(stream.exchange).expect("TW-FRM-006", True, "events before the job has ended")
             return
-    s.expect("TW-FRM-006", False, "events while the job runs",
-             f"all events within {spread * 1000:.0f} ms, the last one {(at[-1] - job.submit.finished) * 1000:.0f} ms "
-             f"after the request, but the job takes {sample.seconds:g} s", at=stream.exchange)  # fmt: skip
+    s.at(stream.exchange).expect(
+        "TW-FRM-006",
+        False,
+        "events while the job runs",
+        f"all events within {spread * 1000:.0f} ms, the last one {(at[-1] - job.submit.finished) * 1000:.0f} ms "
+        f"after the request, but the job takes {sample.seconds:g} s",
+    )
 
 
 @check("TW-FRM-008", after="parameters")
@@ -363,8 +338,7 @@ async def unacceptable_stream_request_returns_406(s: Session) -> None:
     job = await s.submit(sample)
     for wrong in ("application/json", "text/event-stream;q=0", "*/*, text/event-stream;q=0"):
         refused = await s.stream(job, header={"Accept": wrong})
-        s.expect("TW-FRM-008", (refused.status, refused.code) == (406, "not_acceptable"), f"406 not_acceptable for {wrong}",
-                 f"{refused.status} {refused.code}", at=refused)  # fmt: skip
+        s.at(refused).refused("TW-FRM-008", 406, "not_acceptable", wrong)
     for accepted in (
         "text/event-stream",
         "application/json;q=0.5, */*",
@@ -373,9 +347,7 @@ async def unacceptable_stream_request_returns_406(s: Session) -> None:
         None,
     ):
         served = await s.stream(job, header={"Accept": accepted})
-        s.expect(
-            "TW-FRM-008", served.is_stream, f"the stream for Accept: {accepted}", served.status, at=served
-        )
+        s.at(served).response("TW-FRM-008", served.is_stream, f"the stream for Accept: {accepted}")
 
 
 @check("TW-FRM-051", "TW-FRM-053", "TW-OVR-018", "TW-OVR-022")
@@ -385,31 +357,17 @@ async def log_ends_with_exactly_one_done(s: Session) -> None:
     for sample in samples:
         job = await s.submit(sample)
         history = await s.stream(job, "0-0")
-        kinds = [block.type for block in history.logged]
-        s.expect(
-            "TW-FRM-051",
-            kinds.count("done") == 1 and kinds[-1] == "done",
-            "exactly one done, as the last event",
-            kinds[-4:],
-            at=history,
-        )
-        s.expect("TW-OVR-022", "done" in kinds, "a done event", kinds[-4:], at=history)
+        kinds = history.logged_types
+        once = kinds.count("done") == 1 and kinds[-1] == "done"
+        s.at(history).expect("TW-FRM-051", once, "exactly one done, as the last event", kinds[-4:])
+        s.at(history).expect("TW-OVR-022", "done" in kinds, "a done event", kinds[-4:])
         done = history.of_type("done")[0].members if "done" in kinds else {}
         if s.server.has_script and sample is samples[-1]:
-            s.expect(
-                "TW-OVR-018",
-                done.get("status") == "failed",
-                "the status failed, as the script requests",
-                done,
-                at=history,
-            )
+            failed = done.get("status") == "failed"
+            s.at(history).expect("TW-OVR-018", failed, "the status failed, as the script requests", done)
         if done.get("status") == "failed":
-            s.expect(
-                "TW-FRM-053",
-                isinstance(done.get("error"), dict),
-                "the member error in done",
-                done,
-                at=history,
+            s.at(history).expect(
+                "TW-FRM-053", isinstance(done.get("error"), dict), "the member error in done", done
             )
 
 
@@ -417,17 +375,15 @@ async def log_ends_with_exactly_one_done(s: Session) -> None:
 async def http_1_0_requests_are_served(s: Session) -> None:
     """HTTP/1.0 requests to submit, read and stream a job get complete responses without chunked transfer coding."""
     sample = s.any_sample()
-    submit = await s.wire.request("POST", sample.submit_to, json=sample.body, old=True)
-    s.expect("TW-DEP-001", submit.status == 201, "201", f"{submit.status} {submit.code}", at=submit)
-    job = (
-        Job(str(submit.members.get("id")), sample, submit) if submit.status == 201 else await s.submit(sample)
-    )
-    read = await s.wire.request("GET", job.path, old=True)
-    s.expect("TW-DEP-001", read.status == 200, "200", f"{read.status} {read.code}", at=read)
+    submit = await s.post(sample, old=True)
+    s.at(submit).status("TW-DEP-001", 201)
+    job = Job(str(submit.member("id")), sample, submit) if submit.status == 201 else await s.submit(sample)
+    read = await s.get(job.path, old=True)
+    s.at(read).status("TW-DEP-001", 200)
     async with s.wire.open("GET", job.events, header=EVENT_STREAM, old=True) as stream:
         await stream.until(lambda now: now.of_type("done"), CLOSE_SECONDS + sample.seconds)
         answer = await stream.to_end(CLOSE_SECONDS)
-    s.expect("TW-DEP-001", answer.is_stream, "an event stream", f"{answer.status} {answer.code}", at=answer)
+    s.at(answer).response("TW-DEP-001", answer.is_stream, "an event stream")
     for each in (submit, read, answer):
-        s.expect("TW-DEP-001", not each.response_header("transfer-encoding"), "no chunked transfer coding in an HTTP/1.0 response",
-                 each.response_header("transfer-encoding"), at=each)  # fmt: skip
+        coding = each.response_header("transfer-encoding")
+        s.at(each).empty("TW-DEP-001", coding, "no chunked transfer coding in an HTTP/1.0 response")

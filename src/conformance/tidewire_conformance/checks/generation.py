@@ -53,8 +53,8 @@ async def generate(s: Session, **members: Any) -> Job:
     Skip the check if the endpoint does not support a member of the input (TW-GEN-001).
     """
     sample = generation(s, **members)
-    answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
-    pointer = str(answer.members.get("pointer", "")) if answer.status == 422 else ""
+    answer = await s.post(sample)
+    pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
     if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
         s.skip_no_occasion(f"{sample.endpoint} does not support {pointer.removeprefix('/input/')}")
     s.skip_unless(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
@@ -119,13 +119,13 @@ async def unsupported_input_returns_422(s: Session) -> None:
     example = sample.inputs[0]
     prompt = {"prompt": example.get("prompt", "a")}
     for name in ("top_logprobs", "prompt_logprobs"):
-        answer = await s.wire.request("POST", sample.submit_to, json={"input": {**example, name: most + 1}})
+        answer = await s.post(sample, json={"input": {**example, name: most + 1}})
         if name == "prompt_logprobs" and answer.code == "invalid_input":
             continue  # The endpoint may report instead that it does not support `prompt_logprobs` (TW-ERR-010).
-        s.expect_refused("TW-GEN-002", answer, 422, "top_logprobs_too_large", f"{name} {most + 1}")
+        s.at(answer).refused("TW-GEN-002", 422, "top_logprobs_too_large", f"{name} {most + 1}")
         problem = answer.json if answer.status == 422 else {}
-        s.expect("TW-GEN-002", problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail")),
-                 f"a pointer to {name}, and {most} in the detail", problem, at=answer)  # fmt: skip
+        sound = problem.get("pointer") == f"/input/{name}" and str(most) in str(problem.get("detail"))
+        s.at(answer).expect("TW-GEN-002", sound, f"a pointer to {name}, and {most} in the detail", problem)
     wrong = [
         ("TW-GEN-003", {**example, **prompt, "messages": [{"role": "user", "content": "b"}]}),
         ("TW-GEN-001", {**example, "foresight": True}),
@@ -133,36 +133,18 @@ async def unsupported_input_returns_422(s: Session) -> None:
         ("TW-GEN-003", {"messages": [{"role": "user", "content": "b"}], "echo": True}),
     ]
     for requirement, body in wrong:
-        answer = await s.wire.request("POST", sample.submit_to, json={"input": body})
-        s.expect_refused(requirement, answer, 422, "invalid_input", str(body)[:60])
-    answer = await s.wire.request(
-        "POST", sample.submit_to, json={"input": {**example, "max_tokens": TOO_MANY_TOKENS}}
-    )
+        answer = await s.post(sample, json={"input": body})
+        s.at(answer).refused(requirement, 422, "invalid_input", str(body)[:60])
+    answer = await s.post(sample, json={"input": {**example, "max_tokens": TOO_MANY_TOKENS}})
     sound = answer.status == 422 and answer.code in {"input_too_long", "invalid_input"}
-    s.expect(
-        "TW-GEN-004",
-        sound,
-        f"422 input_too_long for {TOO_MANY_TOKENS} tokens",
-        f"{answer.status} {answer.code}",
-        at=answer,
-    )
+    s.at(answer).response("TW-GEN-004", sound, f"422 input_too_long for {TOO_MANY_TOKENS} tokens")
     if answer.status == 201:
-        await s.wire.request("POST", f"/v1/jobs/{answer.members.get('id')}/cancel")
+        await s.wire.request("POST", f"/v1/jobs/{answer.member('id')}/cancel")
     if s.server.max_inputs(sample) > 1 and "batches" in s.server.capabilities:
-        answer = await s.wire.request(
-            "POST", sample.submit_to, json={"inputs": [{**example, "n": 2}, example]}
-        )
-        s.expect_refused("TW-GEN-008", answer, 422, "invalid_input", "n of 2 with several inputs")
-    control = await s.wire.request(
-        "POST", sample.submit_to, json={"input": {**example, "top_logprobs": most}}
-    )
-    s.expect(
-        "TW-GEN-002",
-        control.status == 201,
-        f"201 for {most} candidates",
-        f"{control.status} {control.code}",
-        at=control,
-    )
+        answer = await s.post(sample, json={"inputs": [{**example, "n": 2}, example]})
+        s.at(answer).refused("TW-GEN-008", 422, "invalid_input", "n of 2 with several inputs")
+    control = await s.post(sample, json={"input": {**example, "top_logprobs": most}})
+    s.at(control).status("TW-GEN-002", 201, f"for {most} candidates")
 
 
 @check("TW-GEN-001", needs=LOGPROBS)
@@ -172,24 +154,20 @@ async def accepted_members_take_effect(s: Session) -> None:
     for members, shown in MEMBER_EFFECTS:
         fixed = {"prompt": prompt, "logprobs": True, "temperature": 0, "max_tokens": 4}
         sample = generation(s, **{**fixed, **members})
-        answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
+        answer = await s.post(sample)
         if answer.status == 422:
-            pointer = str(answer.members.get("pointer", "")).removeprefix("/input/")
-            s.expect(
-                "TW-GEN-001", pointer in members, f"a pointer to one of {sorted(members)}", pointer, at=answer
+            pointer = str(answer.member("pointer", "")).removeprefix("/input/")
+            s.at(answer).expect(
+                "TW-GEN-001", pointer in members, f"a pointer to one of {sorted(members)}", pointer
             )
             continue
         s.skip_unless(answer.status == 201, f"{answer} returned {answer.status} {answer.code}")
         job = Job(answer.json["id"], sample, answer)
         history = await s.history(job)
         value = s.items(await s.read(job))[0]["value"]
-        s.expect(
-            "TW-GEN-001",
-            _is_served(value, members, shown, prompt),
-            f"a value whose {shown} reflects {members}, or a 422 response",
-            value,
-            at=history,
-        )
+        served = _is_served(value, members, shown, prompt)
+        wanted = f"a value whose {shown} reflects {members}, or a 422 response"
+        s.at(history).expect("TW-GEN-001", served, wanted, value)
 
 
 def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> bool:
@@ -200,6 +178,11 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
     return "logit_bias" not in members or (isinstance(value[shown], list) and not any(value[shown]))
 
 
+def _judge_usage(s: Session, history: RecordedExchange, usage: dict[str, Any]) -> None:
+    sound = {"prompt_tokens", "completion_tokens"} <= usage.keys()
+    s.at(history).expect("TW-GEN-018", sound, "prompt_tokens and completion_tokens", usage)
+
+
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
 async def finish_reason_and_usage_are_reported(s: Session) -> None:
     """A generation that reaches `max_tokens` has the `finish_reason` `length`. The `usage` of each generation counts
@@ -207,36 +190,23 @@ async def finish_reason_and_usage_are_reported(s: Session) -> None:
     """
     value, history = await generated(s, logprobs=True)
     count, reason = len(value["token_ids"]), value.get("finish_reason")
-    s.expect(
-        "TW-GEN-017", reason in {"stop", "length"}, "the finish_reason stop or length", reason, at=history
+    s.at(history).expect(
+        "TW-GEN-017", reason in {"stop", "length"}, "the finish_reason stop or length", reason
     )
-    s.expect(
-        "TW-GEN-017",
-        (reason == "length") == (count == MAX_TOKENS) or reason == "stop",
-        f"the finish_reason length at {MAX_TOKENS} tokens",
-        f"{reason} at {count}",
-        at=history,
-    )
+    sound = (reason == "length") == (count == MAX_TOKENS) or reason == "stop"
+    wanted = f"the finish_reason length at {MAX_TOKENS} tokens"
+    s.at(history).expect("TW-GEN-017", sound, wanted, f"{reason} at {count}")
     if count > 1:
         # The model generated more than count - 1 tokens. If `max_tokens` is count - 1, the reason must be `length`.
         less, cut = await generated(s, logprobs=True, max_tokens=count - 1)
-        s.expect("TW-GEN-017", less.get("finish_reason") == "length" or less["token_ids"] != value["token_ids"][:-1],
-                 f"the finish_reason length at {count - 1} of {count} tokens", less.get("finish_reason"), at=cut)  # fmt: skip
-    usage = history.of_type("done")[0].members.get("usage", {})
-    s.expect(
-        "TW-GEN-018",
-        {"prompt_tokens", "completion_tokens"} <= usage.keys(),
-        "prompt_tokens and completion_tokens",
-        usage,
-        at=history,
-    )
-    s.expect(
-        "TW-GEN-018",
-        count <= tokens_in(usage, "completion_tokens") <= count + 1,
-        f"{count} completion tokens",
-        usage,
-        at=history,
-    )
+        reason = less.get("finish_reason")
+        sound = reason == "length" or less["token_ids"] != value["token_ids"][:-1]
+        wanted = f"the finish_reason length at {count - 1} of {count} tokens"
+        s.at(cut).expect("TW-GEN-017", sound, wanted, reason)
+    usage = history.of_type("done")[0].member("usage", {})
+    _judge_usage(s, history, usage)
+    sound = count <= tokens_in(usage, "completion_tokens") <= count + 1
+    s.at(history).expect("TW-GEN-018", sound, f"{count} completion tokens", usage)
 
 
 @check("TW-GEN-018", needs=LOGPROBS)
@@ -250,25 +220,15 @@ async def usage_counts_all_items(s: Session) -> None:
     )
     items = [judgeable(s, item["value"], {"logprobs": True}) for item in s.items(await s.read(job))]
     count = sum(len(value["token_ids"]) for value in items)
-    usage = history.of_type("done")[0].members.get("usage", {})
+    usage = history.of_type("done")[0].member("usage", {})
     counted = tokens_in(usage, "completion_tokens")
-    s.expect(
-        "TW-GEN-018",
-        count <= counted <= count + len(items),
-        f"{count} completion tokens",
-        counted,
-        at=history,
+    s.at(history).expect(
+        "TW-GEN-018", count <= counted <= count + len(items), f"{count} completion tokens", counted
     )
     _, alone = await s.run_to_end(sample.with_input(sample.inputs[0]))
-    read = tokens_in(alone.of_type("done")[0].members.get("usage"), "prompt_tokens")
+    read = tokens_in(alone.of_type("done")[0].member("usage"), "prompt_tokens")
     counted = tokens_in(usage, "prompt_tokens")
-    s.expect(
-        "TW-GEN-018",
-        counted == len(items) * read,
-        f"{len(items)} times {read} prompt tokens",
-        counted,
-        at=history,
-    )
+    s.at(history).equal("TW-GEN-018", counted, len(items) * read, f"{len(items)} times {read} prompt tokens")
 
 
 @check("TW-GEN-017", "TW-GEN-018", needs=LOGPROBS)
@@ -278,7 +238,7 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
         await stream.until(lambda now: len(now.logged) >= 4, 30)
-        await s.wire.request("POST", f"{job.path}/cancel")
+        await s.cancel(job)
         await stream.until(lambda now: now.of_type("done"), 10)
         history = stream.exchange
     item = s.items(await s.read(job))[0]
@@ -286,19 +246,13 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
         s.inconclusive(f"the job ended as {item['status']} before it was cancelled")
     value = judgeable(s, item["value"], {"logprobs": True})
     reason = value.get("finish_reason")
-    s.expect("TW-GEN-017", reason == "cancelled", "cancelled", reason, at=history)
+    s.at(history).equal("TW-GEN-017", reason, "cancelled")
     done = history.of_type("done")
-    usage = done[0].members.get("usage", {}) if done else {}
-    s.expect("TW-GEN-018", {"prompt_tokens", "completion_tokens"} <= usage.keys(), "prompt_tokens and completion_tokens",
-             usage, at=history)  # fmt: skip
+    usage = done[0].member("usage", {}) if done else {}
+    _judge_usage(s, history, usage)
     count = len(value["token_ids"])
-    s.expect(
-        "TW-GEN-018",
-        tokens_in(usage, "completion_tokens") >= count,
-        f"at least {count} completion tokens",
-        usage,
-        at=history,
-    )
+    sound = tokens_in(usage, "completion_tokens") >= count
+    s.at(history).expect("TW-GEN-018", sound, f"at least {count} completion tokens", usage)
 
 
 @check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS, after="generation")
@@ -311,26 +265,22 @@ async def stop_string_is_never_streamed(s: Session) -> None:
         s.inconclusive(f"the generated text {text!r} is too short for a stop string")
     wanted = text[: text.index(stop)]
     alone, history = await generated(s, temperature=0.9, stop=stop)
-    s.expect("TW-GEN-016", alone["text"] == wanted, f"{wanted!r} for {stop!r} as a single stop string",
-             repr(alone["text"]), at=history)  # fmt: skip
+    s.at(history).equal(
+        "TW-GEN-016", alone["text"], wanted, f"{wanted!r} for {stop!r} as a single stop string"
+    )
     value, history = await generated(s, temperature=0.9, stop=[stop])
     if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
         s.inconclusive(f"the same seed gave two different texts, {text!r} and {value['text']!r}")
-    s.expect(
-        "TW-GEN-016",
-        value["text"] == wanted,
-        f"{wanted!r} for the stop string {stop!r}",
-        repr(value["text"]),
-        at=history,
+    s.at(history).expect(
+        "TW-GEN-016", value["text"] == wanted, f"{wanted!r} for the stop string {stop!r}", repr(value["text"])
     )
-    s.expect(
-        "TW-GEN-017", value.get("finish_reason") == "stop", "stop", value.get("finish_reason"), at=history
-    )
+    s.at(history).equal("TW-GEN-017", value.get("finish_reason"), "stop")
     for step in Histories([history]).steps:
         shown = step.after.value["items"][0].get("value") if step.after else None
         partial = str(shown.get("text", "")) if isinstance(shown, dict) else ""
-        s.expect("TW-GEN-016", wanted.startswith(partial), f"at most the text {wanted!r} after every event", repr(partial),
-                 at=history, block=step.block)  # fmt: skip
+        sound = wanted.startswith(partial)
+        at_most = f"at most the text {wanted!r} after every event"
+        s.at(history, step.block).expect("TW-GEN-016", sound, at_most, repr(partial))
 
 
 @check("TW-GEN-008", "TW-GEN-009", needs=LOGPROBS)
@@ -339,16 +289,8 @@ async def samples_become_items(s: Session) -> None:
     job = await generate(s, n=3)
     await s.history(job)
     read = await s.read(job)
-    s.expect(
-        "TW-GEN-008",
-        len(s.items(read)) == 3,
-        "3 items",
-        len(s.items(read)),
-        at=read,
-    )
-    s.expect(
-        "TW-GEN-009", read.members.get("batch") is True, '"batch": true', read.members.get("batch"), at=read
-    )
+    s.at(read).equal("TW-GEN-008", len(s.items(read)), 3, "3 items")
+    s.at(read).expect("TW-GEN-009", read.member("batch") is True, '"batch": true', read.member("batch"))
 
 
 @check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
@@ -356,18 +298,14 @@ async def seeded_generation_is_reproducible(s: Session) -> None:
     """The same input with the same seed gives the same tokens, both alone and in a batch."""
     one, _ = await generated(s, logprobs=True, temperature=0.9)
     two, history = await generated(s, logprobs=True, temperature=0.9)
-    s.expect(
-        "TW-GEN-007",
-        one["token_ids"] == two["token_ids"],
-        f"{one['token_ids']}",
-        two["token_ids"],
-        at=history,
+    s.at(history).expect(
+        "TW-GEN-007", one["token_ids"] == two["token_ids"], f"{one['token_ids']}", two["token_ids"]
     )
     for seed in (0, 2**53 - 1):
         pair = [generated(s, logprobs=True, temperature=0.9, seed=seed) for _ in range(2)]
         (one_way, _), (other, history) = await asyncio.gather(*pair)
-        s.expect("TW-GEN-007", one_way["token_ids"] == other["token_ids"], f"{one_way['token_ids']} for the seed {seed} again",
-                 other["token_ids"], at=history)  # fmt: skip
+        again = f"{one_way['token_ids']} for the seed {seed} again"
+        s.at(history).equal("TW-GEN-007", other["token_ids"], one_way["token_ids"], again)
     sample = generation(s, logprobs=True, temperature=0.9)
     if s.server.max_inputs(sample) >= 3:
         job, history = await s.run_to_end(
@@ -375,4 +313,4 @@ async def seeded_generation_is_reproducible(s: Session) -> None:
         )
         items = [judgeable(s, item["value"], {"logprobs": True}) for item in s.items(await s.read(job))]
         same = [items[0]["token_ids"], items[2]["token_ids"]]
-        s.expect("TW-BAT-012", same == [one["token_ids"]] * 2, f"{one['token_ids']}", same, at=history)
+        s.at(history).equal("TW-BAT-012", same, [one["token_ids"]] * 2, f"{one['token_ids']}")

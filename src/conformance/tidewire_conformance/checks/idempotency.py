@@ -27,9 +27,7 @@ async def _submit(
 ) -> RecordedExchange:
     fields = {**JSON, "Accept": "application/json", "Idempotency-Key": key, **(header or {})}
     sent = compact(sample.body) if body is None else body
-    return await s.wire.request(
-        "POST", sample.submit_to, body=sent, header=fields, seconds=30 + sample.seconds
-    )
+    return await s.post(sample, body=sent, header=fields, seconds=30 + sample.seconds)
 
 
 @check("TW-JOB-024", "TW-JOB-028", "TW-JOB-029", "TW-JOB-035")
@@ -42,26 +40,17 @@ async def repeated_submit_returns_the_same_job(s: Session) -> None:
     first, again = await _submit(s, sample, key), await _submit(s, sample, key)
     other = await _submit(s, sample, _key())
     requirement = "TW-JOB-024" if s.wire.header else "TW-JOB-035"
-    s.expect(requirement, again.members.get("id") == first.members.get("id"), f"the job {first.members.get('id')}",
-             again.members.get("id"), at=again)  # fmt: skip
-    s.expect(
-        "TW-JOB-028",
-        again.members.get("id") == first.members.get("id"),
-        "the job of the first request",
-        at=again,
-    )
-    s.expect("TW-JOB-028", other.status == 201 and other.members.get("id") != first.members.get("id"), "a new job for another key",
-             other.members.get("id"), at=other)  # fmt: skip
+    s.at(again).equal(requirement, again.member("id"), first.member("id"), f"the job {first.member('id')}")
+    s.at(again).expect("TW-JOB-028", again.member("id") == first.member("id"), "the job of the first request")
+    differs = other.status == 201 and other.member("id") != first.member("id")
+    s.at(other).expect("TW-JOB-028", differs, "a new job for another key", other.member("id"))
     replayed = again.response_header("idempotency-replayed")
-    s.expect("TW-JOB-029", replayed == "true", "Idempotency-Replayed: true", replayed, at=again)
-    s.expect(
-        "TW-JOB-029",
-        not first.response_header("idempotency-replayed"),
-        "no Idempotency-Replayed in the first response",
-        at=first,
-    )
-    s.expect("TW-JOB-029", (again.status, again.response_header("location")) == (201, first.response_header("location")),
-             f"201 and Location {first.response_header('location')}", f"{again.status} {again.response_header('location')}", at=again)  # fmt: skip
+    s.at(again).equal("TW-JOB-029", replayed, "true", "Idempotency-Replayed: true")
+    unasked = first.response_header("idempotency-replayed")
+    s.at(first).empty("TW-JOB-029", unasked, "no Idempotency-Replayed in the first response")
+    got = again.status, again.response_header("location")
+    wanted = 201, first.response_header("location")
+    s.at(again).equal("TW-JOB-029", got, wanted, f"201 and Location {wanted[1]}")
 
 
 @check("TW-JOB-019", "TW-JOB-028", "TW-JOB-030", "TW-JOB-029")
@@ -74,17 +63,17 @@ async def repeated_submit_returns_the_ended_job(s: Session) -> None:
     first = await _submit(s, sample, key, header=EVENT_STREAM)
     s.skip_unless(first.of_type("done"), f"{first} returned no stream up to done")
     again = await _submit(s, sample, key)
-    s.expect("TW-JOB-028", again.status == 201 and f"/{again.members.get('id')}" in first.response_header("location"), "201 and the same job",
-             f"{again.status} {again.code}", at=again)  # fmt: skip
+    same = again.status == 201 and f"/{again.member('id')}" in first.response_header("location")
+    s.at(again).response("TW-JOB-028", same, "201 and the same job")
     stream = await _submit(s, sample, key, header=EVENT_STREAM)
-    kinds = [block.type for block in stream.logged]
-    s.expect(
-        "TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot as the first logged event", kinds, at=stream
+    kinds = stream.logged_types
+    s.at(stream).expect(
+        "TW-JOB-030", kinds[:1] == ["snapshot"], "a snapshot as the first logged event", kinds
     )
-    s.expect("TW-JOB-029", stream.status == 200 and stream.response_header("idempotency-replayed") == "true",
-             "200 and Idempotency-Replayed: true", stream.status, at=stream)  # fmt: skip
+    replayed = stream.status == 200 and stream.response_header("idempotency-replayed") == "true"
+    s.at(stream).response("TW-JOB-029", replayed, "200 and Idempotency-Replayed: true")
     links = stream.response_header("location"), stream.response_header("content-location")
-    s.expect("TW-JOB-019", all(links), "Location and Content-Location", links, at=stream)
+    s.at(stream).expect("TW-JOB-019", all(links), "Location and Content-Location", links)
 
 
 @check("TW-JOB-031")
@@ -94,7 +83,7 @@ async def key_reuse_with_another_body_returns_422(s: Session) -> None:
     key = _key()
     await _submit(s, sample, key)
     answer = await _submit(s, sample, key, compact(sample.body) + b" ")
-    s.expect_refused("TW-JOB-031", answer, 422, "idempotency_key_reused")
+    s.at(answer).refused("TW-JOB-031", 422, "idempotency_key_reused")
 
 
 @check("TW-JOB-026")
@@ -108,8 +97,8 @@ async def keys_are_case_sensitive_and_scoped_to_the_endpoint(s: Session) -> None
     if elsewhere is not None:
         others.append((f"the endpoint {elsewhere.endpoint}", await _submit(s, elsewhere, key)))
     for why, answer in others:
-        s.expect("TW-JOB-026", answer.status == 201 and answer.members.get("id") != first.members.get("id"),
-                 f"a new job for {why}", f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+        differs = answer.status == 201 and answer.member("id") != first.member("id")
+        s.at(answer).response("TW-JOB-026", differs, f"a new job for {why}")
 
 
 @check("TW-JOB-025")
@@ -117,22 +106,12 @@ async def invalid_key_returns_400(s: Session) -> None:
     """An idempotency key has 1 to 255 visible ASCII characters, and any other key gets 400 `bad_parameter`."""
     sample = _keyed(s)
     for key in ("with a space", "x" * 256, ""):
-        s.expect_refused(
-            "TW-JOB-025",
-            await _submit(s, sample, key),
-            400,
-            "bad_parameter",
-            f"a key of {len(key)} characters",
+        s.at(await _submit(s, sample, key)).refused(
+            "TW-JOB-025", 400, "bad_parameter", f"a key of {len(key)} characters"
         )
     for key in ("!", "~" * 223 + _key()):
         answer = await _submit(s, sample, key if len(key) > 1 else key + _key())
-        s.expect(
-            "TW-JOB-025",
-            answer.status == 201,
-            "201 for a valid key",
-            f"{answer.status} {answer.code}",
-            at=answer,
-        )
+        s.at(answer).status("TW-JOB-025", 201, "for a valid key")
 
 
 @check("TW-JOB-034")
@@ -148,17 +127,12 @@ async def rejected_submit_does_not_use_up_its_key(s: Session) -> None:
     for status, body, header in wrong:
         key = _key()
         answer = await _submit(s, sample, key, body, header)
-        s.expect(
-            "TW-JOB-034",
-            answer.status == status,
-            f"{status} for an invalid request",
-            f"{answer.status} {answer.code}",
-            at=answer,
-        )
+        s.at(answer).response("TW-JOB-034", answer.status == status, f"{status} for an invalid request")
         right = await _submit(s, sample, key)
         replayed = right.response_header("idempotency-replayed")
-        s.expect("TW-JOB-034", right.status == 201 and not replayed, f"201 and a new job after a request that was rejected with {status}",
-                 f"{right.status} {right.code}{replayed and ', a replay of the rejected request'}", at=right)  # fmt: skip
+        wanted = f"201 and a new job after a request that was rejected with {status}"
+        got = f"{right.status} {right.code}{replayed and ', a replay of the rejected request'}"
+        s.at(right).expect("TW-JOB-034", right.status == 201 and not replayed, wanted, got)
 
 
 @check("TW-JOB-033", needs=["delete"])
@@ -167,8 +141,8 @@ async def key_of_purged_job_returns_410(s: Session) -> None:
     sample = _keyed(s)
     key = _key()
     first = await _submit(s, sample, key)
-    await s.wire.request("DELETE", f"/v1/jobs/{first.members.get('id')}")
-    s.expect_refused("TW-JOB-033", await _submit(s, sample, key), 410, "job_expired")
+    await s.wire.request("DELETE", f"/v1/jobs/{first.member('id')}")
+    s.at(await _submit(s, sample, key)).refused("TW-JOB-033", 410, "job_expired")
 
 
 @check("TW-JOB-028", "TW-JOB-032")
@@ -179,8 +153,8 @@ async def concurrent_submits_start_one_job(s: Session) -> None:
     sample = _keyed(s)
     key = _key()
     answers = await asyncio.gather(*(_submit(s, sample, key) for _ in range(5)))
-    jobs = {str(answer.members.get("id")) for answer in answers if answer.status == 201}
-    s.expect("TW-JOB-028", len(jobs) == 1, "one job for all requests", sorted(jobs), at=answers[-1])
+    jobs = {str(answer.member("id")) for answer in answers if answer.status == 201}
+    s.at(answers[-1]).expect("TW-JOB-028", len(jobs) == 1, "one job for all requests", sorted(jobs))
     for answer in answers:
-        s.expect("TW-JOB-032", answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight"),
-                 "201, or 409 idempotency_in_flight", f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+        sound = answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight")
+        s.at(answer).response("TW-JOB-032", sound, "201, or 409 idempotency_in_flight")

@@ -26,7 +26,7 @@ MIN_RANDOM_CHARACTERS = 22
 
 
 def _has_grown(answer: RecordedExchange) -> bool:
-    return has_started(answer) or bool(answer.members.get("done"))
+    return has_started(answer) or bool(answer.member("done"))
 
 
 def has_started(answer: RecordedExchange) -> bool:
@@ -46,39 +46,22 @@ async def submit_returns_the_job(s: Session) -> None:
     same job.
     """
     sample = s.any_request()
-    answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
-    violation = schema_violation("job", answer.json)
-    s.expect("TW-JOB-018", answer.status == 201 and not violation, "201 and a body that fits job.schema.json",
-             f"{answer.status} {violation}", at=answer)  # fmt: skip
+    answer = await s.post(sample)
+    s.at(answer).body("TW-JOB-018", 201, "job")
     place = resolve(answer, answer.response_header("location"))
-    s.expect(
-        "TW-JOB-018",
-        place.endswith(f"/v1/jobs/{answer.members.get('id')}"),
-        "a Location that leads to the job",
-        place,
-        at=answer,
-    )
-    s.expect(
-        "TW-OVR-015",
-        not schema_violation("job-id", answer.members.get("id")),
-        "a valid job id",
-        answer.members.get("id"),
-        at=answer,
-    )
-    read = await s.wire.request("GET", place)
-    violation = schema_violation("job", read.json)
-    s.expect("TW-JOB-038", read.status == 200 and not violation, "200 and a body that fits job.schema.json",
-             f"{read.status} {violation}", at=read)  # fmt: skip
-    s.expect(
-        "TW-JOB-001",
-        read.status == 200 and read.members.get("id") == answer.members.get("id"),
-        "the same job",
-        at=read,
-    )
+    leads = place.endswith(f"/v1/jobs/{answer.member('id')}")
+    s.at(answer).expect("TW-JOB-018", leads, "a Location that leads to the job", place)
+    valid = not schema_violation("job-id", answer.member("id"))
+    s.at(answer).expect("TW-OVR-015", valid, "a valid job id", answer.member("id"))
+    read = await s.get(place)
+    s.at(read).body("TW-JOB-038", 200, "job")
+    same = read.status == 200 and read.member("id") == answer.member("id")
+    s.at(read).response("TW-JOB-001", same, "the same job")
     for each in (answer, read):
-        state = each.members.get("state", {})
-        s.expect("TW-JOB-038", each.members.get("status") == state.get("status"), "the status of the member state",
-                 each.members.get("status"), at=each)  # fmt: skip
+        state = each.member("state", {})
+        s.at(each).equal(
+            "TW-JOB-038", each.member("status"), state.get("status"), "the status of the member state"
+        )
 
 
 REQUIREMENTS = {
@@ -104,8 +87,9 @@ async def response_bodies_fit_their_schemas(s: Session) -> None:
         submit, cancel = each.path.endswith("/jobs"), each.path.endswith("/cancel")
         of_job = "TW-JOB-018" if submit else "TW-JOB-051" if cancel else "TW-JOB-038"
         violation = judged[name, each.body]
-        s.expect(of_job if name == "job" else REQUIREMENTS[name], not violation, f"a body that fits {name}.schema.json",
-                 violation, at=each)  # fmt: skip
+        s.at(each).empty(
+            of_job if name == "job" else REQUIREMENTS[name], violation, f"a body that fits {name}.schema.json"
+        )
 
 
 @check("TW-JOB-023", whole_run=True)
@@ -118,19 +102,14 @@ async def job_ids_are_unpredictable(s: Session) -> None:
         s.skip_no_occasion(f"this run had fewer than {MIN_JOBS} jobs")
     same = _common_length(found[0], found[-1])
     alike, *two = max((_common_length(one, other) - same, one, other) for one, other in pairwise(found))
-    s.expect(
-        "TW-JOB-023",
-        alike < MAX_COMMON_CHARACTERS,
-        f"no two ids with {MAX_COMMON_CHARACTERS} equal characters in a row after the prefix of {same} characters that all ids share",
-        two,
+    wanted = (
+        f"no two ids with {MAX_COMMON_CHARACTERS} equal characters in a row after the prefix of {same} "
+        "characters that all ids share"
     )
+    s.expect("TW-JOB-023", alike < MAX_COMMON_CHARACTERS, wanted, two)
     short = min(found, key=len)
-    s.expect(
-        "TW-JOB-023",
-        len(short) - same >= MIN_RANDOM_CHARACTERS,
-        f"at least {MIN_RANDOM_CHARACTERS} characters after the prefix, for 128 bits",
-        short,
-    )
+    wanted = f"at least {MIN_RANDOM_CHARACTERS} characters after the prefix, for 128 bits"
+    s.expect("TW-JOB-023", len(short) - same >= MIN_RANDOM_CHARACTERS, wanted, short)
 
 
 def _common_length(one: str, other: str) -> int:
@@ -146,21 +125,16 @@ async def submit_can_return_the_stream(s: Session) -> None:
     """
     sample = s.any_request()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
-    answer = await s.wire.request(
-        "POST", sample.submit_to, json=sample.body, header=header, seconds=60 + sample.seconds
-    )
-    s.expect(
-        "TW-JOB-001",
-        answer.is_stream,
-        "200 and an event stream",
-        f"{answer.status} {answer.media_type}",
-        at=answer,
+    answer = await s.post(sample, header=header, seconds=60 + sample.seconds)
+    s.at(answer).expect(
+        "TW-JOB-001", answer.is_stream, "200 and an event stream", f"{answer.status} {answer.media_type}"
     )
     job, events = answer.response_header("location"), answer.response_header("content-location")
-    s.expect("TW-JOB-019", "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events",
-             "a Location for the job and a Content-Location for its stream", f"{job} {events}", at=answer)  # fmt: skip
+    leads = "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events"
+    wanted = "a Location for the job and a Content-Location for its stream"
+    s.at(answer).expect("TW-JOB-019", leads, wanted, f"{job} {events}")
     kinds = [block.type for block in [*answer.events[:1], *answer.logged]]
-    s.expect("TW-JOB-020", kinds[:2] == ["hello", "snapshot"], "hello, then a snapshot", kinds[:3], at=answer)
+    s.at(answer).expect("TW-JOB-020", kinds[:2] == ["hello", "snapshot"], "hello, then a snapshot", kinds[:3])
 
 
 @check("TW-JOB-004", "TW-FRM-002", whole_run=True)
@@ -172,12 +146,8 @@ async def job_responses_are_not_cacheable(s: Session) -> None:
         submit = each.method == "POST" and each.path.endswith("/jobs")
         if each.status and (submit or "/v1/jobs" in each.path) and each.method != "OPTIONS":
             stored = "no-store" not in each.response_header("cache-control").lower()
-            s.expect(
-                "TW-JOB-004",
-                not stored,
-                "Cache-Control: no-store",
-                each.response_header("cache-control"),
-                at=each,
+            s.at(each).expect(
+                "TW-JOB-004", not stored, "Cache-Control: no-store", each.response_header("cache-control")
             )
 
 
@@ -191,9 +161,7 @@ async def links_resolve_to_their_resources(s: Session) -> None:
             if each.response_header(name)
         ]
         links += [
-            str(block.members.get("events"))
-            for block in each.of_type("hello")
-            if isinstance(block.json, dict)
+            str(block.member("events")) for block in each.of_type("hello") if isinstance(block.json, dict)
         ]
         body = each.json if each.is_whole and each.media_type == "application/json" else None
         if isinstance(body, dict):
@@ -205,18 +173,20 @@ async def links_resolve_to_their_resources(s: Session) -> None:
         for link in links:
             place = resolve(each, link)
             sound = place.startswith(f"{origin}/v1") and link.isascii() and " " not in link
-            s.expect("TW-OVR-013", sound, f"a link below {origin}/v1", link, at=each)
+            s.at(each).expect("TW-OVR-013", sound, f"a link below {origin}/v1", link)
         for job in job_bodies(each):
             for name, end in (("self", ""), ("events", "/events"), ("cancel", "/cancel")):
                 place = resolve(each, str(_links(job).get(name, "")))
-                s.expect("TW-OVR-013", place.endswith(f"/v1/jobs/{job['id']}{end}"),
-                         f"{name}: a link to /v1/jobs/{job['id']}{end}", place, at=each)  # fmt: skip
+                target = f"/v1/jobs/{job['id']}{end}"
+                wanted = f"{name}: a link to {target}"
+                s.at(each).expect("TW-OVR-013", place.endswith(target), wanted, place)
     for endpoint in s.server.endpoints.values():
         place = resolve(
             endpoint.described, str(endpoint.description.get("links", {}).get("jobs", endpoint.submit_to))
         )
-        s.expect("TW-OVR-013", place.endswith(endpoint.submit_to), f"jobs: a link to {endpoint.submit_to}", place,
-                 at=endpoint.described)  # fmt: skip
+        s.at(endpoint.described).expect(
+            "TW-OVR-013", place.endswith(endpoint.submit_to), f"jobs: a link to {endpoint.submit_to}", place
+        )
 
 
 def _links(body: dict[str, Any]) -> dict[str, Any]:
@@ -230,29 +200,12 @@ async def ended_job_includes_done(s: Session) -> None:
     job, history = await s.run_to_end(s.any_sample())
     done = history.of_type("done")[0]
     read = await s.read(job)
-    s.expect(
-        "TW-JOB-041",
-        read.members.get("cursor") == done.id,
-        f"cursor {done.id}",
-        read.members.get("cursor"),
-        at=read,
-    )
-    held = {name: done.members.get(name) for name in DONE}
-    job_done = read.members.get("done") or {}
-    s.expect(
-        "TW-JOB-042",
-        {name: job_done.get(name) for name in DONE} == held,
-        f"the members of done: {held}",
-        job_done,
-        at=read,
-    )
-    s.expect(
-        "TW-JOB-001",
-        read.members.get("status") == done.members.get("status"),
-        "the status in done",
-        read.members.get("status"),
-        at=read,
-    )
+    s.at(read).equal("TW-JOB-041", read.member("cursor"), done.id, f"cursor {done.id}")
+    held = {name: done.member(name) for name in DONE}
+    job_done = read.member("done") or {}
+    same = {name: job_done.get(name) for name in DONE} == held
+    s.at(read).expect("TW-JOB-042", same, f"the members of done: {held}", job_done)
+    s.at(read).equal("TW-JOB-001", read.member("status"), done.member("status"), "the status in done")
 
 
 @check("TW-JOB-040", "TW-JOB-039", slow=True, after="cursors_in_urls")
@@ -263,19 +216,17 @@ async def stream_continues_from_a_read(s: Session) -> None:
     for at in range(4):
         # Read the first job right after it was submitted, and each further job once its value has grown.
         read = await s.read(job) if at == 0 else await s.read_until(job, _has_grown)
-        if read.members.get("done"):
+        if read.member("done"):
             break
         rest = await s.stream(job, read.json["cursor"])
         held = key(read.json["cursor"]) or (0, 0)
         first = next((key(block.id) for block in rest.logged), None)
-        s.expect("TW-JOB-040", first == (held[0], held[1] + 1) or _skips_ids(rest),
-                 f"the event after {read.json['cursor']}", first, at=rest)  # fmt: skip
-        s.expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done", at=rest)
+        follows = first == (held[0], held[1] + 1) or _skips_ids(rest)
+        s.at(rest).expect("TW-JOB-040", follows, f"the event after {read.json['cursor']}", first)
+        s.at(rest).expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done")
         _, steps = Histories([read, rest]).streams[0]
         fault = next((str(step.error) for step in steps if step.error is not None), "")
-        s.expect(
-            "TW-JOB-040", not fault, "events that apply to the state in the job resource", fault, at=rest
-        )
+        s.at(rest).empty("TW-JOB-040", fault, "events that apply to the state in the job resource")
         job = await s.submit(sample)
     if not s.assertions:
         s.inconclusive("each job had ended before the suite read it")
@@ -286,9 +237,7 @@ def _skips_ids(rest: RecordedExchange) -> bool:
         return False
     first = rest.logged[0]
     return (
-        first.members.get("reason", "rewound") != "rewound"
-        if first.type == "snapshot"
-        else "on" in first.members
+        first.member("reason", "rewound") != "rewound" if first.type == "snapshot" else "on" in first.members
     )
 
 
@@ -298,35 +247,21 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
     sample = s.any_sample()
     failing = s.server.failing_sample()
     mine = [(await s.run_to_end(each))[0].id for each in (sample, failing or sample, sample)]
-    page = first = await s.wire.request("GET", "/v1/jobs?limit=2")
-    violation = schema_violation("job-list", page.json)
-    s.expect("TW-JOB-045", page.status == 200 and not violation, "200 and a body that fits job-list.schema.json",
-             f"{page.status} {violation}", at=page)  # fmt: skip
-    s.expect(
-        "TW-JOB-048",
-        len(page.members.get("jobs", [])) <= 2,
-        "at most 2 entries",
-        len(page.members.get("jobs", [])),
-        at=page,
-    )
+    page = first = await s.get("/v1/jobs?limit=2")
+    s.at(page).body("TW-JOB-045", 200, "job-list")
+    count = len(page.member("jobs", []))
+    s.at(page).expect("TW-JOB-048", count <= 2, "at most 2 entries", count)
     found: list[str] = []
     for _ in range(3):
-        found += [entry["id"] for entry in page.members.get("jobs", [])]
+        found += [entry["id"] for entry in page.member("jobs", [])]
         if "next" not in page.json:
             break
-        page = await s.wire.request("GET", resolve(page, page.json["next"]))
-    s.expect("TW-JOB-045", found[:3] == mine[::-1], f"{mine[::-1]}, newest first", found[:3], at=page)
-    for entry in (each for each in first.members.get("jobs", []) if each["id"] in mine):
-        read = (await s.wire.request("GET", f"/v1/jobs/{entry['id']}")).json
+        page = await s.get(resolve(page, page.json["next"]))
+    s.at(page).equal("TW-JOB-045", found[:3], mine[::-1], f"{mine[::-1]}, newest first")
+    for entry in (each for each in first.member("jobs", []) if each["id"] in mine):
+        read = (await s.get(f"/v1/jobs/{entry['id']}")).json
         same = ("endpoint", "status", "batch", "columns", "cursor", "attempt", "created_at", "ended_at")
         own, whole = ({name: each.get(name) for name in same} for each in (entry, read))
-        s.expect(
-            "TW-JOB-045", own == whole, ("the same members as in a read of the job:", whole), own, at=first
-        )
-    s.expect(
-        "TW-JOB-047",
-        len(found) >= 3 and len(set(found)) == len(found),
-        "a next page without repeated jobs",
-        found,
-        at=page,
-    )
+        s.at(first).equal("TW-JOB-045", own, whole, ("the same members as in a read of the job:", whole))
+    distinct = len(found) >= 3 and len(set(found)) == len(found)
+    s.at(page).expect("TW-JOB-047", distinct, "a next page without repeated jobs", found)

@@ -38,17 +38,13 @@ async def all_json_is_valid(s: Session) -> None:
             readings.append((exchange.reading, None))  # type: ignore[arg-type]
         for reading, block in readings:
             for fault in reading.faults:
-                s.expect(
-                    fault.requirement,
-                    False,
-                    "JSON that satisfies section 1.4",
-                    fault.detail,
-                    at=exchange,
-                    block=block,
+                s.at(exchange, block).expect(
+                    fault.requirement, False, "JSON that satisfies section 1.4", fault.detail
                 )
             for rule in rules:
-                s.expect(rule, rule not in {fault.requirement for fault in reading.faults}, "JSON that satisfies section 1.4",
-                         str(reading.faults), at=exchange, block=block)  # fmt: skip
+                broken = rule in {fault.requirement for fault in reading.faults}
+                got = str(reading.faults)
+                s.at(exchange, block).expect(rule, not broken, "JSON that satisfies section 1.4", got)
 
 
 @check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", whole_run=True)
@@ -62,19 +58,15 @@ async def nulls_and_times_are_well_formed(s: Session) -> None:
             bodies.append((exchange.json, None))  # type: ignore[arg-type]
         for body, block in bodies:
             nulls = [*_nulls(body)]
-            s.expect("TW-OVR-026", not nulls, "no null member", nulls, at=exchange, block=block)
+            s.at(exchange, block).empty("TW-OVR-026", nulls, "no null member")
             for name, value in _members(body):
                 if name.endswith("_at"):
-                    s.expect("TW-OVR-011", isinstance(value, str) and _is_time(value),
-                             f"{name} as an RFC 3339 time with Z", value, at=exchange, block=block)  # fmt: skip
+                    sound = isinstance(value, str) and _is_time(value)
+                    wanted = f"{name} as an RFC 3339 time with Z"
+                    s.at(exchange, block).expect("TW-OVR-011", sound, wanted, value)
                 if name.endswith(("_ms", "_bytes")) or (name in INTEGERS and isinstance(value, float)):
-                    s.expect(
-                        "TW-OVR-010",
-                        type(value) is int,
-                        f"{name} as an integer",
-                        value,
-                        at=exchange,
-                        block=block,
+                    s.at(exchange, block).expect(
+                        "TW-OVR-010", type(value) is int, f"{name} as an integer", value
                     )
 
 

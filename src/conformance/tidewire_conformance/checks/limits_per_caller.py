@@ -77,30 +77,31 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
         )
         late = await _stream(s.wire, job.events)
         for requirement in ("TW-SEC-024", "TW-DSC-012"):
-            s.expect_refused(requirement, late, 429, "too_many_streams", f"stream {limit + 1}")
+            s.at(late).refused(requirement, 429, "too_many_streams", f"stream {limit + 1}")
         if "inband_problems" in s.server.capabilities:
             inband = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(inband.of_type("problem")), None)
             problem = block.json if block and isinstance(block.json, dict) else {}
-            s.expect("TW-ERR-016", block and block.id is None, "a `problem` event without an id, because the client may retry",
-                     block and block.id, at=inband, block=block)  # fmt: skip
+            wanted = "a `problem` event without an id, because the client may retry"
+            s.at(inband, block).expect("TW-ERR-016", block and block.id is None, wanted, block and block.id)
             waits = next((each.retry for each in inband.blocks if each.retry is not None), None)
-            s.expect("TW-ERR-016", waits is not None and waits == problem.get("retry_after_ms"),
-                     f"a retry field equal to retry_after_ms, {problem.get('retry_after_ms')}", waits, at=inband, block=block)  # fmt: skip
+            due = problem.get("retry_after_ms")
+            wanted = f"a retry field equal to retry_after_ms, {due}"
+            s.at(inband, block).expect("TW-ERR-016", waits is not None and waits == due, wanted, waits)
         if s.wire.header and s.hooks.second is not None:
             other = other_principal(s)
             theirs = await _submit(other, sample)
             s.skip_unless(theirs.status == 201, f"{theirs} returned {theirs.status} {theirs.code}")
             place = f"/v1/jobs/{theirs.json['id']}"
             read = await _stream(other, f"{place}/events")
-            s.expect("TW-SEC-024", read.is_stream, "a stream for another caller", read.status, at=read)
+            s.at(read).response("TW-SEC-024", read.is_stream, "a stream for another caller")
             await other.request("POST", f"{place}/cancel")
-        await s.wire.request("POST", f"{job.path}/cancel")
+        await s.cancel(job)
         await asyncio.gather(*(each.until(lambda now: now.of_type("done"), END_SECONDS) for each in streams))
         for each in streams:
             kinds = [block.type for block in each.exchange.events]
-            s.expect(
-                "TW-DSC-013", "done" in kinds, "a stream that continues to done", kinds, at=each.exchange
+            s.at(each.exchange).expect(
+                "TW-DSC-013", "done" in kinds, "a stream that continues to done", kinds
             )
 
 
@@ -122,26 +123,18 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
             break
         jobs.append(f"/v1/jobs/{answer.json['id']}")
     for requirement in ("TW-SEC-024", "TW-DSC-012"):
-        s.expect_refused(requirement, answer, 429, "too_many_jobs", f"job {limit + 1}")
+        s.at(answer).refused(requirement, 429, "too_many_jobs", f"job {limit + 1}")
     if s.wire.header and s.hooks.second is not None:
         other = other_principal(s)
         theirs = await _submit(other, sample)
-        s.expect(
-            "TW-SEC-024",
-            theirs.status == 201,
-            "201 for another caller",
-            f"{theirs.status} {theirs.code}",
-            at=theirs,
-        )
-        await other.request("POST", f"/v1/jobs/{theirs.members.get('id')}/cancel")
+        s.at(theirs).status("TW-SEC-024", 201, "for another caller")
+        await other.request("POST", f"/v1/jobs/{theirs.member('id')}/cancel")
     if s.hooks.origin:
         # A different layer of the server may reject this request. That response needs CORS headers, too.
-        late = await s.wire.request(
-            "POST", sample.submit_to, json=sample.body, header={"Origin": s.hooks.origin}, once=True
-        )
+        late = await s.post(sample, header={"Origin": s.hooks.origin}, once=True)
         allowed = late.response_header("access-control-allow-origin")
-        s.expect("TW-BRW-005", late.status == 201 or allowed in {s.hooks.origin, "*"}, f"Access-Control-Allow-Origin: {s.hooks.origin}",
-                 allowed, at=late)  # fmt: skip
+        sound = late.status == 201 or allowed in {s.hooks.origin, "*"}
+        s.at(late).expect("TW-BRW-005", sound, f"Access-Control-Allow-Origin: {s.hooks.origin}", allowed)
     if jobs and s.server.heartbeat <= MAX_HEARTBEAT_SECONDS:
         # This cursor says that the reader already has the snapshot. The server must still send the queue position.
         back = EVENT_STREAM | {"Last-Event-ID": "1-1"}
@@ -151,11 +144,14 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
             before = len(waiting.exchange.body)
             # Any bytes that the server sends count as a ping, even a comment.
             more = await waiting.until(lambda now: len(now.body) > before, patience)
-            s.expect("TW-FRM-068", more, f"a ping within {s.server.heartbeat:g} s while the job waits", "nothing",
-                     at=waiting.exchange)  # fmt: skip
+            s.at(waiting.exchange).expect(
+                "TW-FRM-068", more, f"a ping within {s.server.heartbeat:g} s while the job waits", "nothing"
+            )
             waits = not any(block.type in {"message", "done"} for block in waiting.exchange.logged)
-            s.expect("TW-FRM-067", waiting.exchange.of_type("queue") or not waits, "a queue event after hello, for a waiting job",
-                     [block.type for block in waiting.exchange.events], at=waiting.exchange)  # fmt: skip
+            sound = bool(waiting.exchange.of_type("queue")) or not waits
+            got = [block.type for block in waiting.exchange.events]
+            wanted = "a queue event after hello, for a waiting job"
+            s.at(waiting.exchange).expect("TW-FRM-067", sound, wanted, got)
             if waits and waiting.exchange.of_type("queue"):
                 # Cancel most of the jobs ahead in the queue. The waiting job must then move up or start.
                 places = len(waiting.exchange.of_type("queue"))
@@ -163,22 +159,12 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
                 moved = await waiting.until(
                     lambda now: len(now.of_type("queue")) > places or now.logged, END_SECONDS
                 )
-                s.expect(
-                    "TW-FRM-063",
-                    moved,
-                    "a new queue position after many jobs ahead were cancelled",
-                    places,
-                    at=waiting.exchange,
+                s.at(waiting.exchange).expect(
+                    "TW-FRM-063", moved, "a new queue position after many jobs ahead were cancelled", places
                 )
     await _cancel(s, jobs)
-    control = await s.wire.request("POST", sample.submit_to, json=(s.server.any_sample() or sample).body)
-    s.expect(
-        "TW-SEC-024",
-        control.status == 201,
-        "201 after the jobs have ended",
-        f"{control.status} {control.code}",
-        at=control,
-    )
+    control = await s.post(sample, json=(s.server.any_sample() or sample).body)
+    s.at(control).status("TW-SEC-024", 201, "after the jobs have ended")
 
 
 @check("TW-SEC-024", serial=True)
@@ -192,8 +178,7 @@ async def anonymous_caller_at_the_stream_limit_does_not_lock_out_others(s: Sessi
             exchange = (await stack.enter_async_context(opened)).exchange
             s.skip_unless(exchange.is_stream, f"{exchange} returned {exchange.status} {exchange.code}")
         theirs = await _stream(second, job.events)
-        s.expect("TW-SEC-024", theirs.is_stream, "a stream for another anonymous caller", f"{theirs.status} {theirs.code}",
-                 at=theirs)  # fmt: skip
+        s.at(theirs).response("TW-SEC-024", theirs.is_stream, "a stream for another anonymous caller")
     await first.request("POST", f"{job.path}/cancel")
 
 
@@ -210,7 +195,6 @@ async def anonymous_caller_at_the_job_limit_does_not_lock_out_others(s: Session)
             break
         jobs.append(f"/v1/jobs/{answer.json['id']}")
     theirs = await _submit(second, sample)
-    s.expect("TW-SEC-024", theirs.status == 201, "201 for another anonymous caller", f"{theirs.status} {theirs.code}",
-             at=theirs)  # fmt: skip
+    s.at(theirs).status("TW-SEC-024", 201, "for another anonymous caller")
     jobs += [f"/v1/jobs/{theirs.json['id']}"] if theirs.status == 201 else []
     await asyncio.gather(*(first.request("POST", f"{each}/cancel") for each in jobs))

@@ -15,7 +15,6 @@ from tidewire_conformance.checks.generation import (
 )
 from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.registry import check
-from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire import strict_json
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
@@ -100,12 +99,13 @@ async def token_columns_stay_aligned(s: Session) -> None:
                     for name in TOKEN_COLUMNS
                     if name in value
                 }
-                s.expect("TW-GEN-011", len(set(lengths.values())) <= 1, "lists of equal length", lengths,
-                         at=step.exchange, block=step.block)  # fmt: skip
+                s.at(step.exchange, step.block).expect(
+                    "TW-GEN-011", len(set(lengths.values())) <= 1, "lists of equal length", lengths
+                )
                 cut = _truncated(step.block.json)
-                s.expect("TW-GEN-013", "text" not in cut or "token_ids" not in value or "token_ids" in cut,
-                         "lists of tokens that are truncated together with the text", sorted(cut), at=step.exchange,
-                         block=step.block)  # fmt: skip
+                sound = "text" not in cut or "token_ids" not in value or "token_ids" in cut
+                wanted = "lists of tokens that are truncated together with the text"
+                s.at(step.exchange, step.block).expect("TW-GEN-013", sound, wanted, sorted(cut))
                 columns = [
                     value[name] for name in ("top_ids", "top_logprobs") if isinstance(value.get(name), list)
                 ]
@@ -135,18 +135,18 @@ def _truncated(data: Any) -> set[str]:
 
 def _judge_candidates(s: Session, ids: Any, found: Any, decimals: int, at: RecordedExchange) -> None:
     numbers = all(isinstance(row, list) and all(map(is_number_or_null, row)) for row in (ids, found))
-    if not s.expect("TW-GEN-011", numbers, "lists of numbers", [ids, found], at=at):
+    if not s.at(at).expect("TW-GEN-011", numbers, "lists of numbers", [ids, found]):
         return
-    s.expect(
-        "TW-GEN-011", len(ids) == len(found), f"{len(ids)} log-probabilities of candidates", len(found), at=at
+    s.at(at).expect(
+        "TW-GEN-011", len(ids) == len(found), f"{len(ids)} log-probabilities of candidates", len(found)
     )
     order = [-each if each is not None else math.inf for each in found]
-    s.expect("TW-GEN-030", order == sorted(order), "log-probabilities in descending order", found, at=at)
+    s.at(at).expect("TW-GEN-030", order == sorted(order), "log-probabilities in descending order", found)
     equal = [
         (x, one, other) for x, y, one, other in zip(order, order[1:], ids, ids[1:], strict=False) if x == y
     ]
-    s.expect("TW-GEN-030", len(set(ids)) == len(ids), "no candidate twice", ids, at=at)
-    s.expect("TW-GEN-030", all(one != other for _, one, other in equal), "no candidate twice", ids, at=at)
+    s.at(at).expect("TW-GEN-030", len(set(ids)) == len(ids), "no candidate twice", ids)
+    s.at(at).expect("TW-GEN-030", all(one != other for _, one, other in equal), "no candidate twice", ids)
     _judge_sum(s, found, decimals, at)
 
 
@@ -154,8 +154,8 @@ def _judge_sum(s: Session, found: list[float | None], decimals: int, at: Recorde
     """Judge the sum of the probabilities of different tokens, and return the sum."""
     whole = sum(math.exp(min(each, MAX_EXPONENT)) for each in found if each is not None)
     most = max_sum(decimals)
-    s.expect("TW-GEN-029", whole <= most, f"probabilities that sum to at most 1, or to {most:.5g} if rounded to {decimals} decimals",
-             round(whole, 5), at=at)  # fmt: skip
+    wanted = f"probabilities that sum to at most 1, or to {most:.5g} if rounded to {decimals} decimals"
+    s.at(at).expect("TW-GEN-029", whole <= most, wanted, round(whole, 5))
     return whole
 
 
@@ -170,29 +170,21 @@ async def logprobs_are_sent_only_on_request(s: Session) -> None:
     extra = {name for name in plain if name in TOKEN_COLUMNS[1:] or "logprob" in name}
     if s.server.endpoints[generation(s).endpoint].continues:
         extra.discard("token_ids")  # After a restart, the endpoint needs the ids to continue the text.
-    s.expect("TW-GEN-010", not extra, "no column that was not requested", sorted(extra), at=history)
-    s.expect(
-        "TW-GEN-006", not extra, "no log-probabilities without a request for them", sorted(extra), at=history
+    s.at(history).expect("TW-GEN-010", not extra, "no column that was not requested", sorted(extra))
+    s.at(history).expect(
+        "TW-GEN-006", not extra, "no log-probabilities without a request for them", sorted(extra)
     )
     value, history = await generated(s, logprobs=True, top_logprobs=0)
-    s.expect("TW-GEN-010", {"logprobs", "token_ids"} <= value.keys() and "top_ids" not in value and "ranks" not in value,
-             "logprobs and token_ids without candidates and ranks", sorted(value), at=history)  # fmt: skip
+    sound = {"logprobs", "token_ids"} <= value.keys() and value.keys().isdisjoint({"top_ids", "ranks"})
+    wanted = "logprobs and token_ids without candidates and ranks"
+    s.at(history).expect("TW-GEN-010", sound, wanted, sorted(value))
     columns = history.logged[0].json["columns"]
-    s.expect(
-        "TW-GEN-012",
-        not columns or columns[0].endswith("/text"),
-        "`text` as the first column",
-        columns,
-        at=history,
+    s.at(history).expect(
+        "TW-GEN-012", not columns or columns[0].endswith("/text"), "`text` as the first column", columns
     )
     named = {column.rpartition("/")[2] for column in columns}
-    s.expect(
-        "TW-GEN-012",
-        not columns or {"token_ids", "logprobs"} <= named,
-        "columns for token_ids and logprobs",
-        columns,
-        at=history,
-    )
+    sound = not columns or {"token_ids", "logprobs"} <= named
+    s.at(history).expect("TW-GEN-012", sound, "columns for token_ids and logprobs", columns)
 
 
 @check(
@@ -216,13 +208,7 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
     value, history = await generated(
         s, top_logprobs=TOP_LOGPROBS, ranks=True, logprob_decimals=decimals, logprobs_mode="raw"
     )
-    s.expect(
-        "TW-GEN-028",
-        value.get("logprobs_mode") == "raw",
-        "logprobs_mode raw",
-        value.get("logprobs_mode"),
-        at=history,
-    )
+    s.at(history).equal("TW-GEN-028", value.get("logprobs_mode"), "raw", "logprobs_mode raw")
     rows = zip(
         value["token_ids"],
         value["logprobs"],
@@ -233,80 +219,48 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
     )
     for token, logprob, ids, found, rank in rows:
         for requirement in ("TW-GEN-031", "TW-GEN-034"):
-            s.expect(
-                requirement,
-                len(ids) == len(found) == TOP_LOGPROBS,
-                f"{TOP_LOGPROBS} candidates",
-                len(ids),
-                at=history,
+            s.at(history).expect(
+                requirement, len(ids) == len(found) == TOP_LOGPROBS, f"{TOP_LOGPROBS} candidates", len(ids)
             )
         numbers = [each for each in [logprob, *found] if each is not None]
-        s.expect(
-            "TW-GEN-022",
-            all(each <= 0 for each in numbers),
-            "log-probabilities of at most 0",
-            numbers,
-            at=history,
+        s.at(history).expect(
+            "TW-GEN-022", all(each <= 0 for each in numbers), "log-probabilities of at most 0", numbers
         )
-        s.expect(
-            "TW-GEN-023",
-            all(math.isfinite(each) for each in numbers),
-            "null for a probability of 0",
-            numbers,
-            at=history,
+        s.at(history).expect(
+            "TW-GEN-023", all(math.isfinite(each) for each in numbers), "null for a probability of 0", numbers
         )
         all_numbers += numbers
-        s.expect("TW-GEN-024", all(abs(each - round(each, decimals)) < 1e-12 for each in numbers), f"log-probabilities rounded to {decimals} decimals", numbers,
-                 at=history)  # fmt: skip
+        rounded = all(abs(each - round(each, decimals)) < 1e-12 for each in numbers)
+        wanted = f"log-probabilities rounded to {decimals} decimals"
+        s.at(history).expect("TW-GEN-024", rounded, wanted, numbers)
         if token in ids:
             at = ids.index(token)
-            s.expect(
-                "TW-GEN-033",
-                rank <= at + 1 and (rank == at + 1 or found[rank - 1] == found[at]),
-                f"rank {at + 1}",
-                rank,
-                at=history,
-            )
-            s.expect(
-                "TW-GEN-022",
-                logprob == found[at],
-                f"{found[at]}, which is the log-probability of this token among the candidates",
-                logprob,
-                at=history,
-            )
+            sound = rank <= at + 1 and (rank == at + 1 or found[rank - 1] == found[at])
+            s.at(history).expect("TW-GEN-033", sound, f"rank {at + 1}", rank)
+            wanted = f"{found[at]}, which is the log-probability of this token among the candidates"
+            s.at(history).equal("TW-GEN-022", logprob, found[at], wanted)
         else:
-            s.expect(
-                "TW-GEN-033",
-                rank > TOP_LOGPROBS or found[-1] == logprob,
-                f"a rank above {TOP_LOGPROBS}",
-                rank,
-                at=history,
-            )
-            s.expect("TW-GEN-031", found[-1] is None or logprob is None or logprob <= found[-1],
-                     f"a log-probability of at most {found[-1]} for a token outside the candidates", logprob, at=history)  # fmt: skip
-    s.expect("TW-GEN-024", any(each != round(each, decimals - 2) for each in all_numbers), f"log-probabilities with all {decimals} decimals",
-             all_numbers[:6], at=history)  # fmt: skip
+            sound = rank > TOP_LOGPROBS or found[-1] == logprob
+            s.at(history).expect("TW-GEN-033", sound, f"a rank above {TOP_LOGPROBS}", rank)
+            sound = found[-1] is None or logprob is None or logprob <= found[-1]
+            wanted = f"a log-probability of at most {found[-1]} for a token outside the candidates"
+            s.at(history).expect("TW-GEN-031", sound, wanted, logprob)
+    sound = any(each != round(each, decimals - 2) for each in all_numbers)
+    wanted = f"log-probabilities with all {decimals} decimals"
+    s.at(history).expect("TW-GEN-024", sound, wanted, all_numbers[:6])
 
     # At a temperature of 0 and with one candidate per token, each chosen token must be that candidate.
     value, history = await generated(s, top_logprobs=1, temperature=0, max_tokens=2 * MAX_TOKENS)
-    s.expect(
-        "TW-GEN-034",
-        all(len(row) == 1 for row in value["top_ids"]),
-        "1 candidate",
-        value["top_ids"],
-        at=history,
+    s.at(history).expect(
+        "TW-GEN-034", all(len(row) == 1 for row in value["top_ids"]), "1 candidate", value["top_ids"]
     )
     first = [[token] for token in value["token_ids"]]
-    s.expect("TW-GEN-001", first == [row[:1] for row in value["top_ids"]], "the most probable token at a temperature of 0", first,
-             at=history)  # fmt: skip
+    best = [row[:1] for row in value["top_ids"]]
+    s.at(history).equal("TW-GEN-001", first, best, "the most probable token at a temperature of 0")
     value, history = await generated(s, logprobs=True, logprob_decimals=0)
     whole = all(each is None or each == round(each) for each in value["logprobs"])
-    s.expect(
-        "TW-GEN-024",
-        whole,
-        "log-probabilities without decimals for logprob_decimals 0",
-        value["logprobs"],
-        at=history,
+    s.at(history).expect(
+        "TW-GEN-024", whole, "log-probabilities without decimals for logprob_decimals 0", value["logprobs"]
     )
 
 
@@ -322,13 +276,8 @@ async def ranks_match_candidate_positions(s: Session) -> None:
         # A chosen token that is not a candidate may have the same log-probability as the last candidate.
         place = ids.index(token) if token in ids else top
         tied = token in ids and 0 < rank <= place and found[rank - 1] == found[place]
-        s.expect(
-            "TW-GEN-033",
-            rank > top or found[-1:] == [logprob] if place == top else rank == place + 1 or tied,
-            f"rank {place + 1}",
-            rank,
-            at=history,
-        )
+        sound = rank > top or found[-1:] == [logprob] if place == top else rank == place + 1 or tied
+        s.at(history).expect("TW-GEN-033", sound, f"rank {place + 1}", rank)
 
 
 @check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
@@ -341,12 +290,13 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     many, history = await generated(s, top_logprobs=top, temperature=0)
     few, _ = await generated(s, top_logprobs=2, temperature=0)
     same = not differs(many["top_logprobs"][0][:2], few["top_logprobs"][0], decimals)
-    s.expect("TW-GEN-022", same, "the same log-probabilities for two candidates as for a larger number of candidates",
-             [few["top_logprobs"][0], many["top_logprobs"][0][:2]], at=history)  # fmt: skip
+    wanted = "the same log-probabilities for two candidates as for a larger number of candidates"
+    got = [few["top_logprobs"][0], many["top_logprobs"][0][:2]]
+    s.at(history).expect("TW-GEN-022", same, wanted, got)
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
         whole = _judge_sum(s, found, decimals, history)
-        s.expect("TW-GEN-022", whole > 1e-6, "log-probabilities in nats", round(whole, 8), at=history)
-        s.expect("TW-GEN-031", ids[:2] == first, f"{ids[:2]}", first, at=history)
+        s.at(history).expect("TW-GEN-022", whole > 1e-6, "log-probabilities in nats", round(whole, 8))
+        s.at(history).expect("TW-GEN-031", ids[:2] == first, f"{ids[:2]}", first)
 
 
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
@@ -361,29 +311,25 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
             members = {"top_logprobs": 2, "max_tokens": 1, "temperature": temperature, "logprobs_mode": mode}
             value, history = await generated(s, **members)
             found[mode, temperature] = value["top_logprobs"][0]
-    s.expect(
-        "TW-GEN-025",
-        not differs(found["raw", 0.5], found["raw", 2.0], decimals),
-        f"{found['raw', 0.5]} at every temperature",
-        found["raw", 2.0],
-        at=history,
-    )
+    low, high = found["raw", 0.5], found["raw", 2.0]
+    s.at(history).expect("TW-GEN-025", not differs(low, high, decimals), f"{low} at every temperature", high)
     for member in ({"top_k": 1}, {"top_p": 0.01}, {"repetition_penalty": 3.0}, {"logit_bias": {"0": 50}}):
         sample = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
-        answer = await s.wire.request("POST", sample.submit_to, json=sample.body)
+        answer = await s.post(sample)
         if answer.status != 201:
             continue  # the endpoint does not support the member
         history = await s.history(Job(answer.json["id"], sample, answer))
-        item = s.items(await s.wire.request("GET", f"/v1/jobs/{answer.json['id']}"))[0]
+        item = s.items(await s.get(f"/v1/jobs/{answer.json['id']}"))[0]
         rows = judgeable(s, item["value"], {"top_logprobs": 2})["top_logprobs"]
-        s.expect("TW-GEN-025", not differs(rows[:1], [found["raw", 2.0]], decimals), f"{found['raw', 2.0]}, unchanged by {member}",
-                 rows, at=history)  # fmt: skip
+        same = not differs(rows[:1], [high], decimals)
+        s.at(history).expect("TW-GEN-025", same, f"{high}, unchanged by {member}", rows)
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if len(each) == 2 and None not in each]
     # Four rounded numbers: the two of the raw gap count twice at a temperature of 0.5.
     most = 6 * rounding_error(decimals) + GAP_TOLERANCE
-    s.expect("TW-GEN-026", len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) <= most and abs(gaps[1] - gaps[2] / 2) <= most),
-             "gaps between the raw log-probabilities of two candidates, divided by the temperature", gaps, at=history)  # fmt: skip
+    sound = len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) <= most and abs(gaps[1] - gaps[2] / 2) <= most)
+    wanted = "gaps between the raw log-probabilities of two candidates, divided by the temperature"
+    s.at(history).expect("TW-GEN-026", sound, wanted, gaps)
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
@@ -402,27 +348,18 @@ async def first_prompt_token_has_no_logprob(s: Session) -> None:
             s.inconclusive("the prompt of the example has no tokens")
         columns: list[Any] = [value.get("prompt_logprobs"), value.get("prompt_top_logprobs")]
         sound = all(isinstance(each, list) and each for each in columns)
-        if not s.expect("TW-GEN-020", sound, "one element for each token of the prompt", columns, at=history):
+        if not s.at(history).expect("TW-GEN-020", sound, "one element for each token of the prompt", columns):
             return
         first = columns[0][0], columns[1][0]
-        s.expect("TW-GEN-020", first == (None, []), "null and []", first, at=history)
+        s.at(history).equal("TW-GEN-020", first, (None, []), "null and []")
         found.append(columns[0])
         for row in (each for each in columns[1][1:] if isinstance(each, list)):
             known = [each for each in row if isinstance(each, int | float)]
-            s.expect(
-                "TW-GEN-030",
-                known == sorted(known, reverse=True),
-                "prompt candidates in descending order",
-                row,
-                at=history,
-            )
-    s.expect(
-        "TW-GEN-027",
-        not differs(found[0], found[1], decimals),
-        "raw log-probabilities, independent of the temperature",
-        found[1],
-        at=history,
-    )
+            sound = known == sorted(known, reverse=True)
+            s.at(history).expect("TW-GEN-030", sound, "prompt candidates in descending order", row)
+    same = not differs(found[0], found[1], decimals)
+    wanted = "raw log-probabilities, independent of the temperature"
+    s.at(history).expect("TW-GEN-027", same, wanted, found[1])
 
 
 @check("TW-GEN-037", "TW-GEN-038", "TW-GEN-041", needs=LOGPROBS)
@@ -435,52 +372,23 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     sample = generation(s, logprobs=True)
     endpoint = s.server.endpoints[sample.endpoint]
     link = endpoint.description.get("links", {}).get("vocabulary")
-    if not s.expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link, at=endpoint.described):
+    if not s.at(endpoint.described).expect("TW-GEN-037", isinstance(link, str), "a link `vocabulary`", link):
         return
-    answer = await s.wire.request("GET", resolve(endpoint.described, link))
-    violation = schema_violation("vocabulary", answer.json)
-    if not s.expect(
-        "TW-GEN-037",
-        answer.status == 200 and not violation,
-        "200 and a body that fits vocabulary.schema.json",
-        violation,
-        at=answer,
-    ):
+    answer = await s.get(resolve(endpoint.described, link))
+    if not s.at(answer).body("TW-GEN-037", 200, "vocabulary"):
         return
     etag = answer.response_header("etag")
-    s.expect(
-        "TW-GEN-041", etag == f'"{answer.json["hash"]}"', f'ETag "{answer.json["hash"]}"', etag, at=answer
-    )
-    again = await s.wire.request("GET", resolve(endpoint.described, link), header={"If-None-Match": etag})
-    s.expect("TW-GEN-041", again.status == 304, "304 for a matching If-None-Match", again.status, at=again)
-    several = await s.wire.request(
-        "GET", resolve(endpoint.described, link), header={"If-None-Match": f'"another", {etag}'}
-    )
-    s.expect(
-        "TW-GEN-041",
-        several.status == 304,
-        "304 if one of several entity tags matches",
-        several.status,
-        at=several,
-    )
-    other = await s.wire.request(
-        "GET", resolve(endpoint.described, link), header={"If-None-Match": '"another"'}
-    )
-    s.expect(
-        "TW-GEN-041",
-        other.status == 200,
-        "200 for an If-None-Match that does not match",
-        other.status,
-        at=other,
-    )
+    s.at(answer).equal("TW-GEN-041", etag, f'"{answer.json["hash"]}"', f'ETag "{answer.json["hash"]}"')
+    again = await s.get(resolve(endpoint.described, link), header={"If-None-Match": etag})
+    s.at(again).status("TW-GEN-041", 304, "for a matching If-None-Match")
+    several = await s.get(resolve(endpoint.described, link), header={"If-None-Match": f'"another", {etag}'})
+    s.at(several).status("TW-GEN-041", 304, "if one of several entity tags matches")
+    other = await s.get(resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
+    s.at(other).status("TW-GEN-041", 200, "for an If-None-Match that does not match")
     value, history = await generated(s, logprobs=True)
-    s.expect(
-        "TW-GEN-038",
-        (spelled := _spelled(answer.members, value["token_ids"])).startswith(value["text"].encode()),
-        f"bytes that begin with {value['text']!r}",
-        repr(spelled),
-        at=history,
-    )
+    spelled = _spelled(answer.members, value["token_ids"])
+    sound = spelled.startswith(value["text"].encode())
+    s.at(history).expect("TW-GEN-038", sound, f"bytes that begin with {value['text']!r}", repr(spelled))
 
 
 def _spelled(vocabulary: dict[str, Any], ids: list[Any]) -> bytes:

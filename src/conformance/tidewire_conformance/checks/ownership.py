@@ -70,7 +70,7 @@ async def two_anonymous_callers(s: Session, sample: SampleRequest) -> tuple[Wire
     job = await submit_anonymously(s, first, sample)
     discovery = await first.request("GET", "/v1")
     s.skip_unless(discovery.status == 200, f"{discovery} returned {discovery.status} {discovery.code}")
-    if "list" in discovery.members.get("capabilities", ()):
+    if "list" in discovery.member("capabilities", ()):
         s.skip_no_occasion("the server lists the jobs of anonymous callers, so all of them are one user")
     if not _reaches_from_second_address(s):
         s.skip_untested(
@@ -125,25 +125,20 @@ async def other_principals_jobs_look_unknown(s: Session) -> None:
         header = EVENT_STREAM | {"Last-Event-ID": cursor} if cursor else {}
         theirs = await other.request(method, job.path + place, header=header)
         unknown = await other.request(method, f"/v1/jobs/{UNKNOWN_JOB}{place}", header=header)
-        s.expect("TW-RES-014" if cursor else "TW-JOB-044", _comparable(theirs) == _comparable(unknown), f"{_comparable(unknown)}", _comparable(theirs),
-                 at=theirs)  # fmt: skip
-        s.expect("TW-SEC-001", theirs.status == unknown.status, f"{unknown.status}", theirs.status, at=theirs)
-        s.expect(
-            "TW-SEC-002",
-            theirs.status == unknown.status,
-            f"{unknown.status}, even if the request has a cursor",
-            theirs.status,
-            at=theirs,
+        s.at(theirs).equal(
+            "TW-RES-014" if cursor else "TW-JOB-044", _comparable(theirs), _comparable(unknown)
+        )
+        s.at(theirs).equal("TW-SEC-001", theirs.status, unknown.status)
+        s.at(theirs).equal(
+            "TW-SEC-002", theirs.status, unknown.status, f"{unknown.status}, even if the request has a cursor"
         )
     mine = await s.read(job)
-    s.expect(
-        "TW-SEC-001", mine.status == 200, "200 for the principal that owns the job", mine.status, at=mine
-    )
+    s.at(mine).status("TW-SEC-001", 200, "for the principal that owns the job")
     key = {"Idempotency-Key": secrets.token_hex(16)}
-    first = await s.wire.request("POST", sample.submit_to, json=sample.body, header=key)
+    first = await s.post(sample, header=key)
     second = await other.request("POST", sample.submit_to, json=sample.body, header=key)
-    s.expect("TW-JOB-026", second.status == 201 and second.members.get("id") != first.members.get("id"), "a new job for another principal",
-             f"{second.status} {second.code}", at=second)  # fmt: skip
+    differs = second.status == 201 and second.member("id") != first.member("id")
+    s.at(second).response("TW-JOB-026", differs, "a new job for another principal")
 
 
 @check("TW-SEC-008")
@@ -163,12 +158,9 @@ async def response_time_does_not_reveal_other_jobs(s: Session) -> None:
                 shortest[index] = min(shortest[index], response.answered - response.began)
         if abs(shortest[0] - shortest[1]) < limit:
             break
-    s.expect(
-        "TW-SEC-008",
-        abs(shortest[0] - shortest[1]) < limit,
-        f"response times less than {MAX_DIFFERENCE_SECONDS} s apart",
-        [round(each, 3) for each in shortest],
-    )
+    alike = abs(shortest[0] - shortest[1]) < limit
+    wanted = f"response times less than {MAX_DIFFERENCE_SECONDS} s apart"
+    s.expect("TW-SEC-008", alike, wanted, [round(each, 3) for each in shortest])
 
 
 @check("TW-JOB-046", needs=["list"])
@@ -177,11 +169,11 @@ async def list_contains_only_the_callers_jobs(s: Session) -> None:
     other = other_principal(s)
     job = await s.submit(s.any_sample())
     lists = [await wire.request("GET", "/v1/jobs?limit=1000") for wire in (s.wire, other)]
-    mine, theirs = ([entry["id"] for entry in each.members.get("jobs", [])] for each in lists)
+    mine, theirs = ([entry["id"] for entry in each.member("jobs", [])] for each in lists)
     shown = f"{lists[0].status} {lists[0].code}, {len(mine)} jobs"
-    s.expect("TW-JOB-046", job.id in mine, f"{job.id} in its owner's list", shown, at=lists[0])
-    s.expect(
-        "TW-JOB-046", job.id not in theirs, "no job of another principal in the list", job.id, at=lists[1]
+    s.at(lists[0]).expect("TW-JOB-046", job.id in mine, f"{job.id} in its owner's list", shown)
+    s.at(lists[1]).expect(
+        "TW-JOB-046", job.id not in theirs, "no job of another principal in the list", job.id
     )
 
 
@@ -195,8 +187,10 @@ async def anonymous_callers_cannot_list_jobs(s: Session) -> None:
     listed = [entry.get("id") for entry in body.get("jobs", [])]
     if job.id in listed and not s.wire.header and _is_loopback(_host(s)):
         s.skip_no_occasion("all anonymous callers of a server on a loopback address may be one user")
-    s.expect("TW-JOB-076", job.id not in listed, "404, or a list without the job of another anonymous caller",
-             f"{answer.status} and a list with {job.id}", at=answer)  # fmt: skip
+    wanted = "404, or a list without the job of another anonymous caller"
+    s.at(answer).expect(
+        "TW-JOB-076", job.id not in listed, wanted, f"{answer.status} and a list with {job.id}"
+    )
 
 
 @check("TW-SEC-005")
@@ -206,13 +200,14 @@ async def an_anonymous_job_is_open_to_callers_with_its_id(s: Session) -> None:
     job = await submit_anonymously(s, anonymous_caller(s), sample)
     other = anonymous_caller(s, SECOND_ADDRESS if _reaches_from_second_address(s) else "")
     async with other.open("GET", job.events, header=EVENT_STREAM) as stream:
-        s.expect("TW-SEC-005", stream.exchange.is_stream, "an event stream", stream.exchange.status, at=stream.exchange)  # fmt: skip
+        s.at(stream.exchange).response("TW-SEC-005", stream.exchange.is_stream, "an event stream")
     asked = [("GET", "", {200}), ("POST", "/cancel", {200, 202})]
     asked += [("DELETE", "", {204})] if "delete" in s.server.capabilities else []
     for method, place, expected in asked:
         answer = await other.request(method, job.path + place)
-        s.expect("TW-SEC-005", answer.status in expected, f"{sorted(expected)} for {method} of an anonymous job",
-                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+        s.at(answer).response(
+            "TW-SEC-005", answer.status in expected, f"{sorted(expected)} for {method} of an anonymous job"
+        )
 
 
 @check("TW-SEC-003", "TW-SEC-002")
@@ -248,12 +243,11 @@ async def invalid_credentials_return_401(s: Session) -> None:
             answer = await bare.request(method, place, json=body, header=header)
             if answer.status in {200, 404} and not header and (method, place) == asked[0]:
                 s.skip_no_occasion("the server accepts anonymous callers")
-            s.expect("TW-SEC-003", (answer.status, answer.code) == (401, "unauthorized"), "401 unauthorized",
-                     f"{answer.status} {answer.code} for {method} {place}", at=answer)  # fmt: skip
-            s.expect("TW-SEC-003", answer.response_header("www-authenticate"), "WWW-Authenticate", at=answer)
-            s.expect("TW-SEC-002", answer.status == 401, "401", answer.status, at=answer)
+            s.at(answer).refused("TW-SEC-003", 401, "unauthorized", f"{method} {place}")
+            s.at(answer).expect("TW-SEC-003", answer.response_header("www-authenticate"), "WWW-Authenticate")
+            s.at(answer).status("TW-SEC-002", 401)
     control = await s.read(job)
-    s.expect("TW-SEC-003", control.status == 200, "200 with credentials", control.status, at=control)
+    s.at(control).status("TW-SEC-003", 200, "with credentials")
 
 
 @check("TW-SEC-011")
@@ -265,5 +259,5 @@ async def credentials_in_the_url_are_not_accepted(s: Session) -> None:
     job = await s.submit(s.any_sample())
     secret = authorization.removeprefix("Bearer ")
     for name in ("access_token", "token", "api_key"):
-        answer = await s.wire.request("GET", f"{job.path}?{name}={secret}", header={"Authorization": None})
-        s.expect("TW-SEC-011", answer.status == 401, "401", answer.status, at=answer)
+        answer = await s.get(f"{job.path}?{name}={secret}", header={"Authorization": None})
+        s.at(answer).status("TW-SEC-011", 401)

@@ -9,7 +9,7 @@ async def purged_job_returns_410(s: Session) -> None:
     """A `DELETE` request for a job gets 204, and each later request for that job gets 410 `job_expired`."""
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("DELETE", job.path)
-    s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
+    s.at(answer).status("TW-JOB-059", 204)
     tombstone = s.server.limits.get("tombstone_ttl_s", 0)
     if tombstone < 1:
         s.skip_no_occasion("tombstone_ttl_s is 0")
@@ -17,10 +17,10 @@ async def purged_job_returns_410(s: Session) -> None:
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         gone = await s.wire.request(method, job.path + place)
-        s.expect_refused("TW-JOB-062", gone, 410, "job_expired", f"{method} {place}")
-        s.expect_refused("TW-RES-028", gone, 410, "job_expired", f"{method} {place}")
+        s.at(gone).refused("TW-JOB-062", 410, "job_expired", f"{method} {place}")
+        s.at(gone).refused("TW-RES-028", 410, "job_expired", f"{method} {place}")
     late = await s.stream(job, history.logged[-1].id or "")
-    s.expect_refused("TW-RES-028", late, 410, "job_expired", "the cursor of done")
+    s.at(late).refused("TW-RES-028", 410, "job_expired", "the cursor of done")
 
 
 @check("TW-JOB-060", "TW-JOB-059", needs=["delete"])
@@ -31,21 +31,11 @@ async def purge_sends_done_to_readers(s: Session) -> None:
     async with s.follow(job) as stream:
         await stream.until(lambda now: now.logged)
         answer = await s.wire.request("DELETE", job.path)
-        s.expect("TW-JOB-059", answer.status == 204, "204", f"{answer.status} {answer.code}", at=answer)
+        s.at(answer).status("TW-JOB-059", 204)
         last = await stream.to_end(10)
     done = last.of_type("done")
-    s.expect(
-        "TW-JOB-060",
-        done,
-        "done, for the reader that was connected",
-        [b.type for b in last.events][-2:],
-        at=last,
+    s.at(last).expect(
+        "TW-JOB-060", done, "done, for the reader that was connected", [b.type for b in last.events][-2:]
     )
     if done and sample.endpoint == "tidewire.script":
-        s.expect(
-            "TW-JOB-060",
-            done[0].members.get("status") == "cancelled",
-            "cancelled",
-            done[0].members.get("status"),
-            at=last,
-        )
+        s.at(last).equal("TW-JOB-060", done[0].member("status"), "cancelled")

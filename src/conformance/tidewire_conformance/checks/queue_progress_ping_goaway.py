@@ -23,36 +23,25 @@ async def queue_positions_start_at_1(s: Session) -> None:
     if not seen:
         s.skip_no_occasion("no stream in this run had a queue event")
     for each, block in seen:
-        s.expect(
-            "TW-FRM-064",
-            block.members.get("position", 0) >= 1,
-            "a position of at least 1",
-            block.json,
-            at=each,
-            block=block,
+        s.at(each, block).expect(
+            "TW-FRM-064", block.member("position", 0) >= 1, "a position of at least 1", block.json
         )
-        s.expect(
-            "TW-FRM-065", None not in block.json.values(), "no null member", block.json, at=each, block=block
-        )
+        s.at(each, block).expect("TW-FRM-065", None not in block.json.values(), "no null member", block.json)
     for each in {one.number: one for one, _ in seen}.values():
-        positions = [block.members.get("position") for block in each.of_type("queue")]
+        positions = [block.member("position") for block in each.of_type("queue")]
         same = [position for before, position in pairwise(positions) if before == position]
-        s.expect("TW-FRM-063", not same, "no repeated position", positions, at=each)
+        s.at(each).expect("TW-FRM-063", not same, "no repeated position", positions)
         began = next((at for at, block in enumerate(each.events) if _shows_running(block)), len(each.events))
         late = [block.type for block in each.events[began:] if block.type == "queue"]
-        s.expect(
-            "TW-FRM-063",
-            not late,
-            "no queue event after the job has started",
-            f"{len(late)} queue events",
-            at=each,
+        s.at(each).expect(
+            "TW-FRM-063", not late, "no queue event after the job has started", f"{len(late)} queue events"
         )
 
 
 def _shows_running(block: Block) -> bool:
     """Whether the event shows that its job is running."""
     if block.type == "snapshot" and isinstance(block.json, dict):
-        state = block.members.get("state")
+        state = block.member("state")
         return isinstance(state, dict) and state.get("status") != "queued"
     return block.type == "message" and b'"/status"' in block.data and b'"running"' in block.data
 
@@ -68,21 +57,12 @@ async def progress_is_repeated_on_each_connection(s: Session) -> None:
         async with s.follow(job) as stream:
             came = await stream.until(lambda now: now.of_type("progress"), 5)
             reported = [block.json for block in stream.exchange.of_type("progress")]
-            s.expect(
-                "TW-FRM-067",
-                came and reported[-1].get("current") == 3,
-                "a progress event with 3 of 7",
-                reported,
-                at=stream.exchange,
+            sound = came and reported[-1].get("current") == 3
+            s.at(stream.exchange).expect("TW-FRM-067", sound, "a progress event with 3 of 7", reported)
+            s.at(stream.exchange).expect(
+                "TW-FRM-065", came and None not in reported[-1].values(), "no null member", reported
             )
-            s.expect(
-                "TW-FRM-065",
-                came and None not in reported[-1].values(),
-                "no null member",
-                reported,
-                at=stream.exchange,
-            )
-    await s.wire.request("POST", f"{job.path}/cancel")
+    await s.cancel(job)
 
 
 @check("TW-FRM-066", whole_run=True)
@@ -92,7 +72,7 @@ async def batch_progress_names_its_item(s: Session) -> None:
     for each in (each for each in s.streams() if job_of(each) in batches):
         for block in each.of_type("progress"):
             data = block.json if isinstance(block.json, dict) else {}
-            s.expect("TW-FRM-066", "item" in data, "the member item", data, at=each, block=block)
+            s.at(each, block).expect("TW-FRM-066", "item" in data, "the member item", data)
 
 
 @check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
@@ -101,13 +81,9 @@ async def idle_stream_receives_pings(s: Session) -> None:
     has.
     """
     heartbeat, declared = s.server.heartbeat, s.server.discovery_body.get("heartbeat_ms")
-    s.expect(
-        "TW-FRM-071",
-        declared is None or declared <= 1000 * MAX_HEARTBEAT,
-        f"a heartbeat of at most {1000 * MAX_HEARTBEAT:g} ms",
-        declared,
-        at=s.server.discovery,
-    )
+    short = declared is None or declared <= 1000 * MAX_HEARTBEAT
+    wanted = f"a heartbeat of at most {1000 * MAX_HEARTBEAT:g} ms"
+    s.at(s.server.discovery).expect("TW-FRM-071", short, wanted, declared)
     sample = s.script_sample(
         {"append": "x"}, {"sleep_ms": int(heartbeat * 1000 * (2 * PINGS_PER_STREAM + 1)) + 4000}
     )
@@ -123,7 +99,7 @@ async def idle_stream_receives_pings(s: Session) -> None:
             opened = [await stack.enter_async_context(s.follow(job, query=query)) for query in ["", *without]]
             opened += [await stack.enter_async_context(s.follow(job, own.exchange.logged[-1].id or ""))]
             await asyncio.gather(*(_judge_pings(s, each, heartbeat) for each in [own, *opened]))
-        await s.wire.request("POST", f"{job.path}/cancel")
+        await s.cancel(job)
 
 
 async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
@@ -131,7 +107,7 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
     seen = stream.exchange
     await stream.until(lambda now: now.of_type("hello"))
     hello = seen.of_type("hello")
-    said = hello[0].members.get("heartbeat_ms") if hello and isinstance(hello[0].json, dict) else None
+    said = hello[0].member("heartbeat_ms") if hello and isinstance(hello[0].json, dict) else None
     heartbeat = min(heartbeat, said / 1000) if isinstance(said, int) else heartbeat
     for count in range(1, PINGS_PER_STREAM + 1):
         before = len(seen.body)
@@ -140,17 +116,12 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
             return len(now.body) > before
 
         came = await stream.until(more, 1.5 * heartbeat + 1)
-        s.expect("TW-FRM-068", came, f"ping {count} within {heartbeat:g} s of silence", f"nothing within {1.5 * heartbeat + 1:g} s",
-                 at=seen)  # fmt: skip
+        wanted = f"ping {count} within {heartbeat:g} s of silence"
+        s.at(seen).expect("TW-FRM-068", came, wanted, f"nothing within {1.5 * heartbeat + 1:g} s")
     held = {block.id or "" for block in seen.logged} | {seen.cursor}
     for ping in seen.of_type("ping"):
-        s.expect(
-            "TW-FRM-069",
-            ping.members.get("head") in held,
-            f"one of these heads: {sorted(held)}",
-            ping.json,
-            at=seen,
-            block=ping,
+        s.at(seen, ping).expect(
+            "TW-FRM-069", ping.member("head") in held, f"one of these heads: {sorted(held)}", ping.json
         )
 
 
@@ -161,8 +132,9 @@ async def goaway_retry_equals_retry_ms(s: Session) -> None:
     if not seen:
         s.skip_no_occasion("no stream in this run had a goaway event")
     for each, block in seen:
-        s.expect("TW-FRM-073", block.retry == block.members.get("retry_ms"), f"retry:{block.members.get('retry_ms')}",
-                 block.retry, at=each, block=block)  # fmt: skip
+        s.at(each, block).equal(
+            "TW-FRM-073", block.retry, block.member("retry_ms"), f"retry:{block.member('retry_ms')}"
+        )
 
 
 @check("TW-FRM-072", whole_run=True)
@@ -170,13 +142,8 @@ async def stream_ends_with_a_closing_event(s: Session) -> None:
     """Each stream that the server ends contains a `done`, `goaway` or `problem` event."""
     for each in (each for each in s.streams() if each.is_whole and not each.check.startswith("durable.")):
         kinds = [block.type for block in each.events]
-        s.expect(
-            "TW-FRM-072",
-            CLOSING_TYPES & {*kinds},
-            "a done, goaway or problem event before the end of the stream",
-            kinds[-3:],
-            at=each,
-        )
+        wanted = "a done, goaway or problem event before the end of the stream"
+        s.at(each).expect("TW-FRM-072", CLOSING_TYPES & {*kinds}, wanted, kinds[-3:])
 
 
 @check("TW-DIF-004", whole_run=True)
@@ -194,6 +161,4 @@ async def ephemeral_events_carry_no_results(s: Session) -> None:
         for block in exchange.events:
             if block.type in tables and isinstance(block.json, dict):
                 more = {name for name in block.json if "value" in name or "text" in name} - tables[block.type]
-                s.expect(
-                    "TW-DIF-004", not more, "no member of a result", sorted(more), at=exchange, block=block
-                )
+                s.at(exchange, block).expect("TW-DIF-004", not more, "no member of a result", sorted(more))

@@ -41,12 +41,12 @@ async def invalid_submit_body_returns_422(s: Session) -> None:
         ("TW-JOB-083", {"input": example, "shared": []}),
     ]
     for requirement, body in wrong:
-        answer = await s.wire.request("POST", sample.submit_to, json=body)
-        s.expect_refused(requirement, answer, 422, "invalid_input", str(body)[:80])
+        answer = await s.post(sample, json=body)
+        s.at(answer).refused(requirement, 422, "invalid_input", str(body)[:80])
         if answer.status == 422:
-            pointer = answer.members.get("pointer")
-            s.expect("TW-JOB-016", isinstance(pointer, str) and _points_into(body, pointer), "a pointer into the body", pointer,
-                     at=answer)  # fmt: skip
+            pointer = answer.member("pointer")
+            sound = isinstance(pointer, str) and _points_into(body, pointer)
+            s.at(answer).expect("TW-JOB-016", sound, "a pointer into the body", pointer)
     await s.expect_accepted("TW-JOB-011", sample, "a body with one input")
 
 
@@ -72,25 +72,14 @@ async def input_violating_its_schema_returns_422(s: Session) -> None:
     escaped = [each for each in found if isinstance(each[1], dict) and UNKNOWN_MEMBER in each[1]][:1]
     tries = [(*each, "application/json") for each in [*found[:1], *escaped]]
     for sample, bad, accept in [*tries, (*found[0], "text/event-stream")]:
-        answer = await s.wire.request(
-            "POST", sample.submit_to, json={"input": bad}, header={"Accept": accept}
-        )
-        s.expect_refused(
-            "TW-JOB-014" if accept == "application/json" else "TW-JOB-021",
-            answer,
-            422,
-            "invalid_input",
-            str(bad)[:80],
-        )
-        s.expect_refused("TW-JOB-015", answer, 422, "invalid_input", str(bad)[:80])
-        pointer = answer.members.get("pointer", "") if answer.status == 422 else ""
-        s.expect(
-            "TW-JOB-016",
-            str(pointer).startswith("/input") and _points_into({"input": bad}, str(pointer)),
-            "a pointer below /input that leads into the body",
-            pointer,
-            at=answer,
-        )
+        answer = await s.post(sample, json={"input": bad}, header={"Accept": accept})
+        requirement = "TW-JOB-014" if accept == "application/json" else "TW-JOB-021"
+        s.at(answer).refused(requirement, 422, "invalid_input", str(bad)[:80])
+        s.at(answer).refused("TW-JOB-015", 422, "invalid_input", str(bad)[:80])
+        pointer = answer.member("pointer", "") if answer.status == 422 else ""
+        sound = str(pointer).startswith("/input") and _points_into({"input": bad}, str(pointer))
+        wanted = "a pointer below /input that leads into the body"
+        s.at(answer).expect("TW-JOB-016", sound, wanted, pointer)
     await s.expect_accepted("TW-JOB-015", found[0][0], "a valid input")
 
 
@@ -129,18 +118,11 @@ async def accept_header_selects_json_or_stream(s: Session) -> None:
         ("text/event-stream;q=0", "application/problem+json"),
     ]
     for accept, media in forms:
-        answer = await s.wire.request(
-            "POST", sample.submit_to, json=sample.body, header={"Accept": accept}, seconds=30 + sample.seconds
-        )
-        s.expect("TW-JOB-017", answer.media_type == media, f"{media} for Accept: {accept}",
-                 f"{answer.status} {answer.media_type}", at=answer)  # fmt: skip
+        answer = await s.post(sample, header={"Accept": accept}, seconds=30 + sample.seconds)
+        got = f"{answer.status} {answer.media_type}"
+        wanted = f"{media} for Accept: {accept}"
+        s.at(answer).expect("TW-JOB-017", answer.media_type == media, wanted, got)
         if media == "application/problem+json":
-            s.expect_refused("TW-JOB-017", answer, 406, "not_acceptable", f"Accept: {accept}")
-    read = await s.wire.request("GET", "/v1", header={"Accept": "application/json, */*;q=0.1"})
-    s.expect(
-        "TW-JOB-005",
-        read.media_type == "application/json",
-        "application/json",
-        read.response_header("content-type"),
-        at=read,
-    )
+            s.at(answer).refused("TW-JOB-017", 406, "not_acceptable", f"Accept: {accept}")
+    read = await s.get("/v1", header={"Accept": "application/json, */*;q=0.1"})
+    s.at(read).media_type("TW-JOB-005", "application/json")

@@ -66,27 +66,21 @@ async def ids_are_consecutive(s: Session) -> None:
             if own is None:
                 continue
             snapshot = block.type == "snapshot"
-            if snapshot and isinstance(block.json, dict) and block.members.get("reason") == "rewound":
+            if snapshot and isinstance(block.json, dict) and block.member("reason") == "rewound":
                 last = own
                 continue
             if not snapshot and last is None:
-                s.expect(
-                    "TW-DIF-009", False, "a snapshot before the first diff", block.id, at=each, block=block
-                )
+                s.at(each, block).expect("TW-DIF-009", False, "a snapshot before the first diff", block.id)
             elif snapshot:
-                s.expect(
-                    "TW-RES-006", last is None or own > last, f"an id above {last}", own, at=each, block=block
-                )
+                s.at(each, block).expect("TW-RES-006", last is None or own > last, f"an id above {last}", own)
                 if last and own[0] > last[0]:
-                    s.expect(
-                        "TW-RES-004", own[1] > last[1], f"a seq above {last[1]}", own, at=each, block=block
-                    )
+                    s.at(each, block).expect("TW-RES-004", own[1] > last[1], f"a seq above {last[1]}", own)
             elif last is not None:
                 base = (own[0], _base(block, own[1]))
-                s.expect("TW-RES-006", own > last, f"an id above {last}", own, at=each, block=block)
-                s.expect("TW-RES-043" if _names_base(block) else "TW-RES-003", base == last,
-                         f"a base of {last[0]}-{last[1]}", f"{block.id} with the base {base[0]}-{base[1]}",
-                         at=each, block=block)  # fmt: skip
+                s.at(each, block).expect("TW-RES-006", own > last, f"an id above {last}", own)
+                requirement = "TW-RES-043" if _names_base(block) else "TW-RES-003"
+                got = f"{block.id} with the base {base[0]}-{base[1]}"
+                s.at(each, block).expect(requirement, base == last, f"a base of {last[0]}-{last[1]}", got)
             last = own
 
 
@@ -95,7 +89,7 @@ def _names_base(block: Block) -> bool:
 
 
 def _base(block: Block, seq: int) -> int:
-    on = block.members.get("on") if isinstance(block.json, dict) else None
+    on = block.member("on") if isinstance(block.json, dict) else None
     return on if isinstance(on, int) else seq - 1
 
 
@@ -105,20 +99,20 @@ async def log_begins_at_1_1_without_gaps(s: Session) -> None:
     consecutive ids.
     """
     _, history = await s.run_to_end(s.growing_sample(), sound=False)
-    ids = [block.id for block in history.logged]
+    ids = history.logged_ids
     first = history.logged[0]
-    s.expect("TW-RES-005", ids[0] == "1-1", "1-1 as the first id", ids[0], at=history, block=first)
-    s.expect("TW-DIF-007", first.type == "snapshot" and first.members.get("reason") == "start",
-             "a snapshot with the reason start", first.json, at=history, block=first)  # fmt: skip
+    s.at(history, first).equal("TW-RES-005", ids[0], "1-1", "1-1 as the first id")
+    sound = first.type == "snapshot" and first.member("reason") == "start"
+    s.at(history, first).expect("TW-DIF-007", sound, "a snapshot with the reason start", first.json)
     wanted = [f"1-{n}" for n in range(1, len(ids) + 1)]
-    s.expect("TW-RES-003", ids == wanted, f"{wanted[0]}…{wanted[-1]}", ids, at=history)
+    s.at(history).equal("TW-RES-003", ids, wanted, f"{wanted[0]}…{wanted[-1]}")
     merged = [block for block in history.logged if isinstance(block.json, dict) and "on" in block.json]
-    s.expect("TW-DIF-045", not merged, "no `on` in an event of the original log", ids, at=history)
+    s.at(history).expect("TW-DIF-045", not merged, "no `on` in an event of the original log", ids)
     again = await s.stream(Job(_job(history), s.growing_sample(), history), "0-0")
-    same_ids = [block.id for block in again.logged] == ids
+    same_ids = again.logged_ids == ids
     equal = contents(again.logged) == contents(history.logged) or not differing(history, again)
-    s.expect("TW-RES-017", same_ids and equal, "the same events in both responses",
-             f"{len(again.logged)} events in the second response, and {len(history.logged)} in the first one", at=again)  # fmt: skip
+    got = f"{len(again.logged)} events in the second response, and {len(history.logged)} in the first one"
+    s.at(again).expect("TW-RES-017", same_ids and equal, "the same events in both responses", got)
 
 
 def _job(history: RecordedExchange) -> str:
@@ -133,7 +127,7 @@ async def ended_job_resumes_from_every_id(s: Session) -> None:
     for at in _sample(s.rng, len(whole) - 1):
         cursor = whole[at].id or ""
         answer = await s.stream(job, cursor)
-        s.expect("TW-RES-009", answer.status == 200, f"200 for the cursor {cursor}", answer.status, at=answer)
+        s.at(answer).status("TW-RES-009", 200, f"for the cursor {cursor}")
         _judge_remainder(s, answer, history, at)
         if any(not each.holds for each in s.assertions):
             return
@@ -149,29 +143,25 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     repeated = [
         block for block in answer.logged if (key(block.id) or held) <= held and not _is_rewound(block)
     ]
-    s.expect("TW-RES-019", not repeated, f"no event at or below {whole[at].id}", [block.id for block in repeated],
-             at=answer, block=repeated[0] if repeated else None)  # fmt: skip
-    got = [block.id for block in answer.logged]
+    s.at(answer, repeated[0] if repeated else None).expect(
+        "TW-RES-019", not repeated, f"no event at or below {whole[at].id}", [block.id for block in repeated]
+    )
+    got = answer.logged_ids
     lost = differing(history, answer)
     complete = not lost and got[-1:] == [whole[-1].id]
     wanted = [block.id for block in whole[at + 1 :]]
-    s.expect("TW-RES-020", complete, f"the events after {whole[at].id}, that is {wanted}, or others that lead to the same states",
-             f"the events {got}, with different states at {lost}", at=answer)  # fmt: skip
-    s.expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got, at=answer)
-    s.expect("TW-RES-021", answer.is_stream, "a stream", answer.status, at=answer)
-    s.expect(
-        "TW-FRM-056",
-        bool(answer.of_type("done")),
-        "done, because the state has not expired",
-        answer.status,
-        at=answer,
+    expected = f"the events after {whole[at].id}, that is {wanted}, or others that lead to the same states"
+    states = f"the events {got}, with different states at {lost}"
+    s.at(answer).expect("TW-RES-020", complete, expected, states)
+    s.at(answer).expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got)
+    s.at(answer).response("TW-RES-021", answer.is_stream, "a stream")
+    s.at(answer).response(
+        "TW-FRM-056", bool(answer.of_type("done")), "done, because the state has not expired"
     )
 
 
 def _is_rewound(block: Block) -> bool:
-    return (
-        block.type == "snapshot" and isinstance(block.json, dict) and block.members.get("reason") == "rewound"
-    )
+    return block.type == "snapshot" and isinstance(block.json, dict) and block.member("reason") == "rewound"
 
 
 def _sample(rng: random.Random, count: int) -> list[int]:
@@ -201,19 +191,15 @@ async def running_job_resumes_after_each_disconnect(s: Session) -> None:
         parts.append(await s.stream(job, (seen[-1].id or "") if seen else "0-0"))
         seen += parts[-1].logged
     history = await s.history(job)
-    ids, wanted = [block.id for block in seen], [block.id for block in history.logged]
+    ids, wanted = [block.id for block in seen], history.logged_ids
     merged = any(block.type == "snapshot" and block.id != "1-1" for block in seen)
-    s.expect("TW-RES-019", len(set(ids)) == len(ids), "each event once", ids, at=history)
+    s.at(history).expect("TW-RES-019", len(set(ids)) == len(ids), "each event once", ids)
     if not merged:
-        s.expect("TW-RES-020", ids == wanted or _bridged(seen, wanted), f"{wanted}", ids, at=history)
+        s.at(history).expect("TW-RES-020", ids == wanted or _bridged(seen, wanted), f"{wanted}", ids)
     others = [name for each in parts for name in differing(history, each)]
-    s.expect("TW-RES-007", not others, "the same state at an id in all responses", others, at=history)
-    s.expect(
-        "TW-RES-020",
-        bool(ids) and ids[-1] == wanted[-1],
-        f"{wanted[-1]} as the last id",
-        ids[-2:],
-        at=history,
+    s.at(history).empty("TW-RES-007", others, "the same state at an id in all responses")
+    s.at(history).expect(
+        "TW-RES-020", bool(ids) and ids[-1] == wanted[-1], f"{wanted[-1]} as the last id", ids[-2:]
     )
 
 
@@ -237,15 +223,16 @@ async def last_event_id_takes_precedence_over_after(s: Session) -> None:
     ids = [block.id or "" for block in history.logged]
     early, late = ids[0], ids[-2]
     alone = await s.stream(job, query=f"?after={late}")
-    s.expect("TW-RES-009", [b.id for b in alone.logged] == ids[-1:], f"the events after {late}",
-             [b.id for b in alone.logged], at=alone)  # fmt: skip
+    s.at(alone).equal("TW-RES-009", alone.logged_ids, ids[-1:], f"the events after {late}")
     for name in ("Last-Event-ID", "last-event-id", "LAST-EVENT-ID"):
         both = await s.stream(job, query=f"?after={early}", header={name: late})
-        s.expect("TW-RES-009", [b.id for b in both.logged] == ids[-1:], f"the events after {late}, the value of {name}",
-                 [b.id for b in both.logged], at=both)  # fmt: skip
+        s.at(both).equal(
+            "TW-RES-009", both.logged_ids, ids[-1:], f"the events after {late}, the value of {name}"
+        )
     empty = await s.stream(job, query=f"?after={late}", header={"Last-Event-ID": ""})
-    s.expect("TW-RES-009", [b.id for b in empty.logged] == ids[-1:], f"the events after {late}, because Last-Event-ID is empty",
-             [b.id for b in empty.logged], at=empty)  # fmt: skip
+    s.at(empty).equal(
+        "TW-RES-009", empty.logged_ids, ids[-1:], f"the events after {late}, because Last-Event-ID is empty"
+    )
 
 
 @check("TW-RES-010", "TW-RES-022", "TW-RES-023", "TW-RES-016", "TW-RES-015", "TW-DIF-010", "TW-FRM-055")
@@ -255,28 +242,25 @@ async def ended_job_without_cursor_returns_snapshot_and_done(s: Session) -> None
     whole = history.logged
     for query, header in (("", {}), ("?after=", {}), ("", {"Last-Event-ID": ""})):
         answer = await s.stream(job, query=query, header=header)
-        kinds = [block.type for block in answer.logged]
-        if not s.expect("TW-RES-010", kinds[:1] == ["snapshot"], "a snapshot first", kinds, at=answer):
+        kinds = answer.logged_types
+        if not s.at(answer).expect("TW-RES-010", kinds[:1] == ["snapshot"], "a snapshot first", kinds):
             continue
         snapshot = answer.logged[0]
-        s.expect("TW-RES-022", snapshot.id == whole[-2].id, f"the id {whole[-2].id}, which is the last one before done", snapshot.id,
-                 at=answer, block=snapshot)  # fmt: skip
-        s.expect("TW-RES-016", snapshot.id == whole[-2].id, f"the id of the last change, {whole[-2].id}", snapshot.id,
-                 at=answer, block=snapshot)  # fmt: skip
-        state = snapshot.members.get("state", {})
-        s.expect("TW-DIF-010", state.get("status") not in apply_diffs.JOB_ENDS, "a status that is not final", state.get("status"),
-                 at=answer, block=snapshot)  # fmt: skip
-        s.expect("TW-FRM-055", state.get("status") not in apply_diffs.JOB_ENDS and kinds[-1] == "done",
-                 "a separate done event", kinds, at=answer, block=snapshot)  # fmt: skip
-        s.expect(
-            "TW-RES-023",
-            contents(answer.logged[1:]) == contents(whole[-1:]),
-            "done with its original id and data",
-            kinds,
-            at=answer,
+        wanted = f"the id {whole[-2].id}, which is the last one before done"
+        s.at(answer, snapshot).equal("TW-RES-022", snapshot.id, whole[-2].id, wanted)
+        s.at(answer, snapshot).equal(
+            "TW-RES-016", snapshot.id, whole[-2].id, f"the id of the last change, {whole[-2].id}"
         )
-        s.expect("TW-RES-015", snapshot.members.get("reason") == "compacted" or whole[-2].type == "snapshot",
-                 "the reason compacted", snapshot.members.get("reason"), at=answer, block=snapshot)  # fmt: skip
+        status = snapshot.member("state", {}).get("status")
+        runs = status not in apply_diffs.JOB_ENDS
+        s.at(answer, snapshot).expect("TW-DIF-010", runs, "a status that is not final", status)
+        separate = runs and kinds[-1] == "done"
+        s.at(answer, snapshot).expect("TW-FRM-055", separate, "a separate done event", kinds)
+        same = contents(answer.logged[1:]) == contents(whole[-1:])
+        s.at(answer).expect("TW-RES-023", same, "done with its original id and data", kinds)
+        reason = snapshot.member("reason")
+        sound = reason == "compacted" or whole[-2].type == "snapshot"
+        s.at(answer, snapshot).expect("TW-RES-015", sound, "the reason compacted", reason)
 
 
 @check("TW-RES-011", "TW-RES-012")
@@ -285,12 +269,9 @@ async def malformed_cursor_returns_400(s: Session) -> None:
     job, history = await s.run_to_end(s.server.any_sample() or s.growing_sample())
     for cursor in INVALID_IDS:
         answer = await s.stream(job, query=f"?after={quote(cursor)}")
-        s.expect("TW-RES-011", (answer.status, answer.code) == (400, "bad_cursor"), f"400 bad_cursor for {cursor!r}",
-                 f"{answer.status} {answer.code}", at=answer)  # fmt: skip
+        s.at(answer).refused("TW-RES-011", 400, "bad_cursor", repr(cursor))
     control = await s.stream(job, query=f"?after={history.logged[0].id}")
-    s.expect(
-        "TW-RES-012", control.is_stream, f"a stream for {history.logged[0].id}", control.status, at=control
-    )
+    s.at(control).response("TW-RES-012", control.is_stream, f"a stream for {history.logged[0].id}")
 
 
 @check("TW-RES-012")
@@ -300,8 +281,7 @@ async def cursor_of_done_returns_204(s: Session) -> None:
     for cursor in (history.logged[-1].id or "", "0-1"):
         async with s.follow(job, cursor) as stream:
             await stream.until(lambda now: now.ended, 5)
-            s.expect("TW-RES-012", stream.exchange.status == 204, f"204 for {cursor}", stream.exchange.status,
-                     at=stream.exchange)  # fmt: skip
+            s.at(stream.exchange).status("TW-RES-012", 204, f"for {cursor}")
 
 
 @check("TW-RES-012", "TW-RES-047", "TW-RES-016")
@@ -319,19 +299,16 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
     ):
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
-        sound = first is not None and first.type == "snapshot" and first.members.get("reason") == "rewound"
-        s.expect(requirement, sound, f"a snapshot with the reason `rewound` for {cursor}",
-                 f"{answer.status} {contents(answer.logged[:1])}", at=answer, block=first)  # fmt: skip
+        sound = first is not None and first.type == "snapshot" and first.member("reason") == "rewound"
+        wanted = f"a snapshot with the reason `rewound` for {cursor}"
+        got = f"{answer.status} {contents(answer.logged[:1])}"
+        s.at(answer, first).expect(requirement, sound, wanted, got)
         if sound and first is not None:
-            s.expect("TW-RES-016", first.id == history.logged[-2].id, f"the id {history.logged[-2].id}", first.id,
-                     at=answer, block=first)  # fmt: skip
-            s.expect(
-                "TW-RES-012",
-                answer.of_type("done"),
-                "the events after the snapshot, up to done",
-                [b.type for b in answer.logged],
-                at=answer,
+            s.at(answer, first).equal(
+                "TW-RES-016", first.id, history.logged[-2].id, f"the id {history.logged[-2].id}"
             )
+            done, wanted = answer.of_type("done"), "the events after the snapshot, up to done"
+            s.at(answer).expect("TW-RES-012", done, wanted, answer.logged_types)
 
 
 @check(
@@ -363,35 +340,29 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     if contents(old.logged[:1])[0][0] == "1-3" and len(old.logged) >= head[1] - 2:
         s.skip_no_occasion("the server kept more than max_log_bytes of this log")
     first = old.logged[0]
-    s.expect("TW-RES-012", first.type == "snapshot" and first.id == f"{head[0]}-{head[1] - 1}", "a snapshot at the head",
-             f"{first.type} {first.id}", at=old, block=first)  # fmt: skip
-    s.expect("TW-RES-015", first.type == "snapshot" and first.members.get("reason") == "compacted", "the reason compacted",
-             first.members.get("reason") if isinstance(first.json, dict) else "", at=old, block=first)  # fmt: skip
+    sound = first.type == "snapshot" and first.id == f"{head[0]}-{head[1] - 1}"
+    s.at(old, first).expect("TW-RES-012", sound, "a snapshot at the head", f"{first.type} {first.id}")
+    reason = first.member("reason") if first.type == "snapshot" else ""
+    s.at(old, first).equal("TW-RES-015", reason, "compacted", "the reason compacted")
     oldest = await s.stream(job, "0-0")
     s.skip_unless(oldest.logged, f"{oldest} returned {oldest.status} without a logged event")
     first = oldest.logged[0]
-    reason = first.members.get("reason") if first.type == "snapshot" else ""
-    s.expect("TW-RES-018", reason == ("start" if first.id == "1-1" else "compacted"), "a snapshot with the oldest id in the log and the reason `start` or `compacted`",
-             f"{first.type} {reason} {first.id}", at=oldest, block=first)  # fmt: skip
+    reason = first.member("reason") if first.type == "snapshot" else ""
+    sound = reason == ("start" if first.id == "1-1" else "compacted")
+    wanted = "a snapshot with the oldest id in the log and the reason `start` or `compacted`"
+    s.at(oldest, first).expect("TW-RES-018", sound, wanted, f"{first.type} {reason} {first.id}")
     edge = await s.stream(job, first.id or "")
     lost = differing(oldest, edge)
-    s.expect("TW-RES-020", edge.logged and not lost, f"the events after {first.id}, or others that lead to the same states",
-             f"{[block.id for block in edge.logged][:3]}, with different states at {lost[:3]}", at=edge)  # fmt: skip
-    s.expect(
-        "TW-RES-025",
-        old.of_type("done") and oldest.of_type("done"),
-        "a snapshot and the following events, up to done",
-        at=oldest,
-    )
+    wanted = f"the events after {first.id}, or others that lead to the same states"
+    got = f"{edge.logged_ids[:3]}, with different states at {lost[:3]}"
+    s.at(edge).expect("TW-RES-020", edge.logged and not lost, wanted, got)
+    ended = old.of_type("done") and oldest.of_type("done")
+    s.at(oldest).expect("TW-RES-025", ended, "a snapshot and the following events, up to done")
     folded = Histories([oldest]).streams[0][1][-1]
-    s.expect(
-        "TW-RES-018",
-        folded.after is not None,
-        "events that apply to the snapshot",
-        str(folded.error or ""),
-        at=oldest,
+    s.at(oldest).expect(
+        "TW-RES-018", folded.after is not None, "events that apply to the snapshot", str(folded.error or "")
     )
-    s.expect("TW-RES-024", oldest.of_type("done"), "done, because it is never trimmed", at=oldest)
+    s.at(oldest).expect("TW-RES-024", oldest.of_type("done"), "done, because it is never trimmed")
 
 
 @check("TW-OVR-025", "TW-JOB-063", slow=True)
@@ -408,9 +379,9 @@ async def disconnect_does_not_affect_the_job(s: Session) -> None:
     )
     job = Job(place.rpartition("/")[2], sample, stream.exchange)
     end = (await s.stream(job)).of_type("done")
-    status = end[0].members.get("status") if end else "no done"
-    s.expect("TW-JOB-063", status == sample.ended, f"the status {sample.ended}", status, at=stream.exchange)
-    s.expect("TW-OVR-025", status == sample.ended, f"the status {sample.ended}", status, at=stream.exchange)
+    status = end[0].member("status") if end else "no done"
+    s.at(stream.exchange).equal("TW-JOB-063", status, sample.ended, f"the status {sample.ended}")
+    s.at(stream.exchange).equal("TW-OVR-025", status, sample.ended, f"the status {sample.ended}")
 
 
 @check("TW-DIF-066", "TW-RES-007", slow=True)
@@ -428,6 +399,6 @@ async def concurrent_readers_see_the_same_states(s: Session) -> None:
     ]
     s.skip_unless(len(states) == 2, "one of the two readers received no event")
     last = [max(found, key=lambda name: key(name) or (0, 0), default="") for found in states]
-    s.expect("TW-DIF-066", last[0] == last[1], "the same last id for both readers", last, at=second)
+    s.at(second).expect("TW-DIF-066", last[0] == last[1], "the same last id for both readers", last)
     differing = [name for name in states[0].keys() & states[1].keys() if states[0][name] != states[1][name]]
-    s.expect("TW-RES-007", not differing, "equal states at equal ids", differing, at=second)
+    s.at(second).empty("TW-RES-007", differing, "equal states at equal ids")

@@ -27,10 +27,10 @@ async def events_stay_within_size_limits(s: Session) -> None:
                 if block.type == "snapshot"
                 else ("max_event_bytes", "TW-FRM-047")
             )
-            s.expect(requirement, len(block.data) <= limits.get(name, len(block.data)),
-                     f"at most {limits.get(name)} bytes of data", len(block.data), at=each, block=block)  # fmt: skip
+            size, most = len(block.data), limits.get(name, len(block.data))
+            s.at(each, block).expect(requirement, size <= most, f"at most {most} bytes of data", size)
             count = _op_count(block)
-            s.expect("TW-DIF-071", count <= max_ops, f"at most {max_ops} ops", count, at=each, block=block)
+            s.at(each, block).expect("TW-DIF-071", count <= max_ops, f"at most {max_ops} ops", count)
 
 
 def _max_ops(s: Session) -> int:
@@ -59,9 +59,9 @@ async def change_of_many_ops_is_split_over_several_events(s: Session) -> None:
         s.skip_untested(f"max_body_bytes or max_state_bytes is too small for a change of {count} ops")
     job, history = await s.run_to_end(sample)
     most = max(map(_op_count, history.events))
-    s.expect("TW-DIF-071", most <= max_ops, f"at most {max_ops} ops", most, at=history)
+    s.at(history).expect("TW-DIF-071", most <= max_ops, f"at most {max_ops} ops", most)
     value = s.items(await s.read(job))[0]["value"]
-    s.expect("TW-FRM-081", value == values[1], "the last array", value, at=history)
+    s.at(history).equal("TW-FRM-081", value, values[1], "the last array")
 
 
 @check("TW-FRM-050", serial=True)
@@ -75,18 +75,14 @@ async def oversized_state_fails_the_job(s: Session) -> None:
     sample = s.script_sample({"bytes": limit + 1})
     _, history = await s.run_to_end(sample)
     done = history.of_type("done")[0].members
-    s.expect(
-        "TW-FRM-050",
-        done.get("error", {}).get("code") == "state_too_large",
-        "state_too_large",
-        done,
-        at=history,
+    s.at(history).expect(
+        "TW-FRM-050", done.get("error", {}).get("code") == "state_too_large", "state_too_large", done
     )
 
 
 @check("TW-FRM-081", "TW-FRM-047")
 async def long_text_is_split_over_several_events(s: Session) -> None:
-    """A text that is longer than `max_event_bytes` is complete at the end, and no diff is longer than this limit."""
+    """A text that is longer than `max_event_bytes` is sent in several events and is complete at the end."""
     limits = s.server.limits
     size = limits.get("max_event_bytes", 0) + 1000
     if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
@@ -96,14 +92,10 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
     sample = s.script_sample({"bytes": size})
     job, history = await s.run_to_end(sample)
     longest = max((len(block.data) for block in history.of_type("message")), default=0)
-    s.expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest, at=history)
+    s.at(history).expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest)
     value = s.items(await s.read(job))[0]["value"]
-    s.expect(
-        "TW-FRM-081",
-        isinstance(value, str) and len(value) == size,
-        f"{size} characters",
-        len(value),
-        at=history,
+    s.at(history).expect(
+        "TW-FRM-081", isinstance(value, str) and len(value) == size, f"{size} characters", len(value)
     )
 
 
@@ -119,10 +111,14 @@ async def long_result_is_set_in_one_event(s: Session) -> None:
         value = s.items(await s.read(job))[0]["value"]
         if len(json.dumps(value, ensure_ascii=False).encode()) > limit:
             judged = True
-            for block in history.of_type("message"):
-                s.expect("TW-FRM-082", b"/items/0/value" not in block.data and block.data[:1] != b'"',
-                         f"no diff that changes the value, which is longer than {limit} bytes", block.data[:200],
-                         at=history, block=block)  # fmt: skip
+            changes = [
+                block.data[:100]
+                for block in history.of_type("message")
+                if b"/items/0/value" in block.data or block.data[:1] == b'"'
+            ]
+            s.at(history).expect(
+                "TW-FRM-082", not changes, f"no diff that changes the value of over {limit} bytes", changes
+            )
     if not judged:
         s.skip_untested(
             f"no example of an endpoint that does not stream has a result of more than {limit} bytes"

@@ -36,8 +36,9 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
         paths = {path for each in known if each for path in each}
         wanted = {path for path in paths if isinstance(apply_diffs.find(step.after.value, path), str)}
         checked = _checked_texts(step.block.json)
-        s.expect("TW-DIF-044", wanted <= checked, f"the length and CRC-32 of {sorted(wanted)}", sorted(checked), at=step.exchange,
-                 block=step.block)  # fmt: skip
+        s.at(step.exchange, step.block).expect(
+            "TW-DIF-044", wanted <= checked, f"the length and CRC-32 of {sorted(wanted)}", sorted(checked)
+        )
 
 
 def _names_base(data: Any) -> bool:
@@ -65,27 +66,14 @@ async def slow_reader_does_not_delay_others(s: Session) -> None:
         await slow.until(lambda now: now.of_type("hello"))
         quick = await s.stream(job)
         done = quick.of_type("done")
-        s.expect(
-            "TW-DIF-067",
-            done,
-            "done, for the reader that keeps reading",
-            [b.type for b in quick.events][-2:],
-            at=quick,
+        s.at(quick).expect(
+            "TW-DIF-067", done, "done, for the reader that keeps reading", [b.type for b in quick.events][-2:]
         )
         late = await slow.to_end(30)
     steps_of = {each.number: found for each, found in Histories([quick, late]).streams}
     ends = [found[-1].after.value if found and found[-1].after else None for found in steps_of.values()]
-    s.expect(
-        "TW-DIF-068",
-        late.of_type("done"),
-        "done, for the slow reader",
-        [b.type for b in late.events][-2:],
-        at=late,
+    s.at(late).expect(
+        "TW-DIF-068", late.of_type("done"), "done, for the slow reader", [b.type for b in late.events][-2:]
     )
-    s.expect(
-        "TW-DIF-066",
-        len(ends) == 2 and ends[0] == ends[1],
-        "the same final state for both readers",
-        late.ended,
-        at=late,
-    )
+    same = len(ends) == 2 and ends[0] == ends[1]
+    s.at(late).expect("TW-DIF-066", same, "the same final state for both readers", late.ended)

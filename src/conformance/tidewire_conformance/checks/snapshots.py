@@ -17,11 +17,12 @@ async def snapshots_match_the_history(s: Session) -> None:
     for sample in samples.values():
         job, history = await s.run_to_end(sample)
         answer = await s.stream(job)
-        if not s.expect("TW-RES-016", [b.type for b in answer.logged[:1]] == ["snapshot"], "a snapshot as the first logged event",
-                        f"{answer.status} {[b.type for b in answer.logged]}", at=answer):  # fmt: skip
+        got = f"{answer.status} {answer.logged_types}"
+        sound = answer.logged_types[:1] == ["snapshot"]
+        if not s.at(answer).expect("TW-RES-016", sound, "a snapshot as the first logged event", got):
             continue
         lost = differing(history, answer)
-        s.expect("TW-RES-007", not lost, f"the states of the history of {sample.endpoint}", f"different states at {lost}",
-                 at=answer, block=answer.logged[0])  # fmt: skip
+        wanted = f"the states of the history of {sample.endpoint}"
+        s.at(answer, answer.logged[0]).expect("TW-RES-007", not lost, wanted, f"different states at {lost}")
     if not samples:
         s.skip_untested("no example of an endpoint ended")

@@ -17,26 +17,25 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     least = max(int(s.server.discovery_body.get("min_interval_ms", 0)), 300)
     answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={least}")
     kinds = [block.type for block in answer.events]
-    s.expect("TW-JOB-072", answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"], "no diff, and done as the last event",
-             f"{answer.status} {kinds[-4:]}", at=answer)  # fmt: skip
+    sound = answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"]
+    got = f"{answer.status} {kinds[-4:]}"
+    s.at(answer).expect("TW-JOB-072", sound, "no diff, and done as the last event", got)
     ids = [block.id for block in answer.of_type("snapshot")]
-    s.expect("TW-JOB-075", len(set(ids)) == len(ids), "each id once", ids, at=answer)
+    s.at(answer).expect("TW-JOB-075", len(set(ids)) == len(ids), "each id once", ids)
     at = [block.at for block in answer.of_type("snapshot")][:-1]
     gaps = [1000 * (after - before) for before, after in pairwise(at)]
     # If a snapshot arrives late, the next gap is shorter. Therefore judge the sum of the gaps instead of each gap.
-    s.expect(
-        "TW-JOB-073",
-        sum(gaps) >= (len(gaps) - 1.5) * least,
-        f"at least {least} ms between snapshots",
-        gaps,
-        at=answer,
+    s.at(answer).expect(
+        "TW-JOB-073", sum(gaps) >= (len(gaps) - 1.5) * least, f"at least {least} ms between snapshots", gaps
     )
     # The state changes all the time, so a stream that lasts two intervals must contain a second snapshot.
     lasted = 1000 * (answer.finished - (at[0] if at else answer.began))
-    s.expect("TW-JOB-084", len(at) > 1 or lasted < 2 * least or not s.server.has_script,
-             f"a further snapshot after {least} ms", f"{len(at)} snapshots before the last one, within {lasted:.0f} ms", at=answer)  # fmt: skip
-    s.expect("TW-JOB-074", len(at) <= 2 + (answer.finished - answer.began) * 1000 / least, f"at most one snapshot per {least} ms",
-             f"{len(at)} snapshots in {answer.finished - answer.began:.2f} s", at=answer)  # fmt: skip
+    further = len(at) > 1 or lasted < 2 * least or not s.server.has_script
+    got = f"{len(at)} snapshots before the last one, within {lasted:.0f} ms"
+    s.at(answer).expect("TW-JOB-084", further, f"a further snapshot after {least} ms", got)
+    took = answer.finished - answer.began
+    got = f"{len(at)} snapshots in {took:.2f} s"
+    s.at(answer).expect("TW-JOB-074", len(at) <= 2 + took * 1000 / least, f"at most one per {least} ms", got)
 
 
 @check("TW-JOB-081", needs=["snapshots_only"])
@@ -48,9 +47,9 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
     """
     job, history = await s.run_to_end(s.any_sample())
     done = await s.stream(job, history.logged[-1].id or "", query="?diffs=0")
-    s.expect("TW-JOB-081", done.status == 204, "204 for the id of the event done", done.status, at=done)
-    s.expect_refused(
-        "TW-JOB-081", await s.stream(job, query="?diffs=0&after=x"), 400, "bad_cursor", "the cursor x"
+    s.at(done).status("TW-JOB-081", 204, "for the id of the event done")
+    s.at(await s.stream(job, query="?diffs=0&after=x")).refused(
+        "TW-JOB-081", 400, "bad_cursor", "the cursor x"
     )
     for cursor, reason in (
         ("40000-2", "rewound"),
@@ -60,25 +59,20 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
         answer = await s.stream(job, cursor, query="?diffs=0")
         first = answer.logged[0] if answer.logged else None
         head = history.logged[-2].id
-        s.expect("TW-JOB-081", first is None or first.id == head, f"a snapshot with the id {head} for the cursor {cursor}", first and first.id,
-                 at=answer, block=first)  # fmt: skip
-        reason_seen = first.members.get("reason") if first and isinstance(first.json, dict) else answer.status
-        s.expect(
-            "TW-JOB-081",
-            reason_seen == reason,
-            f"a {reason} snapshot for {cursor}",
-            reason_seen,
-            at=answer,
-            block=first,
+        wanted = f"a snapshot with the id {head} for the cursor {cursor}"
+        s.at(answer, first).expect(
+            "TW-JOB-081", first is None or first.id == head, wanted, first and first.id
         )
+        reason_seen = first.member("reason") if first and isinstance(first.json, dict) else answer.status
+        s.at(answer, first).equal("TW-JOB-081", reason_seen, reason, f"a {reason} snapshot for {cursor}")
 
 
 @check("TW-JOB-074", needs=["snapshots_only"], slow=True)
 async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
     """With `min_interval_ms=0`, the server uses the `min_interval_ms` of its discovery document instead."""
     least = s.server.discovery_body.get("min_interval_ms")
-    if not s.expect(
-        "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least, at=s.server.discovery
+    if not s.at(s.server.discovery).expect(
+        "TW-JOB-074", type(least) is int, "min_interval_ms in discovery", least
     ):
         return
     steps = [step for n in range(50) for step in ({"append": f"{n} "}, {"sleep_ms": 12})]
@@ -86,5 +80,6 @@ async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
     answer = await s.stream(await s.submit(sample), query="?diffs=0&min_interval_ms=0")
     took = 1000 * (answer.finished - answer.began)
     count = len(answer.of_type("snapshot"))
-    s.expect("TW-JOB-074", count <= 3 + took / max(1, int(least or 0)), f"at most one snapshot per {least} ms", f"{count} snapshots in {took:.0f} ms",
-             at=answer)  # fmt: skip
+    few = count <= 3 + took / max(1, int(least or 0))
+    wanted = f"at most one snapshot per {least} ms"
+    s.at(answer).expect("TW-JOB-074", few, wanted, f"{count} snapshots in {took:.0f} ms")

@@ -6,7 +6,7 @@ from typing import Any
 from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.state_history import Histories, Step, job_bodies, job_of, key
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import Session
+from tidewire_conformance.session import Evidence, Session
 from tidewire_conformance.wire import strict_json
 
 TRANSITIONS = {
@@ -39,10 +39,13 @@ async def diffs_apply_and_checks_hold(s: Session) -> None:
     """Each diff applies to the state before it. The lengths, CRC-32 values and digests in the events match the state."""
     for step in s.histories().steps:
         if step.error is not None:
-            s.expect(step.error.requirement, False, "an event that applies to the state before it", str(step.error),
-                     at=step.exchange, block=step.block)  # fmt: skip
-            s.expect("TW-DIF-012", step.error.requirement not in _op_requirements(), "a diff that applies", str(step.error),
-                     at=step.exchange, block=step.block)  # fmt: skip
+            s.at(step.exchange, step.block).expect(
+                step.error.requirement, False, "an event that applies to the state before it", str(step.error)
+            )
+            applies = step.error.requirement not in _op_requirements()
+            s.at(step.exchange, step.block).expect(
+                "TW-DIF-012", applies, "a diff that applies", str(step.error)
+            )
         elif step.after is not None and step.before is not None:
             for requirement in _satisfied(step):
                 s.expect(requirement, True, "an event that applies to the state before it")
@@ -77,8 +80,9 @@ async def states_are_valid(s: Session) -> None:
     counts: dict[str, int] = {}
     judged: dict[tuple[str, str | None, str], Any] = {}
     for step in s.histories().steps:
-        if not s.expect("TW-DIF-001", not step.violation, "a state that fits its schema", step.violation,
-                        at=step.exchange, block=step.block):  # fmt: skip
+        if not s.at(step.exchange, step.block).empty(
+            "TW-DIF-001", step.violation, "a state that fits its schema"
+        ):
             continue
         state = step.after.value if step.after is not None else None
         place = step.job, step.block.id, step.block.type
@@ -87,23 +91,19 @@ async def states_are_valid(s: Session) -> None:
         judged[place] = state
         items = state["items"]
         first = counts.setdefault(step.job, len(items))
-        s.expect(
-            "TW-DIF-002",
-            len(items) == first,
-            f"{first} items",
-            len(items),
-            at=step.exchange,
-            block=step.block,
-        )
+        s.at(step.exchange, step.block).equal("TW-DIF-002", len(items), first, f"{first} items")
         if step.block.type != "done":
-            s.expect("TW-DIF-003", state["status"] not in apply_diffs.JOB_ENDS, "a status that is not final", state["status"],
-                     at=step.exchange, block=step.block)  # fmt: skip
+            status = state["status"]
+            runs = status not in apply_diffs.JOB_ENDS
+            s.at(step.exchange, step.block).expect("TW-DIF-003", runs, "a status that is not final", status)
         for item in items:
-            s.expect("TW-DIF-005", (item["status"] == "failed") == ("error" in item), "the member error in failed items only",
-                     item, at=step.exchange, block=step.block)  # fmt: skip
+            sound = (item["status"] == "failed") == ("error" in item)
+            wanted = "the member error in failed items only"
+            s.at(step.exchange, step.block).expect("TW-DIF-005", sound, wanted, item)
             deep = strict_json.depth(item.get("value"))
-            s.expect("TW-OVR-007", deep <= MAX_VALUE_DEPTH, f"a value nested at most {MAX_VALUE_DEPTH} deep", deep, at=step.exchange,
-                     block=step.block)  # fmt: skip
+            s.at(step.exchange, step.block).expect(
+                "TW-OVR-007", deep <= MAX_VALUE_DEPTH, f"a value nested at most {MAX_VALUE_DEPTH} deep", deep
+            )
 
 
 @check("TW-RES-007", "TW-DIF-043", "TW-DIF-042", "TW-JOB-039", whole_run=True, after="generation")
@@ -115,15 +115,15 @@ async def each_id_has_one_state(s: Session) -> None:
             continue
         held = found.setdefault((step.job, step.block.id or ""), step.after.value)
         merged = isinstance(step.block.json, dict) and "on" in step.block.json
-        s.expect("TW-DIF-043" if merged else "TW-RES-007", held == step.after.value,
-                 ("at", step.block.id, "the same state as in other responses:", held), step.after.value,
-                 at=step.exchange, block=step.block)  # fmt: skip
+        requirement = "TW-DIF-043" if merged else "TW-RES-007"
+        wanted = "at", step.block.id, "the same state as in other responses:", held
+        s.at(step.exchange, step.block).equal(requirement, step.after.value, held, wanted)
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
             held = found.get((str(body["id"]), str(body.get("cursor"))))
             if "state" in body and held is not None:
-                s.expect("TW-JOB-039", held == body["state"], ("at", body.get("cursor"), "the same state as in the stream:", held),
-                         body["state"], at=exchange)  # fmt: skip
+                wanted = "at", body.get("cursor"), "the same state as in the stream:", held
+                s.at(exchange).equal("TW-JOB-039", body["state"], held, wanted)
 
 
 @check("TW-OVR-018", "TW-OVR-019", "TW-OVR-020", "TW-OVR-021", whole_run=True)
@@ -138,29 +138,21 @@ async def item_status_transitions_are_valid(s: Session) -> None:
         for old, new in zip(before["items"], after["items"], strict=False):
             transition = old["status"], new["status"]
             if transition[0] != transition[1] and step.block.type != "snapshot":
-                s.expect("TW-OVR-018", transition in TRANSITIONS, "a transition of the table in section 1.6", f"{transition[0]} → {transition[1]}",
-                         at=step.exchange, block=step.block)  # fmt: skip
+                wanted, got = "a transition of the table in section 1.6", f"{transition[0]} → {transition[1]}"
+                s.at(step.exchange, step.block).expect("TW-OVR-018", transition in TRANSITIONS, wanted, got)
             if transition[0] in apply_diffs.ITEM_ENDS:
-                s.expect(
-                    "TW-OVR-019",
-                    old == new,
-                    ("an unchanged item after its end:", old),
-                    new,
-                    at=step.exchange,
-                    block=step.block,
+                s.at(step.exchange, step.block).expect(
+                    "TW-OVR-019", old == new, ("an unchanged item after its end:", old), new
                 )
         if step.block.type == "done":
             ends = [item["status"] for item in after["items"]]
-            s.expect(
-                "TW-OVR-021",
-                apply_diffs.end_of(ends),
-                "only ended items at done",
-                ends,
-                at=step.exchange,
-                block=step.block,
+            s.at(step.exchange, step.block).expect(
+                "TW-OVR-021", apply_diffs.end_of(ends), "only ended items at done", ends
             )
-            s.expect("TW-OVR-020", after["status"] == apply_diffs.end_of(ends), f"{apply_diffs.end_of(ends)} for {ends}",
-                     after["status"], at=step.exchange, block=step.block)  # fmt: skip
+            wanted = apply_diffs.end_of(ends)
+            s.at(step.exchange, step.block).equal(
+                "TW-OVR-020", after["status"], wanted, f"{wanted} for {ends}"
+            )
 
 
 @check("TW-DIF-034", "TW-DIF-035", whole_run=True)
@@ -168,27 +160,19 @@ async def columns_are_constant_within_an_epoch(s: Session) -> None:
     """Each snapshot and each job resource has `columns`, which stay the same within an epoch."""
     known: dict[tuple[str, int], Any] = {}
 
-    def judge(job: str, cursor: str | None, document: dict[str, Any], **where: Any) -> None:
-        if not s.expect(
-            "TW-DIF-034", isinstance(document.get("columns"), list), "columns", document, **where
-        ):
+    def judge(job: str, cursor: str | None, document: dict[str, Any], where: Evidence) -> None:
+        if not where.expect("TW-DIF-034", isinstance(document.get("columns"), list), "columns", document):
             return
         epoch = (key(cursor) or (0, 0))[0]
         first = known.setdefault((job, epoch), document["columns"])
-        s.expect(
-            "TW-DIF-035",
-            document["columns"] == first,
-            f"the same columns as before, {first}",
-            document["columns"],
-            **where,
-        )
+        where.equal("TW-DIF-035", document["columns"], first, f"the same columns as before, {first}")
 
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
-            judge(str(body["id"]), body.get("cursor"), body, at=exchange)
+            judge(str(body["id"]), body.get("cursor"), body, s.at(exchange))
         for block in exchange.logged:
             if block.type == "snapshot" and isinstance(block.json, dict):
-                judge(job_of(exchange), block.id, block.json, at=exchange, block=block)
+                judge(job_of(exchange), block.id, block.json, s.at(exchange, block))
 
 
 @check("TW-DIF-057", "TW-DIF-058", "TW-DIF-059", whole_run=True)
@@ -202,7 +186,7 @@ async def stable_text_does_not_change(s: Session) -> None:
         if step.after is None or step.block.type == "done":
             continue
         same = step.before is not None and not (
-            step.block.type == "snapshot" and step.block.members.get("reason") != "compacted"
+            step.block.type == "snapshot" and step.block.member("reason") != "compacted"
         )
         before = step.before.value["items"] if same and step.before else [{}] * len(step.after.value["items"])
         for old, new in zip(before, step.after.value["items"], strict=False):
@@ -213,28 +197,18 @@ async def stable_text_does_not_change(s: Session) -> None:
 
 
 def _judge_stable(s: Session, step: Step, old: dict[str, Any], new: dict[str, Any]) -> None:
-    where: dict[str, Any] = {"at": step.exchange, "block": step.block}
+    where = s.at(step.exchange, step.block)
     for path, number in new.get("stable", {}).items():
         text = apply_diffs.find(new.get("value"), path)
-        s.expect(
-            "TW-DIF-058",
-            isinstance(text, str) and number <= len(text),
-            ("at most the length of", text),
-            number,
-            **where,
-        )
+        sound = isinstance(text, str) and number <= len(text)
+        where.expect("TW-DIF-058", sound, ("at most the length of", text), number)
     for path, number in old.get("stable", {}).items():
         kept = str(apply_diffs.find(old.get("value"), path))[:number]
         text = apply_diffs.find(new.get("value"), path)
-        s.expect(
-            "TW-DIF-057",
-            isinstance(text, str) and text.startswith(kept),
-            ("a text that begins with", kept),
-            text,
-            **where,
-        )
-        s.expect("TW-DIF-059", new.get("stable", {}).get(path, -1) >= number, f"at least {number}",
-                 new.get("stable", {}).get(path), **where)  # fmt: skip
+        sound = isinstance(text, str) and text.startswith(kept)
+        where.expect("TW-DIF-057", sound, ("a text that begins with", kept), text)
+        known = new.get("stable", {}).get(path)
+        where.expect("TW-DIF-059", known is not None and known >= number, f"at least {number}", known)
 
 
 @check("TW-DIF-031", "TW-DIF-030", "TW-DIF-032", "TW-OVR-005")
@@ -253,20 +227,16 @@ async def text_lengths_count_code_points(s: Session) -> None:
     job, history = await s.run_to_end(sample, sound=False)
     wanted = kept + "é"
     got = s.items(await s.read(job))[0]["value"]
-    s.expect("TW-DIF-031", got == wanted, repr(wanted), repr(got), at=history)
+    s.at(history).expect("TW-DIF-031", got == wanted, repr(wanted), repr(got))
     folded = Histories([history]).streams[0][1][-1].after
     value = folded.value["items"][0]["value"] if folded else None
-    s.expect(
-        "TW-DIF-031",
-        value == wanted,
-        f"{wanted!r} after applying the diffs in code points",
-        repr(value),
-        at=history,
+    s.at(history).expect(
+        "TW-DIF-031", value == wanted, f"{wanted!r} after applying the diffs in code points", repr(value)
     )
-    s.expect("TW-DIF-030", folded is not None, "truncations that apply", at=history)
+    s.at(history).expect("TW-DIF-030", folded is not None, "truncations that apply")
     faults = [fault for block in history.events for fault in block.reading.faults]
-    s.expect("TW-DIF-032", not faults, "whole code points", str(faults), at=history)
-    s.expect("TW-OVR-005", not faults, "no lone surrogate", str(faults), at=history)
+    s.at(history).expect("TW-DIF-032", not faults, "whole code points", str(faults))
+    s.at(history).expect("TW-OVR-005", not faults, "no lone surrogate", str(faults))
 
 
 @check("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020", "TW-DIF-055")
@@ -304,15 +274,11 @@ async def diffs_reconstruct_the_value(s: Session) -> None:
         else f"a diff that does not apply: {folded.error}"
     )
     for requirement in ("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020"):
-        s.expect(requirement, got == values[-1], f"{values[-1]!r}", got, at=history)
+        s.at(history).equal(requirement, got, values[-1])
     read = s.items(await s.read(job))[0]["value"]
     if folded.after:
-        s.expect("TW-DIF-055", read == got, f"{got!r} in the job resource", read, at=history)
+        s.at(history).equal("TW-DIF-055", read, got, f"{got!r} in the job resource")
     else:
-        s.expect(
-            "TW-DIF-055",
-            False,
-            f"diffs and a digest that match the value in the job resource: {read!r}",
-            got,
-            at=history,
+        s.at(history).expect(
+            "TW-DIF-055", False, f"diffs and a digest that match the value in the job resource: {read!r}", got
         )

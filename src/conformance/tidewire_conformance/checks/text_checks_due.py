@@ -57,13 +57,8 @@ def _judge_due_checks(s: Session, steps: list[Step]) -> None:
         }
         due |= {path for path in unchecked if _item_ended(step, path)}
         for path in due:
-            s.expect(
-                "TW-DIF-051",
-                path in checked,
-                f"the length and CRC-32 of {path}",
-                sorted(checked),
-                at=step.exchange,
-                block=step.block,
+            s.at(step.exchange, step.block).expect(
+                "TW-DIF-051", path in checked, f"the length and CRC-32 of {path}", sorted(checked)
             )
         for path in checked:
             unchecked.pop(path, None)

@@ -355,7 +355,7 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
     request = SampleRequest(endpoint.name, endpoint.submit_to, {"input": example})
     try:
         submit = ran = await _read_stream(wire, "POST", endpoint.submit_to, request.body)
-        if submit.status == 201 and isinstance(submit.members.get("id"), str):
+        if submit.status == 201 and isinstance(submit.member("id"), str):
             # The server responded with JSON although the request asks for a stream. A check reports that.
             ran = await _read_stream(wire, "GET", f"/v1/jobs/{quote(submit.members['id'])}/events")
     except IncompleteResponseError as error:

@@ -148,7 +148,7 @@ def log_fault(exchange: RecordedExchange) -> str:
     first = exchange.logged[0]
     if first.type != "snapshot":
         return "the log does not begin with a snapshot"
-    if first.members.get("reason") == "start" and first.id != "1-1":
+    if first.member("reason") == "start" and first.id != "1-1":
         return f"the log begins with the id {first.id}, not 1-1"
     steps = [step for _, found in Histories([exchange]).streams for step in found]
     return next((str(step.error or step.violation) for step in steps if step.error or step.violation), "")

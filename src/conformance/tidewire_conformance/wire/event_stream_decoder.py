@@ -81,6 +81,10 @@ class Block:
         """Members of the JSON object in the data, or an empty object if the data is not a JSON object."""
         return self.json if isinstance(self.json, dict) else {}
 
+    def member(self, name: str, default: Any = None) -> Any:
+        """Return a member of the JSON object in the data, or the default if it is absent."""
+        return self.members.get(name, default)
+
     @property
     def is_logged(self) -> bool:
         return self.is_event and self.type in LOGGED_TYPES

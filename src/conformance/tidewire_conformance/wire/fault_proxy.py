@@ -1,28 +1,118 @@
-"""TCP proxy that breaks connections on purpose, at byte positions chosen by a test or a demonstration.
+"""TCP proxy that breaks or slows down connections on purpose, at byte positions chosen by a test or a demonstration.
 
-The proxy forwards bytes unchanged and counts the bytes that the server sends on each connection. At the position of a
-`Cut` it closes the connection, resets it, or stops forwarding. The proxy does not parse HTTP.
+At the position of a `Cut`, the proxy closes the connection, resets it, or stops forwarding. With `Slow`, it forwards bytes
+late or one at a time. The bytes themselves are unchanged, and the proxy does not parse them. It therefore also works
+between a client and a server with TLS.
 
     with FaultProxy(("127.0.0.1", 8000), plan=lambda n: Cut(after=1000) if n < 2 else None) as proxy:
         ...  # connect to proxy.url
 """
 
+import asyncio
 import contextlib
-import selectors
 import socket
 import struct
 import threading
+from abc import ABC, abstractmethod
+from asyncio import StreamReader, StreamWriter
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
-_READ = 65536
+READ: Final = 65536
+"""Maximum number of bytes that a proxy reads at once."""
+
+
+class TcpProxy(ABC):
+    """Proxy on 127.0.0.1 while its `with` block is active. Its event loop runs in a separate thread."""
+
+    def __init__(self, upstream: tuple[str, int], listener: socket.socket | None = None) -> None:
+        """Configure the proxy.
+
+        Args:
+            upstream: Host and port of the server.
+            listener: Listening socket. By default, the proxy listens on a free port.
+        """
+        self.upstream = upstream
+        self._listener = listener
+        self._address: tuple[str, int] | None = None
+        self.connections = 0
+        """Number of connections accepted so far."""
+        self.faults: Counter[str] = Counter()
+        """Number of faults of each kind that have occurred."""
+
+    @property
+    def url(self) -> str:
+        """Base URL of the proxy. Clients use it in place of the server's URL."""
+        return "http://{}:{}".format(*self.address)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the proxy."""
+        if self._address is None:
+            raise RuntimeError("the address of a proxy is available only inside its `with` block")
+        return self._address
+
+    def __enter__(self) -> Self:
+        ready = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._live(ready)), daemon=True, name="fault-proxy"
+        )
+        self._thread.start()
+        ready.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def break_all(self) -> None:
+        """Close all connections."""
+        self._loop.call_soon_threadsafe(self._cancel_all)
+
+    @abstractmethod
+    async def serve(self, number: int, reader: StreamReader, writer: StreamWriter) -> None:
+        """Serve one connection. The proxy closes the connection afterwards.
+
+        Args:
+            number: Number of the connection. Connections are numbered from 0 in the order in which they are accepted.
+            reader: Bytes from the client.
+            writer: Bytes to the client.
+        """
+
+    def _cancel_all(self) -> None:
+        for task in self._serving:
+            task.cancel()
+
+    async def _live(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._serving: set[asyncio.Task[None]] = set()
+        listener = self._listener or socket.create_server(("127.0.0.1", 0), backlog=1000)
+        server = await asyncio.start_server(self._accept, sock=listener)
+        self._address = server.sockets[0].getsockname()[:2]
+        ready.set()
+        await self._stop.wait()
+        server.close()
+        self._cancel_all()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(0)  # `drain` then waits until all bytes are sent.
+        number, self.connections = self.connections, self.connections + 1
+        task = asyncio.ensure_future(self.serve(number, reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        # A task that is cancelled before its first step runs no code of `serve`, not even the code that closes.
+        task.add_done_callback(lambda _: close(writer))
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Position in the server's output at which one connection breaks, and how it breaks."""
+    """Position in the bytes of one direction at which one connection breaks, and how it breaks."""
 
     after: int = 0
     """Number of bytes that are forwarded before the break.
@@ -30,156 +120,151 @@ class Cut:
     Counting starts at the end of `mark` if `mark` is set, and at the first byte otherwise.
     """
     mark: bytes = b""
-    """Byte string in the server's output. Counting starts at the end of this string.
+    """Byte string in the forwarded bytes. Counting starts at the end of this string.
 
-    If it is empty, counting starts at the first byte of the output.
+    If it is empty, counting starts at the first byte.
     """
     occurrence: int = 1
     """Which occurrence of `mark` starts the count: 1 for the first one, 2 for the second one, and so on."""
     how: Literal["fin", "rst", "stall"] = "fin"
+    of: Literal["request", "response"] = "response"
+    """Direction in which the bytes are counted."""
 
 
-Plan = Callable[[int], Cut | None]
-"""Function that maps the number of a connection to its cut, or to None if the connection is not to be broken.
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Delay of the bytes of both directions of one connection."""
 
-Connections are numbered from 0 in the order in which the proxy accepts them.
-"""
+    singly: int = 0
+    """Number of bytes at the beginning of each direction that are forwarded in segments of one byte."""
+    delay: float = 0.0
+    """Seconds by which each piece is forwarded late."""
 
 
-class FaultProxy:
-    """Proxy that listens on a free port of 127.0.0.1 while its `with` block is active."""
+Fault = Cut | Slow
+Plan = Callable[[int], Fault | None]
+"""Function that maps the number of a connection to its fault, or to None if the connection has no fault."""
+
+
+class FaultProxy(TcpProxy):
+    """Proxy whose connections have the faults that a plan assigns to them."""
 
     def __init__(self, upstream: tuple[str, int], plan: Plan) -> None:
-        self._upstream = upstream
+        super().__init__(upstream)
         self._plan = plan
-        self._listener: socket.socket | None = None
-        self._threads: list[threading.Thread] = []
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-        self.connections = 0
-        """Number of connections accepted so far."""
         self.cuts: list[bytes] = []
         """Last bytes (at most 80) that were forwarded on each connection before the proxy broke the connection."""
 
-    @property
-    def url(self) -> str:
-        """Base URL of the proxy. Clients use it in place of the server's URL."""
-        if self._listener is None:
-            raise RuntimeError("FaultProxy.url is available only inside the `with` block of the proxy")
-        host, port = self._listener.getsockname()[:2]
-        return f"http://{host}:{port}"
-
-    def __enter__(self) -> Self:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._start(self._accept, self._listener)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-        with self._lock:
-            still_open = list(self._open)
-        for one in still_open:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(timeout=5)
-
-    def _start(self, target: Callable[..., None], *args: object) -> None:
-        thread = threading.Thread(target=target, args=args, daemon=True, name="cutting-proxy")
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            number, self.connections = self.connections, self.connections + 1
-            self._start(self._serve, client, self._plan(number))
-
-    def _serve(self, client: socket.socket, cut: Cut | None) -> None:
+    async def serve(self, number: int, reader: StreamReader, writer: StreamWriter) -> None:
+        """Forward the bytes of both directions until one direction ends or breaks."""
+        fault = self._plan(number)
         try:
-            server = socket.create_connection(self._upstream, timeout=10)
+            server_reader, server_writer = await asyncio.open_connection(*self.upstream)
         except OSError:
-            client.close()
-            return
-        server.settimeout(None)
-        with self._lock:
-            self._open |= {client, server}
+            return  # The server cannot be reached.
+        server_writer.transport.set_write_buffer_limits(0)
+        finders = {
+            of: _CutFinder(fault) if isinstance(fault, Cut) and fault.of == of else None
+            for of in ("request", "response")
+        }
+        slow = fault if isinstance(fault, Slow) else None
+        directions = [
+            asyncio.ensure_future(forward(reader, server_writer, finders["request"], slow)),
+            asyncio.ensure_future(forward(server_reader, writer, finders["response"], slow)),
+        ]
         try:
-            self._pass(client, server, cut)
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            finder = finders["request"] or finders["response"]
+            if finder is not None and finder.found:
+                self.cuts.append(finder.tail)
+                self.faults[f"{finder.cut.how} of a {finder.cut.of}"] += 1
+                await end_directions(directions)
+                await break_connection(finder.cut.how, reader, writer)
+            elif slow is not None:
+                self.faults["slow"] += 1
         except OSError:
-            pass  # the client or the server has closed its connection
+            pass  # The client or the server has closed its connection.
         finally:
-            with self._lock:
-                self._open -= {client, server}
-            client.close()
-            server.close()
+            await end_directions(directions)
+            close(server_writer)
 
-    def _pass(self, client: socket.socket, server: socket.socket, cut: Cut | None) -> None:
-        finder = None if cut is None else _CutFinder(cut)
-        with selectors.DefaultSelector() as selector:
-            selector.register(client, selectors.EVENT_READ, server)
-            selector.register(server, selectors.EVENT_READ, client)
-            while True:
-                for key, _ in selector.select():
-                    source, target = key.fileobj, key.data
-                    assert isinstance(source, socket.socket)  # noqa: S101 - only sockets were registered
-                    data = source.recv(_READ)
-                    if not data:
-                        return
-                    if source is client or finder is None:
-                        target.sendall(data)
-                        continue
-                    passed, now = finder.split(data)
-                    target.sendall(passed)
-                    if now:
-                        self.cuts.append(finder.tail)
-                        self._break(client, finder.cut.how)
-                        return
 
-    def _break(self, client: socket.socket, how: str) -> None:
-        if how == "stall":
-            while client.recv(_READ):
-                pass  # discard all bytes from the client until the client disconnects or the proxy closes
-        elif how == "rst":
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        else:
-            client.shutdown(socket.SHUT_WR)
+async def forward(
+    reader: StreamReader, writer: StreamWriter, finder: "_CutFinder | None" = None, slow: Slow | None = None
+) -> None:
+    """Forward bytes until the end of the reader, or up to the position of a cut."""
+    sent = 0
+    while data := await reader.read(READ):
+        passed = data if finder is None else finder.split(data)
+        pieces = [passed]
+        if slow is not None:
+            await asyncio.sleep(slow.delay)
+            singly = max(0, slow.singly - sent)
+            pieces = [*(passed[at : at + 1] for at in range(len(passed[:singly]))), passed[singly:]]
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        if finder is not None and finder.found:
+            return
+        sent += len(data)
+
+
+def close(writer: StreamWriter) -> None:
+    """Close a connection. Bytes that the peer has not read are lost, because to send them could take forever."""
+    if writer.transport.get_write_buffer_size():
+        writer.transport.abort()
+    else:
+        writer.close()
+
+
+async def end_directions(directions: list[asyncio.Task[None]]) -> None:
+    """Cancel the tasks that forward the bytes of a connection."""
+    for task in directions:
+        task.cancel()
+    await asyncio.gather(*directions, return_exceptions=True)
+
+
+async def break_connection(how: str, reader: StreamReader, writer: StreamWriter) -> None:
+    """Reset a connection, or discard its bytes until the client closes it. After `fin`, the caller closes it."""
+    if how == "stall":
+        while await reader.read(READ):
+            pass
+    elif how == "rst":
+        linger = struct.pack("ii", 1, 0)
+        with contextlib.suppress(OSError):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
 
 
 class _CutFinder:
-    """Searches for the position of a cut in a stream of chunks."""
+    """Search for the position of a cut in a stream of chunks."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
+        self.found = False
+        """Whether the position has been reached."""
         self.tail = b""
         self._window = b""
         self._marks_left = cut.occurrence if cut.mark else 0
         self._bytes_left = cut.after
 
-    def split(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the part of a chunk to forward, and whether to break the connection after that part."""
+    def split(self, data: bytes) -> bytes:
+        """Return the part of a chunk to forward."""
         start = 0
         if self._marks_left:
             start = self._find_marks(data)
             if self._marks_left:
                 self._remember(data)
-                return data, False
+                return data
         room = len(data) - start
         if room < self._bytes_left:
             self._bytes_left -= room
             self._remember(data)
-            return data, False
+            return data
         passed = data[: start + self._bytes_left]
         self._remember(passed)
-        return passed, True
+        self.found = True
+        return passed
 
     def _find_marks(self, data: bytes) -> int:
         """Count the occurrences of the mark, even if a mark is split across chunks.

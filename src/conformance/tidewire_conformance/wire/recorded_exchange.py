@@ -109,6 +109,10 @@ class RecordedExchange:
         """Members of the JSON object in the body, or an empty object if the body is not a JSON object."""
         return self.json if isinstance(self.json, dict) else {}
 
+    def member(self, name: str, default: Any = None) -> Any:
+        """Return a member of the JSON object in the body, or the default if it is absent."""
+        return self.members.get(name, default)
+
     @property
     def code(self) -> str:
         """Problem code of an error response, or an empty string if the response is not a problem document."""
@@ -121,6 +125,14 @@ class RecordedExchange:
     @property
     def logged(self) -> list[Block]:
         return [block for block in self.blocks if block.is_logged]
+
+    @property
+    def logged_ids(self) -> list[str | None]:
+        return [block.id for block in self.logged]
+
+    @property
+    def logged_types(self) -> list[str]:
+        return [block.type for block in self.logged]
 
     def of_type(self, name: str) -> list[Block]:
         return [block for block in self.events if block.type == name]

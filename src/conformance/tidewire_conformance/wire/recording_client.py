@@ -339,7 +339,9 @@ class _Connection:
         )
         for chunk in [body] if isinstance(body, bytes) else body or ():
             self._write(h11.Data(data=chunk))
-        self._write(h11.EndOfMessage())
+        # h11 refuses to end a body that is shorter than its `Content-Length`. Such a request stays incomplete.
+        with contextlib.suppress(h11.LocalProtocolError):
+            self._write(h11.EndOfMessage())
         while not exchange.status and not exchange.ended:
             await self.read()
 

@@ -32,7 +32,7 @@ from tidewire_server.generation.generate_input_and_value import (
 from tidewire_server.generation.hypothesis_writer import HypothesisWriter
 from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.server import Server
-from tidewire_server.store_urls import MEMORY
+from tidewire_server.user_paths import MEMORY
 
 PROGRESS_PARTS = 10
 """Maximum number of progress events per generation. Few are enough, because the growing text also shows the progress."""

@@ -121,7 +121,8 @@ class Generate(BaseModel):
         ge=0,
         le=2**53 - 1,
         description="Seed for sampling. In float32, the same seed gives the same tokens, even if other requests run in the "
-        "same batch, except where two tokens are equally probable up to rounding error. The default is a random seed.",
+        "same batch, except in rare cases: each token has a random number, and two tokens whose probabilities and numbers make "
+        "them equal up to rounding error can be exchanged. The default is a random seed.",
     )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] = Field(
         default_factory=list,

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from tidewire.protocol.problems import problem
-from tidewire_server.http.requests_and_responses import problem_response
+from tidewire_server.http.problem_responses import problem_response
 
 METHODS: Final = ("GET", "POST", "DELETE", "HEAD", "OPTIONS")
 ALLOW_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")  # TW-BRW-008

@@ -2,7 +2,7 @@
 endpoints.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,9 +13,10 @@ from tidewire.protocol.problems import no_such_endpoint
 from tidewire.protocol.resources import Discovery
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
-from tidewire_server.http import requests_and_responses
-from tidewire_server.http.requests_and_responses import json_response, root_of
-from tidewire_server.jobs.job_service import JobService
+from tidewire_server.http.authentication import Authentication
+from tidewire_server.http.lifespan import Lifespan
+from tidewire_server.http.problem_responses import json_response
+from tidewire_server.http.request_reading import require_acceptable, root_of
 from tidewire_server.settings import Settings
 from tidewire_server.version import SERVER
 
@@ -38,35 +39,34 @@ class DiscoveryDocuments:
         self,
         endpoints: Mapping[str, Endpoint],
         settings: Settings,
-        service: Callable[[], JobService],
-        lists_jobs: Callable[[], bool],
+        lifespan: Lifespan,
+        authentication: Authentication,
     ) -> None:
         """Create the handlers.
 
         Args:
             endpoints: All endpoints by name.
             settings: The server's settings.
-            service: Function that returns the job service. It is called for each request, because the service starts
-                after the routes were created.
-            lists_jobs: Function that returns whether callers may list their jobs.
+            lifespan: Owner of the job service.
+            authentication: Whether callers may list their jobs.
         """
         self._endpoints = endpoints
         self._settings = settings
-        self._service = service
-        self._lists_jobs = lists_jobs
+        self._lifespan = lifespan
+        self._authentication = authentication
 
     async def discover(self, request: Request) -> ASGIApp:
         """Handle `GET /v1` and describe the server."""
-        requests_and_responses.require_acceptable(request, "application/json")
+        require_acceptable(request, "application/json")
         settings, root = self._settings, root_of(request)
         capabilities = [*_CAPABILITIES]
-        if self._lists_jobs():
+        if self._authentication.lists_jobs:
             capabilities.append("list")
         if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
             capabilities.append("logprobs")
         body = Discovery(
             server=SERVER,
-            durability=self._service().store.durability,
+            durability=self._lifespan.service.store.durability,
             capabilities=sorted(capabilities),
             limits=settings.limits,
             heartbeat_ms=round(settings.heartbeat * 1000),
@@ -81,9 +81,9 @@ class DiscoveryDocuments:
 
     async def describe(self, request: Request) -> ASGIApp:
         """Handle `GET /v1/endpoints/{name}` and describe one endpoint."""
-        requests_and_responses.require_acceptable(request, "application/json")
+        require_acceptable(request, "application/json")
         endpoint = self.endpoint(request)
-        return json_response(endpoint.describe(root_of(request), self._service().max_inputs(endpoint)))
+        return json_response(endpoint.describe(root_of(request), self._lifespan.service.max_inputs(endpoint)))
 
     async def linked_resource(self, request: Request) -> ASGIApp:
         """Handle `GET /v1/endpoints/{name}/{resource}` and send a linked resource, such as a model's vocabulary."""

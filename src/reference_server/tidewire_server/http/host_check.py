@@ -36,18 +36,10 @@ class HostCheck:
         self._check_loopback = not settings.tokens and "*" not in settings.allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.check(scope)
-        await self._app(scope, receive, send)
-
-    def check(self, scope: Scope) -> None:
-        """Check one request.
-
-        Raises:
-            ProblemError: The request has a foreign `Host` or `Origin`.
-        """
         server = scope.get("server")
         if self._check_all or (self._check_loopback and server is not None and is_loopback(server[0])):
             self._check(scope)
+        await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
         # HTTP/1.0, which no browser uses, may have no Host. `TidewireApp` requires one in HTTP/1.1.

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.messages import SnapshotReason
-from tidewire_server.store.interfaces import Extent
+from tidewire_server.store.records import Extent
 
 
 class ReplayStart(Enum):

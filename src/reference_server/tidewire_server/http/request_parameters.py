@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
 from tidewire_server.errors import refuse
-from tidewire_server.http.requests_and_responses import header_lines
+from tidewire_server.http.request_reading import header_lines
 
 MAX_KEY: Final = 255
 _VISIBLE: Final = re.compile(r"[!-~]*")

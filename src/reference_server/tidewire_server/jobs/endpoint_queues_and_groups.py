@@ -11,12 +11,15 @@ import asyncio
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidewire_server.batching.batch_queue import BatchQueue
 from tidewire_server.endpoints.endpoint import Default, Endpoint
-from tidewire_server.jobs.queue_positions import QueuePositions
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import QueueEntry
+
+_LATEST_WEIGHT: Final = 0.3
+"""Weight of the latest call in the moving averages from which waiting times are estimated."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,12 +75,23 @@ class EndpointQueue:
     """Moving average of the duration of calls, in seconds."""
     mean_rows: float = 1.0
     """Moving average of the number of items per call."""
-    positions: QueuePositions = field(default_factory=QueuePositions)
-    timer: asyncio.TimerHandle | None = None
     reserved: int = 0
     """Number of queue positions that are reserved for jobs that are still being submitted."""
     reserved_by: dict[str, int] = field(default_factory=dict)
     """The same number for each principal."""
+
+    def record_call(self, rows: int, duration: float) -> None:
+        """Update the moving averages after a call of the endpoint's function.
+
+        Args:
+            rows: Number of items of the call.
+            duration: Duration of the call in seconds.
+        """
+        if self.mean_duration is None:
+            self.mean_duration, self.mean_rows = duration, float(rows)
+        else:
+            self.mean_duration += _LATEST_WEIGHT * (duration - self.mean_duration)
+            self.mean_rows += _LATEST_WEIGHT * (rows - self.mean_rows)
 
 
 def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:

@@ -60,7 +60,8 @@ from tidewire_server.log_writer.item_writer import ItemWriter
 from tidewire_server.log_writer.log_writer import LogWriter
 from tidewire_server.log_writer.value_errors import said_of_value
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import HeadMovedError, JobRecord, Log, QueueEntry
+from tidewire_server.store.interfaces import HeadMovedError, Log, QueueEntry
+from tidewire_server.store.records import JobRecord
 
 _log = logging.getLogger(__name__)
 
@@ -139,9 +140,7 @@ class Job:
     @property
     def queue_entries(self) -> list[QueueEntry]:
         """Queue entries of all items."""
-        record = self.record
-        endpoint, job, principal, arrived = record.endpoint, record.id, record.principal, record.created_at
-        return [QueueEntry(endpoint, job, index, principal, arrived) for index in range(len(self._items))]
+        return [self._queue_entry(index) for index in range(len(self._items))]
 
     @property
     def waiting_entries(self) -> list[QueueEntry]:
@@ -291,24 +290,16 @@ class Job:
             work = run(self.endpoint, item.value, item.writer, self._log_writer)
             if self.commits_starts:
                 work = self._after_commit(work)
-        if not self.endpoint.is_async:
-            # A function in a thread cannot be cancelled, so it does not need a task. A task would cost three iterations
-            # of the event loop.
-            try:
-                return await work
-            except asyncio.CancelledError:
-                # Here `CancelledError` always means that this coroutine was cancelled. If the function itself raises a
-                # `CancelledError`, `run` converts this error to another type.
-                raise
-            except BaseException as error:  # noqa: BLE001 - any exception of the function
-                return error
-        # The current task runs only this item, so the function needs no other task. A second task would cost three
-        # iterations of the event loop. It would also begin only after the item's start was committed. A function that
-        # never waits would then need a second commit.
-        task = item.task = asyncio.current_task()
+        # The current task runs only this item, so the function needs no other task. A second task would begin only after
+        # the item's start was committed. A function that never waits would then need a second commit. A function in a
+        # thread cannot be cancelled.
+        task = item.task = asyncio.current_task() if self.endpoint.is_async else None
         try:
             return await work
-        except BaseException as error:  # noqa: BLE001 - any exception of the function, or its cancellation
+        except BaseException as error:
+            # If a function in a thread raises a `CancelledError`, `run` converts it. This task was cancelled.
+            if task is None and isinstance(error, asyncio.CancelledError):
+                raise
             return error
         finally:
             item.task = None

@@ -11,7 +11,8 @@ import orjson
 from tidewire.protocol.messages import to_json
 from tidewire.protocol.resources import JobLinks, JobResource
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
-from tidewire_server.store.interfaces import JobRecord, LogReader, StateAt
+from tidewire_server.store.interfaces import LogReader, StateAt
+from tidewire_server.store.records import JobRecord
 
 
 def read_job(record: JobRecord, log: LogReader, root: str, at: StateAt | None = None) -> JobResource:

@@ -29,6 +29,7 @@ from tidewire_server.jobs.endpoint_queues_and_groups import (
     make_endpoint_queues,
 )
 from tidewire_server.jobs.job import Job
+from tidewire_server.jobs.queue_positions import PositionAnnouncer
 from tidewire_server.principals import CALLER
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import Queue, QueueEntry
@@ -39,9 +40,6 @@ _MIN_RETRY_MS: Final = 1000
 
 _MAX_SERVED: Final = 10_000
 """Maximum number of principals for which a group remembers when they were last served."""
-
-_LATEST_WEIGHT: Final = 0.3
-"""Weight of the latest call in the moving averages from which waiting times are estimated."""
 
 
 class JobScheduler:
@@ -72,11 +70,10 @@ class JobScheduler:
             share: Share of each queue and of the worker threads that one principal may use.
         """
         self._queue = queue
-        self._interval = settings.queue_interval
         self._start = start
         self._find = find
         self._on_start = on_start
-        self._announce = announce
+        self._announcer = PositionAnnouncer(queue, settings.queue_interval, announce)
         self._threads = settings.max_threads
         self._max_threads_per_caller = share_of(settings.max_threads, share)
         self._threads_of: dict[str, int] = {}
@@ -143,7 +140,7 @@ class JobScheduler:
                 f"caller is {endpoint_queue.max_queue_size_per_caller} (max_queue_size, max_share)"
             )
         if detail is not None:
-            eta = self._eta(endpoint_queue, 1)
+            eta = self._announcer.eta(endpoint_queue, 1)
             raise refuse("queue_full", detail, retry_after_ms=max(_MIN_RETRY_MS, eta or 0))
         endpoint_queue.reserved += items
         reserved_by[principal] = reserved_by.get(principal, 0) + items
@@ -164,15 +161,12 @@ class JobScheduler:
         if endpoint_queue.batch_queue is not None:
             self._add_to_batches(endpoint_queue.batch_queue, entries)
         await self._start_waiting(endpoint_queue.group)
-        endpoint_queue.positions.moved(len(entries))
-        waiting = self._queue.size(name)
         # A job that waits only because its batch is incomplete will run next, so the job has no queue position.
-        if waiting >= len(entries) and self._startable(endpoint_queue) <= 0:
+        if self._queue.size(name) >= len(entries) and self._startable(endpoint_queue) <= 0:
             found = self._find(entries[0])
             if found is not None and found.waits(entries[0].index):
-                position = endpoint_queue.positions.entered(job, len(entries), waiting)
-                self._publish_position(endpoint_queue, job, position)
-        self._announce_soon(endpoint_queue)
+                self._announcer.entered(endpoint_queue, job, len(entries))
+        self._announcer.moved(endpoint_queue, len(entries))
 
     async def restore(self, entries: list[QueueEntry]) -> None:
         """Add the items of a recovered job to the queue. They wait until `start_restored` is called."""
@@ -194,8 +188,7 @@ class JobScheduler:
             await self._start_waiting(group)
         for endpoint_queue in self._endpoint_queues.values():
             if self._queue.size(endpoint_queue.endpoint.name) and self._startable(endpoint_queue) <= 0:
-                endpoint_queue.positions.moved(self._queue.size(endpoint_queue.endpoint.name))
-                self._announce_all(endpoint_queue)
+                self._announcer.restored(endpoint_queue)
 
     async def _restore_to_batches(
         self,
@@ -220,18 +213,17 @@ class JobScheduler:
         if endpoint_queue.batch_queue is not None:
             endpoint_queue.batch_queue.remove([entry])
         await self._queue.discard(entry)
-        endpoint_queue.positions.moved()
-        self._announce_soon(endpoint_queue)
+        self._announcer.moved(endpoint_queue)
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Start no more items. Return the tasks of the functions that are still running."""
         for task in self._restoring:
             task.cancel()
+        self._announcer.stop()
         for group in self._groups:
             group.limit = 0
-            for timer in (group.timer, *(each.timer for each in group.endpoint_queues)):
-                if timer is not None:
-                    timer.cancel()
+            if group.timer is not None:
+                group.timer.cancel()
         return list(self._tasks)
 
     # ---- starting ----------------------------------------------------------------------------------------------
@@ -273,7 +265,7 @@ class JobScheduler:
                         self._count_thread(taken[0].principal, 1)
                 endpoint_queue.rows += len(taken)
                 self._started.add(endpoint_queue.endpoint.name)
-                endpoint_queue.positions.moved(len(taken))
+                self._announcer.moved(endpoint_queue, len(taken))
                 self._start_task(work)
 
     def _is_waiting(self, group: ConcurrencyGroup) -> bool:
@@ -394,13 +386,7 @@ class JobScheduler:
         """Release the slot and the thread of a call that has ended, and start waiting items."""
         group = endpoint_queue.group
         group.running -= 1
-        mean = endpoint_queue.mean_duration
-        endpoint_queue.mean_duration = duration if mean is None else mean + _LATEST_WEIGHT * (duration - mean)
-        endpoint_queue.mean_rows = (
-            float(rows)
-            if mean is None
-            else endpoint_queue.mean_rows + _LATEST_WEIGHT * (rows - endpoint_queue.mean_rows)
-        )
+        endpoint_queue.record_call(rows, duration)
         waiting: list[ConcurrencyGroup] = [group]
         if not endpoint_queue.endpoint.is_async:
             self._threads += 1
@@ -409,7 +395,7 @@ class JobScheduler:
         for each in waiting:
             if each is group or self._threads > 0:
                 await self._start_waiting(each)
-        self._announce_soon(endpoint_queue)
+        self._announcer.moved(endpoint_queue, 0)
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
@@ -464,10 +450,9 @@ class JobScheduler:
         async def join(running: int, cost: float) -> list[QueuedItem]:
             joining = batch_queue.joining(self._loop.time(), builder.key, running, cost)
             joined = await self._take_batch(endpoint_queue, batch_queue, joining)
-            endpoint_queue.positions.moved(len(joined))
             endpoint_queue.rows += len(joined)
             rows.append(len(joined))
-            self._announce_soon(endpoint_queue)
+            self._announcer.moved(endpoint_queue, len(joined))
             return [item for _, item in joined if item is not None]
 
         other_names = [
@@ -493,39 +478,3 @@ class JobScheduler:
         )
         call.start([item for _, item in batch if item is not None])
         return call.run()
-
-    # ---- positions ---------------------------------------------------------------------------------------------
-
-    def _announce_soon(self, endpoint_queue: EndpointQueue) -> None:
-        if (
-            endpoint_queue.timer is None
-            and endpoint_queue.positions.has_published
-            and endpoint_queue.group.limit
-        ):
-            endpoint_queue.timer = self._loop.call_later(self._interval, self._announce_all, endpoint_queue)
-
-    def _announce_all(self, endpoint_queue: EndpointQueue) -> None:
-        endpoint_queue.timer = None
-        name = endpoint_queue.endpoint.name
-        for job, position in endpoint_queue.positions.changes(
-            self._queue.waiting(name), self._queue.size(name)
-        ):
-            self._publish_position(endpoint_queue, job, position)
-
-    def _publish_position(self, endpoint_queue: EndpointQueue, job: str, position: int) -> None:
-        self._announce(job, QueueMessage(position=position, eta_ms=self._eta(endpoint_queue, position)))
-
-    def _eta(self, endpoint_queue: EndpointQueue, position: int) -> int | None:
-        """Estimate in how many milliseconds the item at a queue position will start. Return None if this is unknown.
-
-        The estimate uses the average duration of recent calls, and assumes that the endpoints of a group take turns.
-        """
-        if endpoint_queue.mean_duration is None or not endpoint_queue.group.limit:
-            return None
-        calls = math.ceil(position / max(1.0, endpoint_queue.mean_rows))
-        work = calls * endpoint_queue.mean_duration
-        for other in endpoint_queue.group.endpoint_queues:
-            if other is not endpoint_queue and other.mean_duration is not None:
-                other_calls = math.ceil(self._queue.size(other.endpoint.name) / max(1.0, other.mean_rows))
-                work += min(other_calls, calls) * other.mean_duration
-        return round(1000 * max(work / endpoint_queue.group.limit, endpoint_queue.mean_duration))

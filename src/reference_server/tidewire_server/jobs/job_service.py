@@ -48,16 +48,8 @@ from tidewire_server.log_writer.snapshot_events import epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import CALLER, may_use
 from tidewire_server.settings import Settings, share_of
-from tidewire_server.store.interfaces import (
-    JobRecord,
-    Key,
-    Log,
-    LogReader,
-    QueueEntry,
-    Store,
-    StoreError,
-    Tombstone,
-)
+from tidewire_server.store.interfaces import Log, LogReader, QueueEntry, Store, StoreError
+from tidewire_server.store.records import JobRecord, Key, Tombstone
 
 _log = logging.getLogger(__name__)
 
@@ -433,19 +425,6 @@ class JobService:
         if job is not None:
             await job.finished.wait()
         return job
-
-    # ---- readers -----------------------------------------------------------------------------------------------
-
-    def acquire_slot(self, principal: str) -> Callable[[], None]:
-        """Acquire a stream slot for a principal. This method must be called before the response starts.
-
-        Returns:
-            A function that releases the slot.
-
-        Raises:
-            ProblemError: The principal has too many open streams.
-        """
-        return self.readers.acquire_slot(principal)
 
     # ---- callbacks --------------------------------------------------------------------------------------------
 

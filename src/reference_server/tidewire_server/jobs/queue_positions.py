@@ -12,11 +12,16 @@ so jobs receive only some of them:
 When 1,000 waiting items leave the queue one by one, the server computes about 20,000 positions instead of 500,000.
 """
 
-from collections.abc import Iterator
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from tidewire_server.store.interfaces import QueueEntry
+from tidewire.protocol.messages import Queue as QueueMessage
+from tidewire_server.jobs.endpoint_queues_and_groups import EndpointQueue
+from tidewire_server.store.interfaces import Queue, QueueEntry
 
 FRONT: Final = 10
 """Number of positions at the front of the queue for which every change is published."""
@@ -69,3 +74,77 @@ class QueuePositions:
         ]
         self._published.update(changed)
         return changed
+
+
+class PositionAnnouncer:
+    """Publishes the queue positions of jobs, with estimates of their waiting times."""
+
+    def __init__(self, queue: Queue, interval: float, announce: Callable[[str, QueueMessage], None]) -> None:
+        """Create an announcer for an empty queue. Its methods must be called on one event loop.
+
+        Args:
+            queue: Queue of the waiting items.
+            interval: Minimum number of seconds between two updates of the positions in an endpoint's queue.
+            announce: Function that publishes the queue position of a job.
+        """
+        self._queue = queue
+        self._interval = interval
+        self._announce = announce
+        self._positions = defaultdict[str, QueuePositions](QueuePositions)
+        """Published positions by the name of the endpoint."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """Timers of the next updates by the name of the endpoint."""
+
+    def entered(self, endpoint_queue: EndpointQueue, job: str, items: int) -> None:
+        """Publish the position of a new job whose items are all waiting."""
+        name = endpoint_queue.endpoint.name
+        position = self._positions[name].entered(job, items, self._queue.size(name))
+        self._publish(endpoint_queue, job, position)
+
+    def moved(self, endpoint_queue: EndpointQueue, by: int = 1) -> None:
+        """Record that items were added to the queue or removed from it. Their positions, and estimates that have changed,
+        are published at the end of the interval.
+        """
+        name = endpoint_queue.endpoint.name
+        positions = self._positions[name]
+        positions.moved(by)
+        if positions.has_published and endpoint_queue.group.limit and name not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[name] = loop.call_later(self._interval, self._publish_changes, endpoint_queue)
+
+    def restored(self, endpoint_queue: EndpointQueue) -> None:
+        """Publish the positions of all jobs in a queue that was restored after a restart of the server."""
+        name = endpoint_queue.endpoint.name
+        self._positions[name].moved(self._queue.size(name))
+        self._publish_changes(endpoint_queue)
+
+    def stop(self) -> None:
+        """Publish no more positions."""
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def eta(self, endpoint_queue: EndpointQueue, position: int) -> int | None:
+        """Estimate in how many milliseconds the item at a queue position will start. Return None if this is unknown.
+
+        The estimate uses the average duration of recent calls, and assumes that the endpoints of a group take turns.
+        """
+        if endpoint_queue.mean_duration is None or not endpoint_queue.group.limit:
+            return None
+        calls = math.ceil(position / max(1.0, endpoint_queue.mean_rows))
+        work = calls * endpoint_queue.mean_duration
+        for other in endpoint_queue.group.endpoint_queues:
+            if other is not endpoint_queue and other.mean_duration is not None:
+                other_calls = math.ceil(self._queue.size(other.endpoint.name) / max(1.0, other.mean_rows))
+                work += min(other_calls, calls) * other.mean_duration
+        return round(1000 * max(work / endpoint_queue.group.limit, endpoint_queue.mean_duration))
+
+    def _publish_changes(self, endpoint_queue: EndpointQueue) -> None:
+        name = endpoint_queue.endpoint.name
+        if (timer := self._timers.pop(name, None)) is not None:
+            timer.cancel()
+        changes = self._positions[name].changes(self._queue.waiting(name), self._queue.size(name))
+        for job, position in changes:
+            self._publish(endpoint_queue, job, position)
+
+    def _publish(self, endpoint_queue: EndpointQueue, job: str, position: int) -> None:
+        self._announce(job, QueueMessage(position=position, eta_ms=self.eta(endpoint_queue, position)))

@@ -7,7 +7,8 @@ import time
 from collections import deque
 from typing import Final
 
-from tidewire_server.store.interfaces import JobRecord, Jobs, StoreError
+from tidewire_server.store.interfaces import Jobs, StoreError
+from tidewire_server.store.records import JobRecord
 
 _MIN_INTERVAL: Final = 0.02
 """Minimum number of seconds between two sweeps."""

@@ -15,7 +15,6 @@ from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document.json_pointer import parse
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
 from tidewire_server.log_writer import progress_note_usage
-from tidewire_server.log_writer.backlog import MAX_PENDING_BYTES
 from tidewire_server.log_writer.pending_events import (
     Addition,
     EncodedRow,
@@ -360,10 +359,8 @@ class ItemWriter:
     def _write(self, write: Callable[[Any], None], change: Any) -> None:
         with self.pending.lock:
             try:
-                if self.pending.backlog.size > MAX_PENDING_BYTES:
-                    self.pending.backlog.wait_for_room()
-                if self._closed or self.failure is not None:
-                    self._check_open()
+                self.pending.backlog.wait_for_room()
+                self._check_open()
                 write(change)
             except (StateTooLargeError, LogUnavailableError) as error:
                 self.failure = error

@@ -26,7 +26,8 @@ from tidewire_server.log_writer.commit_schedule import GroupCommit
 from tidewire_server.log_writer.limited_state import LimitedState
 from tidewire_server.log_writer.pending_events import PendingEvents
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Block, HeadMovedError, JobRecord, Log, StateAt
+from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt
+from tidewire_server.store.records import JobRecord
 
 _log = logging.getLogger(__name__)
 

@@ -308,7 +308,9 @@ class PendingEvents:
         if size > self._event_bytes and len(op) == len(self.columns) + 1:
             kinds = self.state.column_kinds()
             columns = zip(self.columns, kinds, op[1:], strict=True)
-            appends = [["a", path, x if kind and type(x) is str else [x]] for path, kind, x in columns]
+            appends: list[Op] = [
+                ["a", path, x if kind and type(x) is str else [x]] for path, kind, x in columns
+            ]
             self._change_in_parts(appends)
             return
         self._make_room(size, 1)

@@ -1,16 +1,24 @@
-"""Startup banner of `tidewire serve`, which shows the URL, the endpoints, the limits and the features that are off."""
+"""Startup output of `tidewire serve`: a banner with the URL, the endpoints, the limits and the features that are off, and a
+line that disappears when a model is loaded.
+"""
 
+import logging
 import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from tidewire.protocol.input_words import words_for_required_members, words_of
 from tidewire_server.server import Server
-from tidewire_server.serving.fd_limit import connections_that_fit
+from tidewire_server.serving.descriptors import connections_that_fit
 from tidewire_server.settings import Settings
-from tidewire_server.store_urls import file_of
+from tidewire_server.user_paths import file_of
 from tidewire_server.version import SERVER
 
+_ERASE_LINE: Final = "\r\033[K"
 _CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
 
 
@@ -157,3 +165,33 @@ def _size(number: int) -> str:
         if number >= size:
             return f"{number / size:g} {unit}"
     return f"{number} B"
+
+
+@contextmanager
+def transient_line(text: str) -> Iterator[None]:
+    """Show a line on standard error until the next log record, or until the end of the `with` block.
+
+    If standard error is not a terminal, nothing is shown.
+    """
+    stream = sys.stderr
+    if not stream.isatty():
+        yield
+        return
+
+    def erase(_record: logging.LogRecord | None = None) -> bool:
+        stream.write(_ERASE_LINE)
+        stream.flush()
+        return True
+
+    handlers = logging.getLogger().handlers[:]
+    for handler in handlers:
+        handler.addFilter(erase)
+    # A line that is wrapped could not be erased.
+    stream.write(text[: shutil.get_terminal_size().columns - 1])
+    stream.flush()
+    try:
+        yield
+    finally:
+        erase()
+        for handler in handlers:
+            handler.removeFilter(erase)

@@ -119,7 +119,7 @@ def _serve(
         from tidewire_server.process.load_target import TargetImportError, load_target  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
-        from tidewire_server.serving.exposure_check import ExposedServerError  # noqa: PLC0415
+        from tidewire_server.serving.listener import ExposedServerError  # noqa: PLC0415
         from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
@@ -269,19 +269,19 @@ def _exit_despite_threads() -> None:
 
 def _default_server(configuration: "Configuration") -> "Server":
     """Create the server for text generation. It is used if the command line contains no target."""
+    from tidewire_server.generation import add_generate  # noqa: PLC0415
+    from tidewire_server.generation.checkpoint_folder import (  # noqa: PLC0415
+        LoadError,
+        missing_folder,
+        size_of,
+    )
+    from tidewire_server.model import default_model  # noqa: PLC0415
+    from tidewire_server.process.banner import transient_line  # noqa: PLC0415
     from tidewire_server.server import Server  # noqa: PLC0415
 
     model = configuration.launch.model
     if model is not None and not model.is_dir():
-        from tidewire_server.generation.model_folder import missing_folder  # noqa: PLC0415
-
         _fail(f"--model: {missing_folder(model)}", code=2)
-    from tidewire_server.generation import add_generate  # noqa: PLC0415
-    from tidewire_server.generation.load_error import LoadError  # noqa: PLC0415
-    from tidewire_server.generation.model_folder import size_of  # noqa: PLC0415
-    from tidewire_server.model import default_model  # noqa: PLC0415
-    from tidewire_server.process.transient_line import transient_line  # noqa: PLC0415
-
     folder = model or default_model()
     what = "the default model" if model is None else f"the model {folder.name}"
     server = Server(**configuration.settings)

@@ -9,8 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store_urls import MEMORY, file_of
-from tidewire_server.user_paths import user_path
+from tidewire_server.user_paths import MEMORY, file_of, user_path
 
 compact = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application that the command line `tidewire` includes as its subcommand `compact`."""

@@ -1,4 +1,4 @@
-"""Log format in which texts of callers cannot forge log lines or control a terminal.
+"""Log format in which texts of callers cannot forge log lines or control a terminal, and a filter for repeated warnings.
 
 An exception of a user function often contains the caller's input, and its traceback is logged.
 """
@@ -7,8 +7,15 @@ import copy
 import logging
 import re
 import sys
+from collections import Counter
 from typing import Final
 
+EVERY: Final = 1000
+"""Interval at which repeated warnings are logged. After the first warning of a kind, only every thousandth is
+logged.
+"""
+
+_MAX_KINDS: Final = 100
 _MAX_LENGTH: Final = 16 * 1024
 """Maximum length of a message or a traceback. The middle of a longer text is omitted."""
 _INDENT: Final = "    "
@@ -35,6 +42,25 @@ class EscapingFormatter(logging.Formatter):
         for detail in details:
             lines += [_INDENT + _escaped(line) for line in _shortened(detail).split("\n")]
         return "\n".join(lines)
+
+
+class LogThrottle(logging.Filter):
+    """Logging filter that drops most repetitions of the same warning. Log records of other levels pass the filter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log the record."""
+        kind = str(record.msg)
+        if record.levelno != logging.WARNING or (kind not in self._seen and len(self._seen) >= _MAX_KINDS):
+            return True
+        self._seen[kind] += 1
+        seen = self._seen[kind]
+        if seen % EVERY == 0:
+            record.msg = f"{kind} ({seen} times so far; logged once in {EVERY})"
+        return seen == 1 or seen % EVERY == 0
 
 
 def set_up_logging() -> None:

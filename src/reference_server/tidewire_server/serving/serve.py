@@ -29,11 +29,10 @@ from tidewire_server.http.routes import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
 from tidewire_server.serving.daemon_threads import DaemonThreads
-from tidewire_server.serving.exposure_check import check_exposure
-from tidewire_server.serving.fd_limit import max_connections_within_fd_limit
-from tidewire_server.serving.log_throttle import LogThrottle, throttle_accept_errors
+from tidewire_server.serving.descriptors import max_connections_within_fd_limit, throttle_accept_errors
+from tidewire_server.serving.listener import bind_unix, check_exposure, is_unix, removed_at_exit
+from tidewire_server.serving.log_format import LogThrottle
 from tidewire_server.serving.port_file import port_file as prepare_port_file
-from tidewire_server.serving.unix_socket import bind_unix, is_unix, removed_at_exit
 from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
 from tidewire_server.store.interfaces import StoreError
 
@@ -173,9 +172,9 @@ def serve(
             else:
                 _print_url(url if path is None else f"{url} (Unix domain socket {path})")
 
-        app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
+        app.authentication.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
         _serving.add(listener)
-        app.open_log()
+        app.lifespan.open_log()
         connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=True)
         config = uvicorn_config(app, settings, connections)
         runner = UvicornServer(app, config, announce, shutdown_timeout=settings.shutdown_timeout)
@@ -222,10 +221,10 @@ def in_background(
 
 
 def _in_background(app: TidewireApp, settings: Settings, listener: socket.socket) -> Iterator[str]:
-    app.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
+    app.authentication.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
     try:
         check_exposure(listener, settings)
-        app.open_log()
+        app.lifespan.open_log()
     except BaseException:
         listener.close()
         raise
@@ -348,11 +347,11 @@ class UvicornServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Start the application here. If it were started in the lifespan, uvicorn would not pass exceptions to the
         # caller.
-        await self._tidewire.start(resume=False)
+        await self._tidewire.lifespan.start(resume=False)
         await super().startup(sockets=sockets)
         if self.started:
             self._on_started()
-            await self._tidewire.resume()
+            await self._tidewire.lifespan.resume()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         # Connections inherit the buffer size of the socket that accepts them.
@@ -404,7 +403,7 @@ class UvicornServer(uvicorn.Server):
                 signal.signal(each, handler)
 
     def _end_by_signal(self) -> None:
-        jobs, seconds = self._tidewire.jobs_to_drain, self._shutdown_timeout
+        jobs, seconds = self._tidewire.lifespan.jobs_to_drain, self._shutdown_timeout
         if jobs and seconds:
             print(
                 f"stopping: waiting up to {seconds:g} s for {jobs} {'job' if jobs == 1 else 'jobs'}; press Ctrl-C again "
@@ -412,7 +411,7 @@ class UvicornServer(uvicorn.Server):
                 file=sys.stderr,
                 flush=True,
             )
-        elif seconds and (left := self._tidewire.seconds_for_readers):
+        elif seconds and (left := self._tidewire.lifespan.seconds_for_readers):
             print(
                 f"stopping: results stay available for up to {left:.1f} s, in case a connection broke; press Ctrl-C again to "
                 "end at once",
@@ -429,7 +428,7 @@ class UvicornServer(uvicorn.Server):
     async def _drain_and_exit(self) -> None:
         try:
             # A server in a background thread has its readers in the same process, and they have left.
-            await self._tidewire.drain(expect_readers=self._shutdown_timeout > 0)
+            await self._tidewire.lifespan.drain(expect_readers=self._shutdown_timeout > 0)
         finally:
             self.should_exit = True
 

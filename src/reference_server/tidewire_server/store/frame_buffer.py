@@ -40,11 +40,6 @@ class FrameBuffer:
 
     def add(self, frames: Sequence[bytes]) -> int:
         """Append events, and return the total number of bytes added since the buffer was created."""
-        if len(frames) == 1:  # fast path: most blocks contain one event
-            self._buffer += frames[0]
-            written = self._cut + len(self._buffer)
-            self._ends.append(written)
-            return written
         ends = accumulate(map(len, frames), initial=self._cut + len(self._buffer))
         next(ends)
         self._ends.extend(ends)

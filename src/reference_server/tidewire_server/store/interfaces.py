@@ -13,15 +13,13 @@ in a service shared by several servers. Every implementation follows these rules
 - An ended job uses no more memory than the documentation of the implementation says.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
-from tidewire.protocol.messages import Done, JobStatus
+from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, Tombstone
 
 Durability = Literal["process", "host", "replicated"]
 
@@ -42,10 +40,6 @@ class StoreError(Exception):
     """
 
 
-_new: Final = tuple.__new__
-"""Creates named tuples faster than their constructors, which are Python code."""
-
-
 class StateAt(NamedTuple):
     """State of a job after one event has been applied, together with the id of that event."""
 
@@ -61,7 +55,7 @@ class Block(NamedTuple):
     state: StateAt
     done: bool = False
     """Whether the last event is `done`. If so, `state` is the state before that event."""
-    ended: "JobRecord | None" = None
+    ended: JobRecord | None = None
     """Record of the ended job, if the last event is `done`. A persistent store commits it together with the block, so that
     `Jobs.save` has nothing left to write."""
     state_bytes: int = 0
@@ -71,13 +65,13 @@ class Block(NamedTuple):
     def last(self) -> Cursor:
         """Id of the last event in the block."""
         epoch, seq = self.state.cursor
-        return _new(Cursor, (epoch, seq + self.done))
+        return Cursor(epoch, seq + self.done)
 
     @property
     def first(self) -> Cursor:
         """Id of the first event in the block."""
         epoch, seq = self.state.cursor
-        return _new(Cursor, (epoch, seq + self.done - len(self.frames) + 1))
+        return Cursor(epoch, seq + self.done - len(self.frames) + 1)
 
 
 MAX_EPOCHS: Final = 100
@@ -85,40 +79,6 @@ MAX_EPOCHS: Final = 100
 
 A cursor from an epoch that the log has forgotten is treated as unknown.
 """
-
-
-class Extent(NamedTuple):
-    """Range of events that a log currently stores."""
-
-    base: Cursor
-    """Id of the event just before the oldest stored event. Its seq is 0 if no event was trimmed."""
-    head: Cursor
-    """Id of the last event."""
-    ended: bool
-    """Whether the last event is `done`."""
-    starts: tuple[Cursor, ...]
-    """Id of the first event of each epoch that the log remembers, oldest first."""
-    columns: tuple[str, ...]
-    """Column pointers of the newest epoch."""
-
-    def id_at(self, seq: int) -> Cursor:
-        """Return the id of the event with this sequence number. The number 0 means the position before the first
-        event.
-        """
-        if len(self.starts) == 1:  # Return early, because almost every log has a single epoch.
-            return _new(Cursor, (self.starts[0].epoch, seq))
-        found = bisect_right(self.starts, seq, key=attrgetter("seq"))
-        return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
-
-    def logged(self, cursor: Cursor) -> bool:
-        """Return whether the cursor is the id of an event of this log, even if that event has been trimmed."""
-        return self.starts[0].seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
-
-    def holds_after(self, cursor: Cursor) -> bool:
-        """Return whether the log still stores every event after the cursor. If the cursor belongs to another log,
-        return False.
-        """
-        return self.base.seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
 
 
 def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple[Cursor, ...]:
@@ -228,42 +188,6 @@ class Log(LogReader, Protocol):
         ...
 
 
-@dataclass(slots=True)
-class JobRecord:
-    """Metadata of a job, without the job's state. Times are in seconds since the Unix epoch."""
-
-    id: str
-    endpoint: str
-    principal: str
-    batch: bool
-    created_at: float
-    attempt: int = 1
-    status: JobStatus = "queued"
-    started_at: float | None = None
-    ended_at: float | None = None
-    expires_at: float | None = None
-    done: Done | None = None
-    usage: dict[str, int | float] = field(default_factory=dict)
-    """Sum of the usage reported by the items that have ended."""
-
-    def ended(self, done: Done, ended_at: float, expires_at: float) -> "JobRecord":
-        """Return the record of the ended job. This method is three times as fast as `dataclasses.replace`."""
-        return JobRecord(
-            self.id,
-            self.endpoint,
-            self.principal,
-            self.batch,
-            self.created_at,
-            self.attempt,
-            done.status,
-            self.started_at,
-            ended_at,
-            expires_at,
-            done,
-            self.usage,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Interrupted:
     """Job that was unfinished when the previous server process stopped."""
@@ -274,31 +198,6 @@ class Interrupted:
     log: "Log"
     cancelled: frozenset[int] = frozenset()
     """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
-
-
-class Tombstone(NamedTuple):
-    """Marker for a deleted job, kept so that requests for the job get 410 instead of 404."""
-
-    id: str
-    principal: str
-
-
-class Key(NamedTuple):
-    """Idempotency key, scoped to a principal and an endpoint."""
-
-    principal: str
-    endpoint: str
-    text: str
-
-
-@dataclass(slots=True)
-class KeyUse:
-    """The first request that used an idempotency key."""
-
-    body: bytes
-    """SHA-256 of the request body."""
-    job: str | None = None
-    """Id of the job that the request created. None while the request is still being processed."""
 
 
 class Jobs(Protocol):
@@ -457,20 +356,6 @@ class Queue(Protocol):
 
 
 SECRET_BYTES: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Limits on how much a store keeps, and for how long. Times are in seconds. `Settings` describes each limit."""
-
-    log_ttl: float
-    state_ttl: float
-    tombstone_ttl: float
-    idempotency_ttl: float
-    max_retained_jobs: int
-    max_retained_bytes: int
-    max_tombstones: int
-    max_log_bytes: int
 
 
 class Store(Protocol):

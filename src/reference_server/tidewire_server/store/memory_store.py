@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
 
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.ended_jobs import EndedJobs
@@ -21,26 +20,18 @@ from tidewire_server.store.interfaces import (
     SECRET_BYTES,
     Block,
     Durability,
-    Extent,
     HeadMovedError,
     Interrupted,
-    JobRecord,
     Jobs,
-    Key,
-    KeyUse,
     LogChunk,
     LogReader,
     Queue,
-    Retention,
     StateAt,
-    Tombstone,
     next_starts,
 )
 from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, Retention, Tombstone
 from tidewire_server.store.subscribers import Subscribers
-
-_new: Final = tuple.__new__
-"""Creates named tuples faster than their constructors, which are Python code."""
 
 CHECKPOINTS = 8
 """Number of checkpoints in a log that has reached its size limit. Logs can be trimmed only at checkpoints."""
@@ -54,6 +45,7 @@ class MemoryLog(Subscribers):
 
     __slots__ = (
         "_base",
+        "_check_size_at",
         "_checkpoint_every",
         "_checkpoints",
         "_closed",
@@ -72,33 +64,35 @@ class MemoryLog(Subscribers):
         super().__init__()
         start = first.first
         self._frames = FrameBuffer(start.seq - 1)
+        self._frames.add(first.frames)
         self._starts: tuple[Cursor, ...] = (start,)
         self._base = Cursor(start.epoch, start.seq - 1)
-        self._head: Cursor = self._base
+        self._head = first.last
         self._state = first.state
-        self._state_bytes = 0
-        self._ended = False
+        self._state_bytes = first.state_bytes
+        self._ended = first.done
         self._oldest = first.state
         self._checkpoints: list[StateAt] = []
         self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
+        self._check_size_at = self._next_checkpoint_at
+        """Number of appended bytes from which on a checkpoint is due, or the log is too large."""
         self._max_bytes = max_bytes
         self._closed = False
-        self._add(first)
 
     # ---- for readers -------------------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
-        return _new(Extent, (self._base, self._head, self._ended, self._starts, self._state.columns))
+        return Extent(self._base, self._head, self._ended, self._starts, self._state.columns)
 
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
         if after == self._head:
-            return _new(LogChunk, (b"", after, False))
+            return LogChunk(b"", after, ended=False)
         extent = self.extent()
         if not extent.holds_after(after):
             return None
         frames, seq = self._frames.read(after.seq, max_bytes)
         last = self._head if seq == self._head.seq else extent.id_at(seq)
-        return _new(LogChunk, (frames, last, self._ended and bool(frames) and last == self._head))
+        return LogChunk(frames, last, self._ended and bool(frames) and last == self._head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:
         return self._oldest if oldest else self._state
@@ -114,8 +108,14 @@ class MemoryLog(Subscribers):
             raise HeadMovedError(
                 f"the append expected {after} to be the log's last event, but the last event is {self._head}"
             )
-        self._add(block)
-        self.wake(block)
+        written = self._frames.add(block.frames)
+        if block.state.cursor.epoch != after.epoch:
+            self._starts = next_starts(self._starts, block, self._base)
+        self._head = block.last if block.done else block.state.cursor
+        self._state, self._ended, self._state_bytes = block.state, block.done, block.state_bytes
+        if written >= self._check_size_at:
+            self._limit_size(written)
+        self.deliver(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
@@ -135,15 +135,14 @@ class MemoryLog(Subscribers):
         """Total size in bytes of the stored events and of the final state, after the log has ended."""
         return self._frames.size + self._state_bytes
 
-    def _add(self, block: Block) -> None:
-        frames, state, done, _, state_bytes = block
-        written = self._frames.add(frames)
-        if state.cursor.epoch != self._head.epoch or not self._starts:
-            self._starts = next_starts(self._starts, block, self._base)
-        self._head = block.last if done else state.cursor
-        self._state, self._ended, self._state_bytes = state, done, state_bytes
-        if not done and written >= self._next_checkpoint_at:
-            self._checkpoints.append(state)
+    def _limit_size(self, written: int) -> None:
+        """Save a checkpoint if one is due, and trim the log to its size limit.
+
+        Args:
+            written: Number of bytes that were appended to the log so far.
+        """
+        if written >= self._next_checkpoint_at and not self._ended:
+            self._checkpoints.append(self._state)
             self._next_checkpoint_at = written + self._checkpoint_every
         while (
             self._checkpoints
@@ -151,6 +150,8 @@ class MemoryLog(Subscribers):
             and self._checkpoints[0].cursor < self._head
         ):
             self._trim(self._checkpoints.pop(0))
+        trimmed = written - self._frames.size
+        self._check_size_at = min(self._next_checkpoint_at, trimmed + self._max_bytes + 1)
 
     def _trim(self, state: StateAt) -> None:
         self._frames.cut(state.cursor.seq)

@@ -8,7 +8,7 @@ of the default model import torch.
 from tidewire.install_command import install_command
 
 try:
-    from tidewire_server.generation.load_error import LoadError
+    from tidewire_server.generation.checkpoint_folder import LoadError
     from tidewire_server.generation.torch_engine.engine_loop import TorchEngine
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):

@@ -17,8 +17,7 @@ The reader sees the best hypothesis of all. If another one becomes the best, the
                                                            └── copies between slots: one index_select per step
 
 A step needs one copy to the host, like a step without searches. For this, the log-probabilities that a request asks for are
-computed for all candidates, before the host chooses among them. The next step has the chosen tokens as its input, so it cannot
-be launched early (`RunningSequence.may_run_ahead`).
+computed for all candidates, before the host chooses among them.
 """
 
 from __future__ import annotations

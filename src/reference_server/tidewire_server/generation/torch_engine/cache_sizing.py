@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tidewire_server.generation.load_error import LoadError
-from tidewire_server.generation.model_folder import bytes_text
+from tidewire_server.generation.checkpoint_folder import LoadError, bytes_text
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 

@@ -1,15 +1,13 @@
-"""Execution of steps by kind of device (`Execution`): early launches, static shapes, and copies that do not block.
+"""Copies between the host and a device: to the device without waiting (`to_device`), and back in one piece (`HostCopy`).
 
-A GPU computes while the host prepares the next step, as long as the host does not wait for it. The host therefore copies
-to the device from pinned memory without waiting (`to_device`), reads the results of a step with a single copy into pinned
-memory (`HostCopy`), and launches the next step before this copy is complete (`Execution.early_launch`). A CPU computes in
-the host's own thread, so none of this applies to it.
+A GPU computes while the host prepares more work for it, as long as the host does not wait. The host therefore copies to the
+device from pinned memory without waiting, and waits once in each step, for a single copy of its results into pinned memory.
+A CPU computes in the host's own thread, so none of this applies to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,41 +15,6 @@ import torch
 
 BLOCKING_DEVICES = frozenset({"cpu", "mps"})
 """Types of devices without copies to and from pinned memory."""
-
-
-@dataclass(frozen=True)
-class Execution:
-    """Execution of steps on one device. In float32, the tokens do not depend on it, except where two tokens are equally
-    probable up to rounding error: the shapes of a step change the last digits of the logits.
-    """
-
-    early_launch: bool = False
-    """Whether a step may be launched before the tokens of the step before it are on the host. Each text then ends one step
-    late: the token that such a step samples for it is discarded."""
-    buckets: bool = False
-    """Whether the shapes of a step without prompts come from a small set, so that kernels can be recorded in CUDA graphs."""
-
-    @classmethod
-    def of(cls, device: torch.device) -> Execution:
-        """Return the execution that suits a device."""
-        is_async = device.type not in BLOCKING_DEVICES
-        return cls(early_launch=is_async, buckets=is_async)
-
-
-def row_bucket(rows: int, limit: int) -> int:
-    """Return the smallest bucket for a number of rows: 1, 2, 4, or a multiple of 8, but at most `limit`."""
-    power = 1 << (rows - 1).bit_length()
-    return min(limit, power if rows <= 8 else -(-rows // 8) * 8)
-
-
-def length_bucket(length: int, limit: int) -> int:
-    """Return the smallest bucket for a number of positions, but at most `limit`.
-
-    The buckets are the multiples of 64 up to 512, and four numbers between each power of two and the next one. A context of
-    8,192 positions has 24 buckets, and a bucket is at most a quarter longer than necessary, or 63 positions.
-    """
-    step = max(64, (1 << (length - 1).bit_length()) // 8)
-    return min(limit, -(-length // step) * step)
 
 
 def to_device(

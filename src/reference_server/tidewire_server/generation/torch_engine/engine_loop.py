@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 
+from tidewire_server.generation.checkpoint_folder import bytes_text
 from tidewire_server.generation.engine import (
     Delta,
     EngineCapabilities,
@@ -26,32 +27,22 @@ from tidewire_server.generation.engine import (
     check_members,
 )
 from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.model_folder import bytes_text
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.cache_sizing import allocate_cache
 from tidewire_server.generation.torch_engine.capabilities import capabilities_of
 from tidewire_server.generation.torch_engine.delta_queue import deliver
-from tidewire_server.generation.torch_engine.device_execution import Execution, to_device
+from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
 from tidewire_server.generation.torch_engine.running_request import OutputText, RunningRequest
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
-from tidewire_server.generation.torch_engine.step_failures import failure_message
 from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
-from tidewire_server.generation.torch_engine.step_runner import LaunchedStep, Runner
+from tidewire_server.generation.torch_engine.step_runner import Runner, StepResult
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
 from tidewire_server.user_paths import user_path
 
 logger = logging.getLogger(__name__)
-
-
-class Flight(NamedTuple):
-    """A step that was launched, and whose tokens are not on the host yet."""
-
-    step: StepPlan[RunningRequest]
-    begun: float
-    launched: LaunchedStep[RunningRequest]
 
 
 class TorchEngine:
@@ -68,7 +59,6 @@ class TorchEngine:
         max_cache_bytes: Maximum size of the key-value cache, in bytes. If a cache for the model's whole context would be
             larger, the engine uses a shorter context. It has no effect if `context` is set.
         profile: Folder to which profiles of some steps are written. None profiles nothing.
-        execution: Execution of the steps. None selects the one that suits the checkpoint's device.
         schema_limits: Limits on the input member `json_schema`.
         max_mask_share: Maximum share of the time of its steps that the masks of one request with a JSON Schema may take.
 
@@ -89,7 +79,6 @@ class TorchEngine:
         context: int | None = None,
         max_cache_bytes: int = 4 << 30,
         profile: Path | None = None,
-        execution: Execution | None = None,
         schema_limits: SchemaLimits = DEFAULT_LIMITS,
         max_mask_share: float = 0.25,
     ) -> None:
@@ -101,8 +90,7 @@ class TorchEngine:
         self._reader = RequestReader(checkpoint, cache.context, schema_limits)
         self._max_mask_share = max_mask_share
         self._scheduler: StepScheduler[RunningRequest] = StepScheduler(slots, max(step_tokens, slots + 1))
-        self._execution = execution or Execution.of(checkpoint.device)
-        self._runner = Runner(checkpoint, cache, buckets=self._execution.buckets)
+        self._runner = Runner(checkpoint, cache)
         self.cache_bytes = cache.nbytes
         """Size of the key-value cache, in bytes."""
         self._profiler = None if profile is None else StepProfiler.in_folder(profile)
@@ -230,7 +218,6 @@ class TorchEngine:
             prompt=prompt + continued,
             scope=request.cache_scope,
             continued=len(continued),
-            max_generated=request.max_tokens - len(continued),
             **parameters,
             beams=request.num_beams,
             search=search,
@@ -297,7 +284,7 @@ class TorchEngine:
         """Execute steps until the engine is closed or fails. Then end all requests with an error."""
         try:
             self._execute_steps()
-        except Exception as error:
+        except BaseException as error:  # also a panic of a library in Rust
             logger.exception("the engine failed; restart the server")
             self._reason = (
                 f"the engine failed ({type(error).__name__}); see the server's log, and restart the server"
@@ -309,106 +296,66 @@ class TorchEngine:
 
     def _execute_steps(self) -> None:
         scheduler = self._scheduler
-        flight: Flight | None = None
         while True:
             with self._wake:
-                if flight is None:
-                    self._wake.wait_for(
-                        lambda: self._closing or self._arrivals or scheduler.running or scheduler.waiting
-                    )
+                self._wake.wait_for(
+                    lambda: self._closing or self._arrivals or scheduler.running or scheduler.waiting
+                )
                 if self._closing:
                     break
                 while self._arrivals:
                     scheduler.add(self._arrivals.popleft())
                 step = scheduler.schedule()
-            flight = self._run(step, flight)
-        if flight is not None:
-            self._complete(flight)
+            if step:
+                self._run(step)
         if self._profiler is not None:
             self._profiler.finish()
 
-    def _run(self, step: StepPlan[RunningRequest], before: Flight | None = None) -> Flight | None:
-        """Launch a step, and complete the step before it, if that is still in flight.
+    def _run(self, step: StepPlan[RunningRequest]) -> None:
+        """Execute a step, and deliver its results.
 
         If an exception occurs, for example because the memory is exhausted, the step is repeated in two steps. Only a
         request that fails in a separate step ends with an error.
-
-        Returns:
-            The step, if it is still in flight.
         """
-        flight: Flight | None = None
-        failure: Exception | None = None
-        if step:
-            try:
-                flight = self._launch(step)
-            except Exception as error:
-                count, name = len(step.requests), type(error).__name__
-                if count > 1:
-                    logger.warning(
-                        "a step of %d requests failed (%s) and is repeated in two steps", count, name
-                    )
-                else:
-                    logger.exception("a step of one request failed")
-                # Drop the traceback, because it keeps the tensors of the failed step.
-                failure = error.with_traceback(None)
-        if before is not None:
-            self._complete(before)
-        if failure is not None:
-            self._repeat(step, failure)
-        elif flight is not None and not (
-            self._execution.early_launch and all(job.may_run_ahead for job in step.sampled)
-        ):
-            self._complete(flight)
-            flight = None
-        return flight
-
-    def _launch(self, step: StepPlan[RunningRequest]) -> Flight:
-        with nullcontext() if self._profiler is None else self._profiler.step(step):
-            flight = Flight(step, time.perf_counter(), self._runner.launch(step))
-        with self._wake:
-            self._scheduler.launched(step)
-            self._steps += 1
-            self._prompt_tokens += sum(part.end - part.start for part in step.prefill)
-        return flight
-
-    def _repeat(self, step: StepPlan[RunningRequest], failure: Exception) -> None:
-        """Repeat a failed step in two steps, or end its only request with an error.
-
-        Requests that have ended since the step was planned are left out.
-        """
-        left = step.without_ended()
-        parts = step.halves() if len(left.requests) == len(step.requests) else [left]
-        for part in parts:
-            if (flight := self._run(part)) is not None:
-                self._complete(flight)
-        if not parts:
-            text = failure_message(failure, step, self._scheduler.slots)
+        begun = time.perf_counter()
+        try:
+            with nullcontext() if self._profiler is None else self._profiler.step(step):
+                result = self._runner.run(step)
+        except Exception as error:
+            count, name = len(step.requests), type(error).__name__
+            if count > 1:
+                logger.warning("a step of %d requests failed (%s) and is repeated in two steps", count, name)
+            else:
+                logger.exception("a step of one request failed")
+            # Drop the traceback, because it keeps the tensors of the failed step.
+            failure = error.with_traceback(None)
+        else:
+            self._complete(step, result, time.perf_counter() - begun)
+            return
+        for part in step.halves():
+            self._run(part)
+        if len(step.requests) == 1:
+            text = _failure_message(failure, step, self._scheduler.slots)
             self._finish([(job, EngineError(text)) for job in step.requests])
 
-    def _complete(self, flight: Flight) -> None:
-        """Wait for the tokens of a step, and deliver them.
-
-        A request may have ended after the step was planned. Its token is discarded.
-        """
-        step = flight.step
-        try:
-            sampled, prompts = flight.launched.result()
-        except Exception as error:
-            logger.exception("the results of a step cannot be read")
-            text = f"the engine failed after a step of this request ({type(error).__name__})"
-            self._finish([(job, EngineError(text)) for job in step.without_ended().requests])
-            return
+    def _complete(
+        self, step: StepPlan[RunningRequest], result: StepResult[RunningRequest], seconds: float
+    ) -> None:
+        """Record and deliver the results of a step that took a number of seconds."""
         for job in step.sampled if len(step.requests) > 1 else []:
-            job.charge_mask(time.perf_counter() - flight.begun, self._max_mask_share)
+            job.charge_mask(seconds, self._max_mask_share)
+        sampled, prompts = result
         with self._wake:
             self._scheduler.completed(step, [one.token for one in sampled])
-            left = [(job, one) for job, one in zip(step.sampled, sampled, strict=True) if job.slot >= 0]
-            self._generated_tokens += len(left)
-        results: list[tuple[RunningRequest, Delta | EngineError]] = [
-            *((job, job.prompt_delta(values)) for job, values in prompts if job.slot >= 0),
-            *((job, job.delta(one)) for job, one in left),
-        ]
-        self._finish(results)
+            self._steps += 1
+            self._prompt_tokens += sum(part.end - part.start for part in step.prefill)
+            self._generated_tokens += len(sampled)
+        self._finish(
+            [
+                *((job, job.prompt_delta(values)) for job, values in prompts),
+                *((job, job.delta(one)) for job, one in zip(step.sampled, sampled, strict=True)),
+            ]
+        )
 
     def _finish(self, results: list[tuple[RunningRequest, Delta | EngineError]]) -> None:
         """Free the slots of the requests that have ended, and deliver all results."""
@@ -425,3 +372,24 @@ class TorchEngine:
                     if (isinstance(delta, EngineError) or delta.finish_reason is not None) and job.slot >= 0:
                         self._scheduler.finish(job, failed=isinstance(delta, EngineError))
             deliver(results)
+
+
+def _failure_message(error: Exception, step: StepPlan[RunningRequest], slots: int) -> str:
+    """Return the error message for a request that failed in a separate step. It contains no details of the error.
+
+    Args:
+        error: Exception that the step raised.
+        step: The step. It has one request.
+        slots: Maximum number of requests that run at the same time.
+    """
+    name = type(error).__name__
+    # On a CPU, torch raises a RuntimeError.
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+    if not is_memory:
+        return f"the engine failed in a step of this request ({name}); see the server's log for details"
+    tokens = sum(part.end - part.start for part in step.prefill)
+    work = f"{tokens} token{'' if tokens == 1 else 's'} of the prompt" if tokens else "the next token"
+    return (
+        f"the engine's memory does not suffice for {work} of this request ({name}); shorten the prompt, or start the "
+        f"server with fewer slots (now {slots}) or a shorter context"
+    )

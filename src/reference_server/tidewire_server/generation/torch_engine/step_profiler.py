@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from tidewire_server.generation.load_error import LoadError
+from tidewire_server.generation.checkpoint_folder import LoadError
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan
 
 logger = logging.getLogger(__name__)

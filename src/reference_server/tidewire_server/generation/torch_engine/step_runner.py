@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch, Searched, SearchStep
-from tidewire_server.generation.torch_engine.device_execution import (
-    HostCopy,
-    length_bucket,
-    row_bucket,
-    to_device,
-)
+from tidewire_server.generation.torch_engine.device_execution import HostCopy, to_device
 from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
@@ -45,14 +41,6 @@ class RunningSequence(Sequence):
             return [self.slot]
         return [self.slots[hypothesis.slot] for hypothesis in self.search.live]
 
-    @property
-    def may_run_ahead(self) -> bool:
-        """Whether the request's next step can be launched before its last token is on the host.
-
-        A beam search chooses its hypotheses on the host, and a grammar computes its mask there.
-        """
-        return self.search is None and (self.processor is None or not self.processor.needs_tokens_on_host)
-
 
 R = TypeVar("R", bound=RunningSequence)
 
@@ -66,78 +54,26 @@ class StepResult(NamedTuple, Generic[R]):
     """Requests of whose prompts the step scored a part, with the columns of its tokens. None if the logits are invalid."""
 
 
-class LaunchedStep(Generic[R]):
-    """A step whose results are being computed, and copied to the host.
-
-    Args:
-        requests: The requests for which the step samples a token.
-        sampled: The tokens of the requests that have no beam search, or None if there are none.
-        prompts: The requests of whose prompts the step scores a part, with the scores.
-        search: The step of the beam searches, or None if there are none. It chooses its hypotheses on the host, so the
-            constructor waits for the copy.
-    """
-
-    def __init__(
-        self,
-        requests: list[R],
-        sampled: SampledTokens | None,
-        prompts: list[tuple[R, PromptScores]],
-        search: SearchStep | None = None,
-    ) -> None:
-        self._requests = requests
-        self._sampled = sampled
-        self._prompts = prompts
-        self._search = search
-        tensors = [] if sampled is None else [*sampled.tensors]
-        for _, scores in prompts:
-            tensors.extend(scores.tensors)
-        start = len(tensors)
-        if search is not None:
-            tensors.extend(search.tensors)
-        self._copy = HostCopy(tensors) if tensors else None
-        if search is not None and self._copy is not None:
-            search.choose(self._copy.arrays()[start:])
-
-    def result(self) -> StepResult[R]:
-        """Wait for the step, and return its results."""
-        arrays = iter([] if self._copy is None else self._copy.arrays())
-
-        def on_host(part: SampledTokens | PromptScores) -> Any:
-            return part.on_host([*islice(arrays, len(part.tensors))])
-
-        sampled: list[Sampled | Searched] = [] if self._sampled is None else on_host(self._sampled)
-        prompts = [(request, on_host(scores)) for request, scores in self._prompts]
-        if self._search is not None:
-            tokens, searched = iter(sampled), iter(self._search.results)
-            sampled = [
-                next(tokens) if request.search is None else next(searched) for request in self._requests
-            ]
-        return StepResult(sampled, prompts)
-
-
 class Runner:
     """Executes the steps of the engine with one model and one key-value cache.
 
-    The last token of each slot stays on the device, where it is the input of the slot's next step. A step can therefore be
-    launched before the tokens of the step before it are on the host.
+    The last token of each slot stays on the device, where it is the input of the slot's next step.
 
     Args:
         checkpoint: The loaded model.
         cache: The cache. Its slots are those of the scheduler.
-        buckets: Whether the shapes of steps without prompts come from a small set (`Execution.buckets`).
     """
 
-    def __init__(self, checkpoint: Checkpoint, cache: KVCache, *, buckets: bool = False) -> None:
+    def __init__(self, checkpoint: Checkpoint, cache: KVCache) -> None:
         self._model = checkpoint.model
         self._device = checkpoint.device
         self._cache = cache
-        self._buckets = buckets
         self._last = torch.zeros(cache.slots, dtype=torch.int64, device=checkpoint.device)
 
     @torch.inference_mode()
-    def launch(self, step: StepPlan[R]) -> LaunchedStep[R]:
-        """Launch one step: the forward pass, and the postprocessing of its logits. On a GPU, do not wait for it, unless
-        the step has a beam search.
+    def run(self, step: StepPlan[R]) -> StepResult[R]:
+        """Execute one step: the forward pass, and the postprocessing of its logits. The host waits for the device once,
+        when it reads the copy of all results.
 
         If this raises an exception, the step has changed nothing that a repetition of it would read.
         """
@@ -152,14 +88,25 @@ class Runner:
             plain = [request for request in requests if request.search is None]
             parts = torch.cat([part for request, part in split if request.search is None] or [parts[:0]])
         sampled = SampledTokens(parts, plain) if plain else None
-        prompts = []
+        prompts: list[tuple[R, PromptScores]] = []
         for part in step.prefill:
             if part.sequence.scores_prompt:
                 one, rows = part.sequence, logits[row : row + part.scored]
                 prompts.append((one, PromptScores(rows, one.prompt, one.scoring, part.start)))
                 row += part.scored
         search = SearchStep(searches, self._cache) if searches else None
-        launched = LaunchedStep(requests, sampled, prompts, search)
+
+        results = [one for one in (sampled, *(scores for _, scores in prompts), search) if one is not None]
+        tensors = [tensor for one in results for tensor in one.tensors]
+        arrays = iter(HostCopy(tensors).arrays() if tensors else [])
+
+        def arrays_of(one: SampledTokens | PromptScores | SearchStep) -> list[np.ndarray]:
+            return [*islice(arrays, len(one.tensors))]
+
+        tokens = iter([] if sampled is None else sampled.on_host(arrays_of(sampled)))
+        scored = [(request, scores.on_host(arrays_of(scores))) for request, scores in prompts]
+        if search is not None:
+            search.choose(arrays_of(search))
         # A step that fails is repeated, so it must not have changed `_last`, the penalties, the cache or a search. After the
         # first of these changes, nothing allocates memory.
         if sampled is not None:
@@ -170,11 +117,10 @@ class Runner:
                     request.processor.add(sampled.tokens[i : i + 1])
         if search is not None:
             search.commit(self._last)
-        return launched
-
-    def run(self, step: StepPlan[R]) -> StepResult[R]:
-        """Execute one step, and wait for it."""
-        return self.launch(step).result()
+        searched = iter([] if search is None else search.results)
+        return StepResult(
+            [next(tokens) if request.search is None else next(searched) for request in requests], scored
+        )
 
     def clear(self, slot: int) -> None:
         """Set the keys and values of a slot to zero."""
@@ -183,18 +129,13 @@ class Runner:
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, float32.
 
-        The logits of the requests in `step.sampled` are followed by those of the prompt chunks that are scored. With
-        buckets, a step without prompts has further rows, whose logits have no meaning.
+        The logits of the requests in `step.sampled` are followed by those of the prompt chunks that are scored.
 
         A request has the logits of each of its hypotheses. The model's input is a packed row of tokens. It begins with one
         token for each slot, up to the highest slot that decodes, followed by the prompt chunks.
         """
         positions_of = {slot: run.length - 1 for run in step.decode for slot in run.decoding_slots}
         decoding = 1 + max(positions_of, default=-1)
-        length = None
-        if self._buckets and step.decode:
-            decoding = row_bucket(decoding, self._cache.slots)
-            length = length_bucket(1 + max(positions_of.values()), self._cache.context)
         decode_positions = [positions_of.get(slot) for slot in range(decoding)]
         positions = [position or 0 for position in decode_positions]
         wanted = [*positions_of]
@@ -208,8 +149,6 @@ class Runner:
                 wanted.append(len(positions) - 1)
         for part, chunk in zip(step.prefill, chunks, strict=True):
             wanted.extend(range(chunk.row, chunk.row + part.scored))
-        if self._buckets and not chunks:
-            wanted.extend([0] * (decoding - len(wanted)))
         tokens = self._last[:decoding]
         if prompts:
             read = to_device(prompts, self._device)
@@ -218,6 +157,6 @@ class Runner:
             tokens=tokens,
             positions=to_device(positions, self._device),
             wanted=to_device(wanted, self._device, torch.int64),
-            context=Step(self._cache, decode_positions, chunks, length),
+            context=Step(self._cache, decode_positions, chunks),
         )
         return logits.float()

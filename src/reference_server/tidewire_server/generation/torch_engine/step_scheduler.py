@@ -42,11 +42,9 @@ class Sequence:
     read: int = 0
     """Number of tokens of the prompt that were processed, so that they are in the key-value cache."""
     generated: int = 0
-    """Number of tokens generated so far, with that of a launched step."""
+    """Number of tokens generated so far."""
     last: int = -1
-    """The last generated token that is known, which is not in the key-value cache yet, or is being written to it."""
-    max_generated: int | None = None
-    """Number of tokens after which no step decodes the request, or None if only `finish` ends it."""
+    """The last generated token, which is not in the key-value cache yet."""
     cached: list[int] = field(default_factory=list)
     """The tokens that are in the key-value cache. With several slots, only those of the prompt."""
     cancelled: bool = False
@@ -111,13 +109,6 @@ class StepPlan(Generic[S]):
     def __bool__(self) -> bool:
         return bool(self.decode or self.prefill)
 
-    def without_ended(self) -> StepPlan[S]:
-        """Return the part of the plan for the requests that have not ended since it was planned."""
-        return StepPlan(
-            [sequence for sequence in self.decode if sequence.slot >= 0],
-            [part for part in self.prefill if part.sequence.slot >= 0],
-        )
-
     def halves(self) -> list[StepPlan[S]]:
         """Divide the plan into two, or return an empty list if it has only one request.
 
@@ -179,7 +170,7 @@ class StepScheduler(Generic[S]):
             sequence = self._waiting.popleft()
             self._assign(sequence)
 
-        decode = [s for s in self._running if s.decodes and s.generated != s.max_generated]
+        decode = [s for s in self._running if s.decodes]
         budget = self._step_tokens - sum(s.beams for s in decode)
         scored = SCORED_TOKENS
         prefill = []
@@ -193,25 +184,22 @@ class StepScheduler(Generic[S]):
             budget -= end - sequence.read
         return StepPlan(decode, prefill)
 
-    def launched(self, step: StepPlan[S]) -> None:
-        """Record that a step was launched. The next step can be planned before the tokens of this one are known."""
+    def completed(self, step: StepPlan[S], tokens: list[int]) -> None:
+        """Record that a step was executed.
+
+        Args:
+            step: The step.
+            tokens: The sampled tokens, in the order of `step.sampled`.
+        """
         for part in step.prefill:
             part.sequence.read = part.end
             part.sequence.cached = part.sequence.prompt[: part.end]
-        for sequence in step.sampled:
-            sequence.generated += 1
-
-    def completed(self, step: StepPlan[S], tokens: list[int]) -> None:
-        """Record the sampled tokens of the oldest launched step, in the order of `step.sampled`.
-
-        This is also correct for requests that have ended since the step was planned: the step wrote their last token to
-        the cache, and their free slot may keep it.
-        """
         for sequence in step.decode:
             if sequence.beams == 1:
                 sequence.cached.append(sequence.last)
         for sequence, token in zip(step.sampled, tokens, strict=True):
             sequence.last = token
+            sequence.generated += 1
 
     def _assign(self, sequence: S) -> None:
         """Start a request in a free slot. Later requests of the same scope reuse the keys and values of a shared prefix of at least

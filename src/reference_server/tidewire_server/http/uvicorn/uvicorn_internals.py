@@ -2,7 +2,7 @@
 
 The operations are:
 
-- Check whether the body of the request has arrived, and whether the client is slow to read the response.
+- Check whether the client is slow to read the response.
 - Distinguish a slow client from a stalled client. Abort the connection of a stalled client and discard its buffers.
 - Detect that a client has disconnected, even if the client had sent another request on the connection while it received
   a stream.
@@ -51,10 +51,6 @@ class UvicornConnection:
         self._transport: Any = getattr(self._cycle, "transport", None)
         self._flow: Any = getattr(self._cycle, "flow", None)
         self._chunks = False
-
-    def body_received(self) -> bool:
-        """Return whether the whole request body has arrived, so that it can be received without waiting."""
-        return getattr(self._cycle, "more_body", True) is False
 
     def coalesce_writes(self) -> AbstractContextManager[object]:
         """Send everything that is written during a `with` block in one write, which does not wait for a slow client.

@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
 
 from tidewire.protocol.problems import MEDIA_TYPE, Problem, problem, to_json
 from tidewire_server.errors import request_timeout
-from tidewire_server.http.requests_and_responses import problem_response
+from tidewire_server.http.problem_responses import problem_response
 from tidewire_server.http.uvicorn.uvicorn_internals import drop, unacknowledged_bytes
 from tidewire_server.principals import client_address
 from tidewire_server.settings import Settings

@@ -25,17 +25,8 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.messages import to_json
 from tidewire.protocol.sse import Decoder
 from tidewire_server.store.frame_buffer import FrameBuffer
-from tidewire_server.store.interfaces import (
-    Block,
-    Extent,
-    HeadMovedError,
-    JobRecord,
-    LogChunk,
-    Retention,
-    StateAt,
-    StoreError,
-    next_starts,
-)
+from tidewire_server.store.interfaces import Block, HeadMovedError, LogChunk, StateAt, StoreError, next_starts
+from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 from tidewire_server.store.subscribers import Subscribers
 
@@ -222,7 +213,7 @@ class SqliteLog(Subscribers):
             self._saved = plan.record
         if plan.ended is not None and self._on_end is not None:
             self._on_end(self, written.kept_bytes)
-        self.wake(block)
+        self.deliver(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tidewire_server.store.interfaces import Durability, Jobs, Queue, Retention, StoreError
+from tidewire_server.store.interfaces import Durability, Jobs, Queue, StoreError
 from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.records import Retention
 from tidewire_server.store.sqlite import sqlite_file
 from tidewire_server.store.sqlite.sqlite_jobs import Counts, SqliteJobs
 from tidewire_server.store.sqlite.writer_thread import WriterThread

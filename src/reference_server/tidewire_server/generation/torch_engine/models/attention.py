@@ -91,16 +91,10 @@ class Step:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
         decode_positions: Position of the current token of each slot. None for a slot that does not decode.
         chunks: The prompt chunks, in the order of the packed row.
-        static_length: Number of positions that each decoding slot reads, whatever the lengths of the texts are. All shapes
-            then depend only on this number and on the number of slots. None reads as far as the longest text.
     """
 
     def __init__(
-        self,
-        cache: KVCache,
-        decode_positions: list[int | None],
-        chunks: list[PrefillChunk],
-        static_length: int | None = None,
+        self, cache: KVCache, decode_positions: list[int | None], chunks: list[PrefillChunk]
     ) -> None:
         self._cache = cache
         # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. A step
@@ -114,7 +108,7 @@ class Step:
         self._rows = to_device(rows, cache.device)
         self._parts: list[tuple[slice, _Part]] = []
         if decode_positions:
-            decode = _Decode(cache, decode_positions, static_length)
+            decode = _Decode(cache, decode_positions)
             self._parts.append((slice(0, len(decode_positions)), decode))
         for chunk in chunks:
             span = slice(chunk.row, chunk.row + chunk.end - chunk.start)
@@ -138,21 +132,19 @@ class _Decode:
     """Attention for one token of each slot.
 
     Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for all of
-    them. The reads end at the longest text, or at a static length.
+    them. The reads end at the longest text.
     """
 
-    def __init__(self, cache: KVCache, positions: list[int | None], static_length: int | None) -> None:
+    def __init__(self, cache: KVCache, positions: list[int | None]) -> None:
         running = [position for position in positions if position is not None]
-        length = static_length or max(running) + 1
-        # With a static length, a window must not shorten the reads, and no step may omit the mask.
-        lowest = 0 if static_length else min(running)
+        length, lowest = max(running) + 1, min(running)
         self._views = cache.read(slice(0, len(positions)), length)
         # The output of a slot that does not decode is not used. It reads as far as the longest text, so that no mask is
         # necessary if all texts are equally long.
         ends = [length - 1 if position is None else position for position in positions]
         rows = to_device(ends, cache.device)[:, None, None, None]
         self._masks = _Masks(rows, lowest, torch.arange(length, device=cache.device), cache.dtype)
-        self._same_end = static_length is None and lowest == length - 1
+        self._same_end = lowest == length - 1
 
     def attend(self, layer: int, query: torch.Tensor, kind: AttentionKind) -> torch.Tensor:
         keys, values = self._views[layer]  # [B, Hkv, S, D]

@@ -22,8 +22,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from tidewire_server.generation.load_error import LoadError
-from tidewire_server.generation.model_folder import missing_folder
+from tidewire_server.generation.checkpoint_folder import LoadError, missing_folder
 from tidewire_server.generation.torch_engine.models import transformers_model
 from tidewire_server.generation.torch_engine.models.attention import Probe
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel

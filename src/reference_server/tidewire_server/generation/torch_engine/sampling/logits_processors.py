@@ -53,11 +53,6 @@ class LogitsProcessor:
             self._one = torch.ones(1, device=device)
 
     @property
-    def needs_tokens_on_host(self) -> bool:
-        """Whether `apply` needs the last token on the host. Penalties keep their history on the device."""
-        return self._grammar is not None
-
-    @property
     def error(self) -> str | None:
         """Reason why the generation cannot continue, or None."""
         return None if self._grammar is None else self._grammar.error

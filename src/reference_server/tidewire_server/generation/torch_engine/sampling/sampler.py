@@ -1,11 +1,19 @@
-"""Sampling of tokens: one uniform random number per token, and the inverse of the cumulative sum of the probabilities.
+"""Sampling of tokens: the token with the best ratio of its random number to its probability wins.
 
-The number depends only on the seed and the position. For equal logits, the tokens of a request therefore do not depend on
-the other requests in the batch, on the request's row in the batch, or on the number of steps in which the prompt was
-processed. The logits themselves can differ in their last digits, because kernels depend on the number of rows.
+A random number with an exponential distribution is divided by the probability of its token, and the token with the lowest
+ratio is selected, which is the Gumbel-max trick without logarithms of probabilities. The number depends only on the seed,
+the position and the id of the token. For equal logits, the tokens of a request therefore do not depend on the other requests
+in the batch, on the request's row in the batch, or on the number of steps in which the prompt was processed. The logits
+themselves can differ in their last digits, because kernels depend on the number of rows. This changes a token only if the
+two lowest ratios are equal up to rounding error. With the inverse of the cumulative sum, it would move the borders between
+all tokens.
 
-At 64 rows, a vocabulary of 32,000 and one CPU thread, `softmax` takes 1 ms and the inverse 0.2 ms. Filters additionally
-sort the values of their rows, which takes 5 ms with numpy (SIMD), and 150 ms with `torch.sort` (bench/engine_sampling.py).
+A number for each of 32,000 tokens would take longer than the softmax. So blocks of tokens compete first, each with one
+number and the sum of its probabilities, and then the tokens of the block that won. The probabilities of the results are the
+same, because the minimum of exponential random numbers is exponential, too.
+
+At 64 rows, a vocabulary of 32,000 and one CPU thread, `softmax` takes 1 ms. Filters additionally sort the values of their
+rows, which takes 5 ms with numpy (SIMD), and 150 ms with `torch.sort` (bench/engine_sampling.py).
 """
 
 from __future__ import annotations
@@ -15,12 +23,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tidewire_server.generation.torch_engine.device_execution import to_device
 
 BLOCK = 128
-"""Number of probabilities whose sum is computed at once when the cumulative sum is inverted."""
+"""Number of tokens that compete together, and whose probabilities are added up at once."""
 
 CACHED_VALUES = 1 << 18
 """Number of logits that are processed at once on a CPU."""
@@ -63,8 +70,8 @@ def sample(logits: torch.Tensor, sampling: Sequence[Sampling], positions: Sequen
     greedy = [i for i, s in enumerate(sampling) if s.temperature == 0]
     if len(greedy) == len(sampling):
         return logits.argmax(-1)
-    uniform = to_device(uniform_numbers([s.seed for s in sampling], positions), logits.device)
-    parts = [_draw(logits[block], sampling[block], uniform[block]) for block in row_blocks(logits)]
+    keys = row_keys([s.seed for s in sampling], positions, logits.device)
+    parts = [_draw(logits[block], sampling[block], keys[block]) for block in row_blocks(logits)]
     tokens = torch.cat(parts)
     if greedy:
         rows = to_device(greedy, logits.device)
@@ -83,7 +90,7 @@ def row_blocks(logits: torch.Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, rows, step)]
 
 
-def _draw(logits: torch.Tensor, sampling: Sequence[Sampling], uniform: torch.Tensor) -> torch.Tensor:
+def _draw(logits: torch.Tensor, sampling: Sequence[Sampling], keys: torch.Tensor) -> torch.Tensor:
     scaled = _scaled(logits, sampling)
     probabilities = scaled.softmax(-1)
     filtered = [i for i, s in enumerate(sampling) if s.filters]
@@ -93,7 +100,45 @@ def _draw(logits: torch.Tensor, sampling: Sequence[Sampling], uniform: torch.Ten
         rows = to_device(filtered, logits.device)
         kept = _kept(scaled[rows], [sampling[i] for i in filtered])
         probabilities.index_copy_(0, rows, probabilities[rows].mul_(kept))
-    return inverse_cumulative_sum(probabilities, uniform)
+    return _winner(probabilities, keys)
+
+
+def _winner(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Return a random token of each row, [B], with probabilities in proportion to the weights.
+
+    Args:
+        weights: Weights, [B, V], float32, not negative. Each row has a weight greater than 0.
+        keys: Keys of the random numbers of each row, [B].
+    """
+    sums = _block_sums(weights)
+    blocks = torch.arange(sums.shape[-1], device=weights.device)
+    # The numbers of blocks have negative ids, so that they differ from those of tokens.
+    winner = (exponential_numbers(keys, ~blocks) / sums).argmin(-1, keepdim=True)
+    ids, block = _block(weights, winner)
+    return ids.gather(-1, (exponential_numbers(keys, ids) / block).argmin(-1, keepdim=True))[:, 0]
+
+
+def _block_sums(weights: torch.Tensor) -> torch.Tensor:
+    """Return the sums of the blocks of each row, [B, V / BLOCK] rounded up, float64."""
+    rows, size = weights.shape
+    whole = size - size % BLOCK
+    sums = weights[:, :whole].view(rows, -1, BLOCK).sum(-1)
+    if whole < size:
+        sums = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], -1)
+    return sums.double()
+
+
+def _block(weights: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids and the weights of one block of each row, float64. A block beyond the last token has weights of 0.
+
+    Args:
+        weights: Weights, [B, V].
+        index: Number of the block of each row, [B, 1].
+    """
+    size = weights.shape[-1]
+    ids = index * BLOCK + torch.arange(min(BLOCK, size), device=weights.device)
+    inside = ids.clamp(max=size - 1)
+    return inside, weights.gather(-1, inside).double() * (ids < size)
 
 
 def processed_logits(logits: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
@@ -151,8 +196,8 @@ def _kept(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
             if any(s.top_k for s in sampling):
                 weights *= torch.arange(size, device=device) < top_k[:, None]
             top_p = to_device([s.top_p for s in sampling], device, torch.float64)
-            first = inverse_cumulative_sum(weights, top_p, reaches=True) + 1
-            top_k = torch.where(top_p < 1, torch.minimum(first, top_k), top_k)
+            shortest = prefix_lengths(weights, top_p)
+            top_k = torch.where(top_p < 1, torch.minimum(shortest, top_k), top_k)
         kept = _prefix(scaled, ordered, top_k)
     if any(s.min_p > 0 for s in sampling):
         min_p = to_device([s.min_p for s in sampling], device)[:, None]
@@ -172,7 +217,7 @@ def _typical(scaled: torch.Tensor, typical_p: Sequence[float]) -> torch.Tensor:
     closeness = -(logprobs - expected).abs()
     order = _descending_order(closeness)
     mass = to_device(typical_p, scaled.device, torch.float64)
-    count = inverse_cumulative_sum(probabilities.gather(-1, order), mass, reaches=True) + 1
+    count = prefix_lengths(probabilities.gather(-1, order), mass)
     count = torch.where(mass < 1, count, scaled.shape[-1])
     return _prefix(closeness, closeness.gather(-1, order), count)
 
@@ -217,77 +262,63 @@ def _prefix(scaled: torch.Tensor, ordered: torch.Tensor, count: torch.Tensor) ->
     return kept
 
 
-# ---- random numbers --------------------------------------------------------------------------------------------
-
-
-def inverse_cumulative_sum(
-    weights: torch.Tensor, share: torch.Tensor, *, reaches: bool = False
-) -> torch.Tensor:
-    """Return the index at which the cumulative sum of each row exceeds a share of the row's total.
+def prefix_lengths(weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Return the length of the shortest prefix of each row whose sum reaches a share of the row's total, [B], int64.
 
     The weights are added up in blocks, so that only one block of each row needs a cumulative sum of its elements.
 
     Args:
         weights: Weights, [B, V], float32, not negative.
-        share: Share of the total, [B], float64, at least 0 and less than 1, or at most 1 with `reaches`.
-        reaches: Whether the cumulative sum may also be equal to the share.
-
-    Returns:
-        Indices, [B], int64. Each has a weight greater than 0.
+        share: Share of the total, [B], float64, greater than 0 and at most 1.
     """
-    rows, size = weights.shape
-    whole = size - size % BLOCK
-    sums = weights[:, :whole].view(rows, -1, BLOCK).sum(-1)
-    if whole < size:
-        sums = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], -1)
-    sums = sums.double()
+    sums = _block_sums(weights)
     until = sums.cumsum(-1)
-    found, target = _first_above(until, share[:, None], reaches=reaches)
+    found, target = _first_reaching(until, share[:, None])
     # Part of the block that the target covers. The sum of a block differs slightly from the cumulative sum of its elements,
     # so continue with the part instead of the difference.
     part = 1 - (until.gather(-1, found) - target) / sums.gather(-1, found)
-    first = found * BLOCK
-    ids = first + torch.arange(min(BLOCK, size), device=weights.device)
-    if whole == size:
-        block = weights.gather(-1, ids)
-    else:
-        block = weights.gather(-1, ids.clamp(max=size - 1)) * (ids < size)
-    offset, _ = _first_above(block.double().cumsum(-1), part.clamp_(2.0**-60, 1.0), reaches=reaches)
-    return (first + offset)[:, 0].clamp_(max=size - 1)
+    _, block = _block(weights, found)
+    offset, _ = _first_reaching(block.cumsum(-1), part.clamp_(2.0**-60, 1.0))
+    return (found * BLOCK + offset)[:, 0].clamp_(max=weights.shape[-1] - 1) + 1
 
 
-def _first_above(
-    until: torch.Tensor, share: torch.Tensor, *, reaches: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first index at which a cumulative sum exceeds a share of the total. Also return the sum at this limit.
-
-    Both results have the shape [B, 1].
-    """
-    total = until[:, -1:]
-    target = share * total
-    if not reaches:
-        # A target that was rounded up to the total would be exceeded nowhere.
-        target = torch.minimum(target, total * (1 - 2.0**-52))
-    index = torch.searchsorted(until, target, right=not reaches)
+def _first_reaching(until: torch.Tensor, share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first index at which a cumulative sum reaches a share of the total, and this share of the total, [B, 1]."""
+    target = share * until[:, -1:]
     # Rows with NaN have no such index. Their token is discarded, but it must be in the vocabulary.
-    return index.clamp_(max=until.shape[-1] - 1), target
+    return torch.searchsorted(until, target).clamp_(max=until.shape[-1] - 1), target
 
 
-def uniform_numbers(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-    """Compute a number for each row that is uniform from 0 to 1 (exclusive), [B], float64, on the CPU.
+# ---- random numbers --------------------------------------------------------------------------------------------
 
-    The number is a hash of the seed and the position (SplitMix64).
+
+def row_keys(seeds: Sequence[int], positions: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Hash the seed and the position of each row to the key of its random numbers, [B], int64."""
+    state = _mix(to_device(seeds, device, torch.int64) + _GOLDEN)
+    return _mix(state + to_device(positions, device, torch.int64) * _GOLDEN)
+
+
+def exponential_numbers(keys: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Compute random numbers with an exponential distribution, [B, N], float64. Each is a hash of a key and an id.
+
+    Args:
+        keys: Keys of the rows, [B].
+        ids: Ids, [N] or [B, N].
     """
-    state = _mix(np.array(seeds, dtype=np.uint64) + _GOLDEN)
-    state = _mix(state + np.array(positions, dtype=np.uint64) * _GOLDEN)
-    return torch.from_numpy((state >> np.uint64(12)).astype(np.float64) * 2.0**-52)
+    state = _mix(keys[:, None] + ids * _GOLDEN)
+    return -((_shifted(state, 12).double() + 0.5) * 2.0**-52).log()
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash 64-bit integers. The hash is a bijection with a good avalanche effect."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    """Hash 64-bit integers with SplitMix64, a bijection with a good avalanche effect."""
+    x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - 2**64)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shift 64-bit integers to the right without copies of the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

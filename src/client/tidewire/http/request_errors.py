@@ -1,0 +1,103 @@
+"""Converts the exceptions that httpx raises during a request to the client's errors."""
+
+from typing import Final, NamedTuple
+
+import httpx
+
+from tidewire.errors import ConnectTimeoutError, ProtocolError, SilenceTimeoutError, TransportError, Where
+from tidewire.http.connection_diagnosis import (
+    PROXY_ADVICE,
+    UNREACHABLE,
+    environment_proxy,
+    not_http,
+    unreachable,
+)
+from tidewire.http.response import broken_connection
+from tidewire.http.urls import origin, without_credentials
+
+
+class Route(NamedTuple):
+    """The way to the server: through a proxy, through a Unix domain socket, or a direct connection."""
+
+    proxy: str | None
+    """URL of the proxy that the client was created with. None: the environment variables may name one."""
+    uds: str | None
+    """Path of the Unix domain socket."""
+
+    def address(self, url: str) -> str:
+        """Return the address of the server for error messages."""
+        _, host, port = origin(url)
+        return f"{host}:{port}" if self.uds is None else self.uds
+
+    def proxy_for(self, url: str) -> str | None:
+        """Return the URL of the proxy for a request, without credentials. None if there is no proxy."""
+        if self.uds is not None:
+            return None
+        scheme, host, port = origin(url)
+        proxy = self.proxy or environment_proxy(scheme, host, port or 0)
+        return None if proxy is None else without_credentials(proxy)
+
+
+DIRECT: Final = Route(None, None)
+
+
+def request_error(
+    error: Exception, where: Where, url: str, route: Route, connect_timeout: float
+) -> Exception:
+    """Return the client's error for an exception of a request. Exceptions that are not those of httpx are returned
+    unchanged.
+
+    The caller raises the error without a cause, because its message contains the text of the exception. The chained
+    exceptions of httpx and httpcore would only make a traceback longer.
+
+    Args:
+        error: The exception.
+        where: Context for the error message.
+        url: URL of the request.
+        route: The way to the server.
+        connect_timeout: Time limit for opening the connection, in seconds.
+    """
+    match error:
+        case httpx.ConnectTimeout():
+            proxy = route.proxy_for(url)
+            to = route.address(url) if proxy is None else f"the proxy {proxy}"
+            what = f"no connection to {to} within {connect_timeout:g} s"
+            return ConnectTimeoutError(
+                what, where=where, advice=UNREACHABLE if proxy is None else PROXY_ADVICE
+            )
+        case httpx.ConnectError() | httpx.ProxyError():
+            return unreachable(
+                route.address(url),
+                url,
+                error,
+                where,
+                proxy=route.proxy_for(url),
+                by_proxy=isinstance(error, httpx.ProxyError),
+                uds=route.uds,
+            )
+        case httpx.ReadTimeout():
+            proxy = route.proxy_for(url)
+            through = "" if proxy is None else f" through the proxy {proxy}"
+            return SilenceTimeoutError(f"no response in time{through}", where=where)
+        case httpx.RemoteProtocolError() if str(error).startswith(_INVALID_LOCATION):
+            return _invalid_link(error, where)
+        case httpx.RemoteProtocolError() if not str(error).startswith(_CUT):
+            return not_http(route.address(url), str(error), where)
+        case httpx.HTTPError() | httpx.StreamError():
+            return TransportError(broken_connection(error), where=where)
+        case httpx.InvalidURL():
+            # The client's own URL was parsed before. The invalid URL is a link of the server that is too long for
+            # httpx, or the Location header of a response.
+            return _invalid_link(error, where)
+    return error
+
+
+_CUT = ("Server disconnected", "peer closed connection")
+"""Start of httpcore's messages for a connection that was closed before the status line or within the body. All other
+messages come from h11 and concern bytes that are not valid HTTP."""
+_INVALID_LOCATION = "Invalid URL in location header"
+"""Start of httpx's message for a Location header that is not a URL. httpx parses it even if it follows no redirects."""
+
+
+def _invalid_link(error: Exception, where: Where) -> ProtocolError:
+    return ProtocolError(f"the response contains an invalid link: {error}", where=where)

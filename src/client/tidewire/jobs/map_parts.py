@@ -1,0 +1,271 @@
+"""The inputs of the jobs of a `map`: how they are grouped into parts, the requests that submit parts, and inputs that the
+server refuses.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, Protocol, TypeVar
+
+from tidewire.errors import (
+    NOWHERE,
+    InvalidInputError,
+    ItemFailedError,
+    Where,
+)
+from tidewire.jobs.batch_job import AsyncBatchJob
+from tidewire.jobs.map_resume_file import Known, ReceivedValue, ResumeFile, Submission
+from tidewire.jobs.update_iterator import UpdateIterator
+from tidewire.protocol.resources import EndpointDescription, Limits
+from tidewire.protocol.strict_json import JsonValue, loads
+from tidewire.submit_members import encoded, jsonable
+from tidewire.types import ResultType
+
+T = TypeVar("T")
+
+_BODY_OVERHEAD: Final = 1024
+"""Number of bytes in a request body that are reserved for everything except the inputs."""
+_OF_INPUT: Final = re.compile(r"/inputs/(\d+)\b(/[^\s:]*)?(: )?")
+"""Pattern of a JSON Pointer to an input in the request, such as `/inputs/3/prompt`. In an error response of the server,
+this is the member `pointer` or the start of the message.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """The inputs of one job. The number of an input is its index among all inputs of the `map`."""
+
+    recorded: Submission | None = None
+    """Submission of the resume file that this part continues. None for a new job."""
+    pending: dict[int, str] = field(default_factory=dict)
+    """Numbers of the inputs without an outcome, with their digests, which are empty without a resume file."""
+    inputs: dict[int, bytes] = field(default_factory=dict)
+    """JSON of the inputs in `pending`, by number. The inputs of a job of an earlier run are added when they are
+    consumed."""
+    first: int = 0
+    """Number of the first input."""
+    size: int = 0
+    """Total size of the inputs in bytes."""
+    submit: int | None = None
+    """Number of the submit in the resume file, if the file contains it."""
+    used_keys: int = 0
+    """Number of earlier idempotency keys of these inputs, whose jobs the server no longer has."""
+    losses: int = 0
+    """Number of jobs in a row that the server no longer had, without an outcome in between."""
+
+    def add(self, number: int, content: bytes, digest: str) -> None:
+        if not self.inputs:
+            self.first = number
+        self.inputs[number] = content
+        self.pending[number] = digest
+        self.size += len(content) + 1
+
+    def remove(self, number: int) -> str:
+        """Remove an input that has an outcome, or that need not run, and return its digest."""
+        self.inputs.pop(number, None)
+        return self.pending.pop(number)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the part has all inputs of a submission of the resume file, so that it can be repeated unchanged."""
+        return self.recorded is not None and self.inputs.keys() == self.recorded.pending.keys()
+
+
+@dataclass(slots=True, eq=False)
+class RunningPart:
+    """A part with its job. `items` contains the numbers of the inputs in the order of the job's items."""
+
+    part: Part
+    job: AsyncBatchJob[Any]
+    items: Sequence[int]
+    reading: UpdateIterator[tuple[int, Any]]
+
+    def where(self) -> Where:
+        return Where(job_id=self.job.id)
+
+
+class NotValidated(ResultType[ReceivedValue]):
+    """Result type of all jobs of a `map`. It keeps the value as JSON, which the resume file needs. The map validates a
+    value when it yields the value.
+    """
+
+    def validate(self, value: JsonValue, *, where: Where = NOWHERE, running: bool = False) -> ReceivedValue:
+        return ReceivedValue(value, where)
+
+
+class BatchStarter(Protocol):
+    """Interface of `JobStarter`, as far as `map` uses it."""
+
+    running: set[AsyncBatchJob[Any]]
+    """Jobs that calls of `map` have submitted, and that were neither read to their end nor cancelled. Closing the
+    client cancels these jobs."""
+
+    async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
+        """Return the endpoint's name, the server's limits and the endpoint's description."""
+
+    async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
+        """Submit a batch job with an idempotency key. The request body is already serialized."""
+
+    def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
+        """Return an existing batch job. This method sends no request."""
+
+
+_WITHOUT_OUTCOME: Final = frozenset({Known.SUBMITTED, Known.IN_JOB})
+
+
+class EarlierRuns:
+    """The submissions of a resume file that inputs of this run belong to.
+
+    Attributes:
+        submissions: The submissions so far, by offset. Each earlier run has left at most `concurrency` submissions
+            without all outcomes.
+        gone: Offsets of the submissions that cannot be continued. Their inputs without an outcome run in new jobs.
+    """
+
+    def __init__(self, file: ResumeFile | None) -> None:
+        self.submissions: dict[int, Submission] = {}
+        self.gone: set[int] = set()
+        self._file = file
+
+    def continued(self, number: int) -> int | None:
+        """Return the offset of the submission that an input belongs to. None if the input has no
+        submission, or one that cannot be continued.
+        """
+        if self._file is None or self._file.known(number) not in _WITHOUT_OUTCOME:
+            return None
+        offset = self._file.offset(number)
+        return None if offset in self.gone else offset
+
+    def digest(self, number: int) -> str | None:
+        """Return the digest of an input in the resume file. None if the file does not contain the input."""
+        file = self._file
+        known = Known.NEW if file is None else file.known(number)
+        if file is None or known is Known.NEW:
+            return None
+        if known not in _WITHOUT_OUTCOME:
+            return file.digest(number)
+        offset = file.offset(number)
+        if offset not in self.submissions:
+            self.submissions[offset] = file.submission(number)
+        return self.submissions[offset].pending[number]
+
+
+class PartRequests:
+    """Builds the requests that submit the parts of one `map`.
+
+    Attributes:
+        batch_size: Maximum number of inputs in one part. `limit` may lower it.
+    """
+
+    def __init__(self, shared: Mapping[str, Any], options: Mapping[str, Any], batch_size: int) -> None:
+        """Create the object before the limits of the server are known.
+
+        Args:
+            shared: Members that are added to every input that does not already have them.
+            options: Members of every request in addition to the inputs.
+            batch_size: Maximum number of inputs in one part.
+        """
+        self.batch_size: int = batch_size
+        self._shared: Any = jsonable(shared, "/shared")
+        self._options = options
+        self._batches = True
+        self._max_body = 0
+
+    def check_shared(self) -> None:
+        """Check that the shared members can be sent.
+
+        Raises:
+            InvalidInputError: A shared member is not valid JSON.
+        """
+        encoded(self._shared)
+
+    def limit(self, limits: Limits, description: EndpointDescription) -> None:
+        """Apply the limits of the server and of the endpoint."""
+        batch = description.capabilities.batch
+        self._batches = batch is not None
+        most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
+        self.batch_size = min(self.batch_size, most)
+        shared = encoded(self._shared) if self._batches else b""
+        self._max_body = limits.max_body_bytes - len(shared) - _BODY_OVERHEAD
+
+    def exceeds_body(self, part: Part, content: bytes) -> bool:
+        """Whether the request would be too large with one more input."""
+        return part.size + len(content) + 1 > self._max_body
+
+    def merged(self, value: Any) -> Any:
+        """Return an input with the shared members."""
+        return {**self._shared, **value} if self._shared and isinstance(value, dict) else value
+
+    def body(self, part: Part) -> bytes:
+        """Return the request's body.
+
+        Raises:
+            InvalidInputError: The shared members cannot be added to the input.
+        """
+        more = {**self._options}
+        if self._batches:
+            inputs = b",".join(part.inputs.values())
+            return (
+                b'{"inputs":['
+                + inputs
+                + b"]"
+                + _tail(more | ({"shared": self._shared} if self._shared else {}))
+            )
+        (content,) = part.inputs.values()
+        if self._shared:
+            value = loads(content)
+            if not isinstance(value, dict):
+                raise InvalidInputError("shared members require inputs that are JSON objects")
+            content = encoded(self.merged(value))
+        return b'{"input":' + content + _tail(more)
+
+    def split(self, part: Part) -> list[Part]:
+        """Group the inputs of a job that the server no longer has into parts that can be submitted again."""
+        again: list[Part] = []
+        for number, content in part.inputs.items():
+            if not again or len(again[-1].inputs) >= self.batch_size or self.exceeds_body(again[-1], content):
+                again.append(Part(used_keys=part.used_keys + 1, losses=part.losses + 1))
+            again[-1].add(number, content, part.pending[number])
+        return again
+
+
+def derived_key(*parts: str, body: bytes) -> str:
+    """Derive the idempotency key of a submit from the key of the `map` and the request's body."""
+    return sha256(b"\0".join([*(each.encode() for each in parts), body])).hexdigest()
+
+
+def refused_input(number: int, error: InvalidInputError) -> ItemFailedError:
+    """Create the error of an item whose input was refused."""
+    # The server's message contains the index of the input within its job. Replace this index by the one among all
+    # inputs of the `map`.
+    why = _OF_INPUT.sub(_within_input, error.what, count=1)
+    what = f"input {number} was refused: {why}"
+    refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
+    failed = ItemFailedError(what, where=error.where, problem=error.problem)
+    failed.index = number
+    failed.__cause__ = refused
+    return failed
+
+
+def refused_number(part: Part, error: InvalidInputError) -> int | None:
+    """Return the number of the input of a part that the server refused. None if the error does not name an input."""
+    place = _OF_INPUT.match(error.pointer or "")
+    if place is not None and int(place[1]) < len(part.inputs):
+        return [*part.inputs][int(place[1])]
+    if len(part.inputs) == 1 and not (error.pointer or "").startswith("/shared"):
+        return next(iter(part.inputs))
+    return None
+
+
+def _tail(members: dict[str, Any]) -> bytes:
+    """Serialize the last members of a JSON object, followed by the closing brace of the object."""
+    return b"," + encoded(members)[1:] if members else b"}"
+
+
+def _within_input(place: re.Match[str]) -> str:
+    """Convert a match of `_OF_INPUT` to a location within the input, without the index of the input in its job."""
+    _, pointer, colon = place.groups()
+    if colon:
+        return f"{pointer}: " if pointer else ""
+    return f"the input at {pointer}" if pointer else "the input"

@@ -1,0 +1,85 @@
+"""Authentication of requests: the principal of the caller, by its bearer token or by its address."""
+
+from typing import Final
+
+from starlette.requests import Request
+
+from tidewire_server.errors import refuse
+from tidewire_server.http.request_reading import header
+from tidewire_server.principals import ANONYMOUS, TokenPrincipals, anonymous_at, is_anonymous
+from tidewire_server.settings import Settings
+
+_PRINCIPAL: Final = "tidewire.principal"
+"""Key in the ASGI scope under which the caller's principal is stored. Starlette's `request.state` is slower."""
+
+
+def principal_of(request: Request) -> str:
+    """Return the principal of the caller, who must be authenticated."""
+    principal: str = request.scope[_PRINCIPAL]
+    return principal
+
+
+class Authentication:
+    """The tokens that the server accepts, and the rules for anonymous callers."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read the tokens in the settings.
+
+        Raises:
+            ValueError: A token is not valid.
+        """
+        self._tokens = TokenPrincipals(settings.tokens)
+        self._operator_tokens = TokenPrincipals(settings.operator_tokens)
+        self.single_user = settings.is_single_user(on_loopback=False)
+        """Whether all callers are one user. `serve` updates it, because only `serve` knows the server's address."""
+
+    @property
+    def lists_jobs(self) -> bool:
+        """Whether callers may list their jobs. An anonymous caller cannot prove which jobs are its own [TW-JOB-076]."""
+        return self.single_user or bool(self._tokens)
+
+    def authenticate(self, request: Request) -> None:
+        """Determine the principal of the caller.
+
+        Raises:
+            ProblemError: The server has tokens, and the request has none of them.
+        """
+        if self._tokens:
+            request.scope[_PRINCIPAL] = self._tokens.principal(header(request, b"authorization"))
+        else:
+            request.scope[_PRINCIPAL] = self._anonymous(request)
+
+    def authenticate_as_reader(self, request: Request, owner: str | None) -> None:
+        """Determine the principal of a caller with a valid stream token.
+
+        With the token, a client has the same access to the stream as the job's principal. The stream counts towards the
+        limit of this principal. If the job is anonymous, the stream counts towards the limit of the reader's address.
+
+        Args:
+            request: The request.
+            owner: Principal of the job, or None if the job is unknown.
+        """
+        anonymous = owner is None or is_anonymous(owner)
+        request.scope[_PRINCIPAL] = self._anonymous(request) if anonymous else owner
+
+    def check_operator(self, request: Request) -> None:
+        """Check that the caller may read the metrics. They are totals of all principals, so the token of a principal is not
+        sufficient.
+
+        Raises:
+            ProblemError: The caller is not an operator.
+        """
+        if self._tokens and not self._operator_tokens:
+            raise refuse(
+                "forbidden",
+                "the metrics need an operator token, and this server has none; set operator_tokens or "
+                "--operator-token-file",
+            )
+        self._operator_tokens.principal(header(request, b"authorization"))
+
+    def _anonymous(self, request: Request) -> str:
+        """Return the principal of an anonymous caller."""
+        if self.single_user:
+            return ANONYMOUS
+        client = request.scope.get("client")
+        return anonymous_at(client[0] if client else None)

@@ -1,0 +1,57 @@
+"""JSON responses, and problem responses: for refused requests, and for requests that failed unexpectedly."""
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidewire.protocol import problems
+from tidewire.protocol.base_model import WireModel
+from tidewire.protocol.messages import to_text
+from tidewire.protocol.problems import Problem, problem
+from tidewire_server.store.interfaces import StoreError
+
+_log = logging.getLogger(__name__)
+
+
+def json_response(body: WireModel | Mapping[str, Any]) -> Response:
+    """Create a JSON response with the status 200 and the header `Cache-Control: no-store`."""
+    content = to_text(body).encode() if isinstance(body, WireModel) else orjson.dumps(body)
+    return Response(content, headers={"cache-control": "no-store"}, media_type="application/json")
+
+
+def problem_response(found: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """Create a problem response.
+
+    If the problem has the member `retry_after_ms`, the response has a `Retry-After` header with the time in whole
+    seconds.
+    """
+    wait = (
+        {} if found.retry_after_ms is None else {"retry-after": str(math.ceil(found.retry_after_ms / 1000))}
+    )
+    return Response(
+        orjson.dumps(problems.to_json(found)),
+        found.status,
+        {"cache-control": "no-store"} | wait | dict(headers or {}),
+        problems.MEDIA_TYPE,
+    )
+
+
+def failure(request: Request, error: Exception) -> Problem:
+    """Log an unexpected exception, and return the problem that the server sends to the client."""
+    if isinstance(error, StoreError):
+        if not error.logged:
+            _log.error("%s", error)
+        return problem(
+            "unavailable",
+            "the server cannot read or write its stored jobs at the moment; the server's log has the details",
+        )
+    # Log only the path, because the query may contain a stream token.
+    _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
+    return problem(
+        "internal", "the request failed because of an internal error; the server's log has the details"
+    )

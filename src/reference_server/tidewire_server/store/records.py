@@ -1,0 +1,107 @@
+"""Records that a store keeps: jobs, tombstones and idempotency keys, and the range of events in a log. Also the limits on
+how much it keeps (`Retention`).
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import NamedTuple
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.messages import Done, JobStatus
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """Metadata of a job, without the job's state. Times are in seconds since the Unix epoch."""
+
+    id: str
+    endpoint: str
+    principal: str
+    batch: bool
+    created_at: float
+    attempt: int = 1
+    status: JobStatus = "queued"
+    started_at: float | None = None
+    ended_at: float | None = None
+    expires_at: float | None = None
+    done: Done | None = None
+    usage: dict[str, int | float] = field(default_factory=dict)
+    """Sum of the usage reported by the items that have ended."""
+
+    def ended(self, done: Done, ended_at: float, expires_at: float) -> "JobRecord":
+        """Return the record of the ended job."""
+        return replace(self, status=done.status, ended_at=ended_at, expires_at=expires_at, done=done)
+
+
+class Tombstone(NamedTuple):
+    """Marker for a deleted job, kept so that requests for the job get 410 instead of 404."""
+
+    id: str
+    principal: str
+
+
+class Key(NamedTuple):
+    """Idempotency key, scoped to a principal and an endpoint."""
+
+    principal: str
+    endpoint: str
+    text: str
+
+
+@dataclass(slots=True)
+class KeyUse:
+    """The first request that used an idempotency key."""
+
+    body: bytes
+    """SHA-256 of the request body."""
+    job: str | None = None
+    """Id of the job that the request created. None while the request is still being processed."""
+
+
+class Extent(NamedTuple):
+    """Range of events that a log currently stores."""
+
+    base: Cursor
+    """Id of the event just before the oldest stored event. Its seq is 0 if no event was trimmed."""
+    head: Cursor
+    """Id of the last event."""
+    ended: bool
+    """Whether the last event is `done`."""
+    starts: tuple[Cursor, ...]
+    """Id of the first event of each epoch that the log remembers, oldest first."""
+    columns: tuple[str, ...]
+    """Column pointers of the newest epoch."""
+
+    def id_at(self, seq: int) -> Cursor:
+        """Return the id of the event with this sequence number. The number 0 means the position before the first
+        event.
+        """
+        if len(self.starts) == 1:  # Return early, because almost every log has a single epoch.
+            return Cursor(self.starts[0].epoch, seq)
+        found = bisect_right(self.starts, seq, key=attrgetter("seq"))
+        return Cursor(self.starts[max(found - 1, 0)].epoch, seq)
+
+    def logged(self, cursor: Cursor) -> bool:
+        """Return whether the cursor is the id of an event of this log, even if that event has been trimmed."""
+        return self.starts[0].seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
+
+    def holds_after(self, cursor: Cursor) -> bool:
+        """Return whether the log still stores every event after the cursor. If the cursor belongs to another log,
+        return False.
+        """
+        return self.base.seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Limits on how much a store keeps, and for how long. Times are in seconds. `Settings` describes each limit."""
+
+    log_ttl: float
+    state_ttl: float
+    tombstone_ttl: float
+    idempotency_ttl: float
+    max_retained_jobs: int
+    max_retained_bytes: int
+    max_tombstones: int
+    max_log_bytes: int
