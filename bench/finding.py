@@ -45,7 +45,7 @@ from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
 
-ROWS = (1, 1_000, 10_000)
+ROWS = (1, 1_000, 10_000, 100_000)
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 MAX_SECONDS = 0.5
 EDITS = 1000

@@ -8,7 +8,7 @@ Every step compares the whole value, so that the same yields give the same event
 take 4 ms for a list of 10,000 rows. Long lists are therefore compared in blocks, by the JSON of each block, and only blocks
 that differ are walked. JSON also differs for types that `==` does not distinguish (`1`, `1.0` and `true`). A list of
 100,000 rows still takes milliseconds at each yield, however few of its elements have changed; an `Append` takes a
-microsecond (docs/how-to/sizing.md).
+microsecond (docs/reference/server.md).
 """
 
 from typing import Any, Final

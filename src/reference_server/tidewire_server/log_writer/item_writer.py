@@ -133,11 +133,19 @@ class ItemWriter:
         appended to the columns of this item.
         """
         self._yielded.forget()
-        row = [member if type(member) in PLAIN else plain(member) for member in members]
+        try:
+            self._append_row(members)
+        except ValueError:
+            # The members may have to be converted, which takes longer than the row itself.
+            if PLAIN.issuperset(map(type, members)):
+                raise
+            self._append_row([plain(member) for member in members])
+
+    def _append_row(self, members: Sequence[Any]) -> None:
         if self._columns == self.pending.columns:
-            self._write(self.pending.append_rows, [encoded_row(row)])
+            self._write(self.pending.append_rows, [encoded_row(members)])
         else:
-            self._write(self.pending.append, [addition(path, x) for path, x in self._as_appends(row)])
+            self._write(self.pending.append, [addition(path, x) for path, x in self._as_appends(members)])
 
     @property
     def width(self) -> int:

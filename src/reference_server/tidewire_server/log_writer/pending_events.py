@@ -287,7 +287,8 @@ class PendingEvents:
             self._check_not_ended()
             for row in rows:
                 self._append_row(row)
-            self._signal()
+            if not (self._signalled and self._merges):
+                self._signal()
 
     def _append(self, additions: Sequence[Addition]) -> None:
         size = sum([len(added.head) + len(added.inner) + len(_ARRAY_END) + 1 for added in additions])
