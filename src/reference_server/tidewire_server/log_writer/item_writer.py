@@ -333,7 +333,7 @@ class ItemWriter:
         if any(op[0] != "a" for op in ops):
             self._guard.check_ops(ops)
             self._write(self.pending.change, ops)
-        elif (row := self._as_row(ops)) is not None:
+        elif (row := _as_row(ops, self.pending.columns)) is not None:
             self._write(self.pending.append_rows, [encoded_row(row)])
         else:
             additions: list[Any] = [addition(path, x) for _, path, x in ops]  # type: ignore[arg-type]
@@ -346,23 +346,6 @@ class ItemWriter:
             raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
         kinds = map(self.pending.state.is_text, columns)
         return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
-
-    def _as_row(self, ops: list[Op]) -> list[Any] | None:
-        """Combine several appends to one row, which has one string or element for each column of the job.
-
-        Returns:
-            None if the job has fewer than two columns, if the appends do not cover exactly the columns, or if one of
-            them appends more than one element to an array.
-        """
-        columns = self.pending.columns
-        if len(columns) < 2 or len(ops) != len(columns):
-            return None
-        grown: dict[Any, Any] = {op[1]: op[2] for op in ops}
-        if grown.keys() != set(columns):
-            return None
-        if any(type(x) is list and len(x) != 1 for x in grown.values()):
-            return None
-        return [x if type(x := grown[column]) is str else x[0] for column in columns]
 
     def _write(self, write: Callable[[Any], None], change: Any) -> None:
         with self.pending.lock:
@@ -389,3 +372,18 @@ class ItemWriter:
         if pointer:
             parse(pointer)
         return self._place + pointer
+
+
+def _as_row(ops: Sequence[Op], columns: Sequence[str]) -> list[Any] | None:
+    """Combine several appends to one row, which has one string or element for each column of the job.
+
+    Returns:
+        None if the job has fewer than two columns, if the appends do not cover exactly the columns, or if one of them
+        appends more than one element to an array.
+    """
+    grown: dict[Any, Any] = {op[1]: op[2] for op in ops} if len(ops) == len(columns) > 1 else {}
+    if not grown or grown.keys() != set(columns):
+        return None
+    if any(type(x) is list and len(x) != 1 for x in grown.values()):
+        return None
+    return [x if type(x := grown[column]) is str else x[0] for column in columns]

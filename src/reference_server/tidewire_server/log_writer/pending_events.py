@@ -7,11 +7,11 @@ events:
   ----------------------+------------------------------------------------------------------------------------------
   append to a text      | in the last event if this event consists of appends and rows, with one op for each path;
   or an array           | otherwise, or if the event is full, in a new event
-  row                   | likewise, with an op of its own
-  any other change      | in an event of its own; in several events if it exceeds the limits of an event
-  end of an item        | in an event of its own; as a snapshot if it exceeds the limits of an event
+  row                   | likewise, as a separate op
+  any other change      | in a separate event; in several events if it exceeds the limits of an event
+  end of an item        | in a separate event; as a snapshot if it exceeds the limits of an event
 
-If `merge_window` is 0, each call makes an event of its own. A commit takes the whole list.
+If `merge_window` is 0, each call makes a separate event. A commit takes the whole list.
 
 An event contains the text checks that are due (see `text_check_schedule`). They describe the texts after the event, so they
 are computed when the event can no longer grow.
@@ -270,8 +270,7 @@ class PendingEvents:
         """
         with self.lock:
             self._check_not_ended()
-            additions = [added for added in additions if added.x]
-            if additions:
+            if additions := [added for added in additions if added.x]:
                 self._append(additions)
                 self._signal()
 
@@ -287,8 +286,7 @@ class PendingEvents:
             self._check_not_ended()
             for row in rows:
                 self._append_row(row)
-            if not (self._signalled and self._merges):
-                self._signal()
+            self._signal()
 
     def _append(self, additions: Sequence[Addition]) -> None:
         size = sum([len(added.head) + len(added.inner) + len(_ARRAY_END) + 1 for added in additions])
@@ -406,13 +404,11 @@ class PendingEvents:
         ):
             self._write_diff(part, to_json(part), reserved=reserved)
 
-    def _write_snapshot(
-        self, ops: Sequence[Op], size: int, check_below: str | None, *, reserved: bool
-    ) -> None:
+    def _write_snapshot(self, ops: Sequence[Op], size: int, below: str | None, *, reserved: bool) -> None:
         """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot has no checks, so the event before it
         contains those that are due.
         """
-        if check_below is not None and (checks := self.pending_checks(check_below)):
+        if below is not None and (checks := self.pending_checks(below)):
             self._events.append(PendingEvent(checks=checks))
         self.state.apply([*ops], size, reserved=reserved)
         note_change(self._unchecked, ops, self.state.document)

@@ -59,7 +59,7 @@ class TextGuard:
 
         Args:
             path: Path of the text.
-            n_first: The argument of `Stream.stable`. None stands for the whole text.
+            n_first: The argument of `Stream.stable`. None means the whole text.
 
         Raises:
             ValueError: The value at this path is not a text, or it has fewer code points.
