@@ -44,7 +44,7 @@ from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 BLOCK = 100
 LOGS = 20
 START_LIMIT = 60.0
-RETENTION = Retention(600, 3600, 86_400, 86_400, 20_000, 100_000, 1 << 30)
+RETENTION = Retention(600, 3600, 86_400, 86_400, 20_000, 1 << 40, 100_000, 1 << 30)
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(RETENTION),
     "SQLite": lambda folder: SqliteStore(folder / "log.db", RETENTION),

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer.testing
 from pydantic import Field
 
-from support.terminal import shown_on_terminal
+from support.terminal import run, shown_on_terminal
 from tidewire import Client
 from tidewire.commands import cli
 from tidewire.http import transport
@@ -107,13 +106,6 @@ def objects_url():
 def _no_environment(monkeypatch):
     monkeypatch.delenv("TIDEWIRE_URL", raising=False)
     monkeypatch.delenv("TIDEWIRE_TOKEN", raising=False)
-
-
-def run(*arguments, stdin=""):
-    result = typer.testing.CliRunner().invoke(cli.app, list(arguments), input=stdin)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 # ---- input --------------------------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ LEAST_BODY_BYTES: Final = 16 * 2**20
 larger. [TW-FRM-078]"""
 KEPT_ALIVE: Final = 100
 """Maximum number of idle connections in the pool. The number of active connections is not limited by the client,
-because servers limit the number of streams."""
+because servers limit the number of streams. httpcore looks at all connections of a pool when a request begins or ends,
+so a request costs more, the more streams are open."""
 
 _USER_AGENT = "tidewire-python"
 NO_FAKES: Final[Mapping[str, httpx.AsyncBaseTransport]] = {}

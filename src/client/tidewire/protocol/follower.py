@@ -38,7 +38,6 @@ The outcome is also Fatal if the retry policy allows no further attempt. The cli
 moves the cursor forward, except if the event is the snapshot at the beginning of a connection.
 """
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -202,7 +201,6 @@ class Follower:
         type_, data, id_ = event
         here, mine, document = self._connection, self.cursor, self.document
         # The next piece of a text stream takes a short way: 6 calls of functions from `Decoder.feed` on, instead of 50.
-        # Anything unexpected takes the general way, which reports the error.
         is_piece = id_ == self._next_piece and data[:1] == '"' and type_ == "message" and type(event) is Event
         size = len(data) if data.isascii() else 4 * len(data)
         if (
@@ -212,18 +210,21 @@ class Follower:
             and document is not None
             and size <= self._room
         ):
-            with contextlib.suppress(ValueError):
-                text, (column,) = _decode_text(data), document.columns
-                document.append(column, text)
-                self.cursor = cursor = Cursor(mine.epoch, mine.seq + 1)
-                first, self._delivered = min(self._delivered + 1, cursor.seq), cursor.seq
+            columns = document.columns
+            try:
+                text = _decode_text(data)
+                document.append(columns[0], text)
+            except ValueError:
+                pass  # Nothing was applied. The general way reports the error.
+            else:
+                epoch, seq = mine.epoch, mine.seq + 1
+                self.cursor, self._next_piece, here.last_id = Cursor(epoch, seq), f"{epoch}-{seq + 1}", id_
+                first, self._delivered = min(self._delivered + 1, seq), seq
                 self._room -= size
                 self._healing += 1
-                here.last_id, self._next_piece = id_, f"{mine.epoch}-{mine.seq + 2}"
-                texts = (TextChange(column, 0, text),) if text else ()
-                return Applied(
-                    first, cursor, document.view(), texts, visible=True, diff=text, columns=(column,)
-                )
+                texts = (TextChange(columns[0], 0, text),) if text else ()
+                view = document.view()
+                return Applied(first, self.cursor, view, texts, visible=True, diff=text, columns=columns)
         fresh_id = event.has_id and id_ != here.last_id
         here.last_id = id_
         try:

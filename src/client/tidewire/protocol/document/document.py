@@ -195,8 +195,8 @@ class Document:
             DiffError: A column does not exist, or is neither a text nor an array.
         """
         before = self.view()
-        for pointer, members in zip(self.columns, zip(*rows, strict=True), strict=True):
-            target = self._tree.growable(pointer)
+        targets = [*map(self._tree.growable, self.columns)]
+        for target, members in zip(targets, zip(*rows, strict=True), strict=True):
             target.extend("".join(members) if type(target) is Rope else members, self._tree.version)
         self._last = _Applied(before, self._column_tokens)
 
