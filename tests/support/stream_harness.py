@@ -82,20 +82,26 @@ class StreamHarness:
         )
         self.stream: Stream[Any] = Stream(self.writer)
 
-    async def events(self) -> list[Any]:
+    async def frames(self) -> list[Any]:
         await self.log_writer.commit()
         first = await self.log.state(oldest=True)
         chunk = await self.log.read(first.cursor, 2**30)
         assert chunk is not None
-        return [json.loads(event.data) for event in Decoder().feed(chunk.frames)]
+        return Decoder().feed(chunk.frames)
+
+    async def events(self) -> list[Any]:
+        return [json.loads(event.data) for event in await self.frames()]
 
     async def read(self) -> Any:
         """Return the item's value as a reader computes it, with all checks verified."""
-        events = await self.events()
         first = await self.log.state(oldest=True)
         document = Document(first.view.value(), first.columns)
-        for diff in events:
-            document.apply(diff)
+        for event in await self.frames():
+            content = json.loads(event.data)
+            if event.type == "snapshot":
+                document = Document(content["state"], content["columns"])
+            else:
+                document.apply(content)
         return document.value("/items/0/value")
 
 

@@ -1,4 +1,4 @@
-"""Diffs of changed values: `ShadowCopy`, the splitting of large ops, and the buffer of the log writer."""
+"""Diffs of changed values: `ShadowCopy`, and pending events."""
 
 import copy
 import json
@@ -6,7 +6,6 @@ import random
 from typing import Any
 from zlib import crc32
 
-import orjson
 import pytest
 
 from support.stream_harness import on_event_loop, pending_events, take_diffs
@@ -15,7 +14,6 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
-from tidewire_server.log_writer.op_splitting import split_op, split_text
 from tidewire_server.log_writer.pending_events import PendingEvents, addition
 
 
@@ -111,35 +109,6 @@ def test_type_outside_json_and_excessive_depth_raise_different_errors():
         ShadowCopy([]).step(loop)
 
 
-# ---- splitting of large ops -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", ["x" * 1000, "é🎉" * 300, '\x00\x1f"\\' * 200])
-def test_long_text_is_split_into_parts_within_the_limit(text):
-    parts = list(split_text(text, 120))
-    assert "".join(parts) == text
-    assert max(len(orjson.dumps(part)) for part in parts) <= 122
-
-
-@pytest.mark.parametrize(
-    ("state", "op", "start"),
-    [
-        ({"t": ""}, ["a", "/t", "é" * 2000], 0),
-        ({"t": ""}, ["s", "/t", "x" * 3000], 0),
-        ({"t": [1, 2]}, ["a", "/t", list(range(500))], 2),
-        ({"t": [1, 2]}, ["a", "/t", [["y" * 900], {"deep": ["z" * 900, {"er": list(range(300))}]}, 5]], 2),
-        ({"t": 0}, ["s", "/t", {f"name/{number}~": "v" * 50 for number in range(40)}], 0),
-        ({"t": [1, 2]}, ["i", "/t/1", ["w" * 600, [], {}]], 0),
-        ({"t": [1]}, ["s", "/t/1", [list(range(200))]], 0),
-        ({"t": 1}, ["d", "/t"], 0),
-    ],
-)
-def test_large_op_is_split_into_small_ops_with_the_same_result(state, op, start):
-    parts = list(split_op(op, 256, start=start))
-    assert max(len(orjson.dumps(part)) for part in parts) <= 256
-    assert apply(state, parts) == apply(state, [op])
-
-
 # ---- append buffer of the log writer --------------------------------------------------------------------------------
 
 
@@ -204,31 +173,19 @@ async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
 
 
 @on_event_loop
-async def test_status_changes_next_to_a_long_text_are_kept_in_order():
-    writer = writer_for({"status": "running", "text": ""}, "/text")
-    writer.change([["s", "/status", "succeeded"], ["s", "/text", "x" * 9000], ["s", "/status", "succeeding"]])
-    diffs = [json.loads(diff) for diff in take_diffs(writer)]
-    ops = [op for diff in diffs for op in (diff["ops"] if type(diff) is dict else diff) if op[1] == "/status"]
-    assert ops == [["s", "/status", "succeeded"], ["s", "/status", "succeeding"]]
-    assert writer.state.document.value() == {"status": "succeeding", "text": "x" * 9000}
-
-
-@on_event_loop
-async def test_split_ops_of_a_change_apply_in_sequence():
+async def test_change_longer_than_an_event_is_a_snapshot_of_the_state_after_it():
     writer = writer_for({"rows": [1, 2, 3], "text": "abc"}, "/text")
-    change = [
-        ["s", "/rows", []],
-        ["a", "/rows", [["y" * 5000], "z"]],
-        ["s", "/text", "abd" + "x" * 5000],
-        ["s", "/text", "ab" + "x" * 5000],
-        ["s", "/text", "ab" + "x" * 4990],
-    ]
-    wanted = apply({"rows": [1, 2, 3], "text": "abc"}, change)
-    writer.change(change)
-    document = Document({"rows": [1, 2, 3], "text": "abc"}, ["/text"])
-    for diff in take_diffs(writer):
-        document.apply(json.loads(diff))
-    assert document.value() == wanted == writer.state.document.value()
+    writer.append([addition("/text", "d")])
+    writer.change([["s", "/rows", []], ["a", "/rows", [["y" * 5000], "z"]]])
+    writer.append([addition("/text", "x" * 5000)])
+    first, *snapshots = take_diffs(writer)
+    assert json.loads(first) == "d"
+    assert [json.loads(snapshot)["reason"] for snapshot in snapshots] == ["compacted"] * 2
+    states = [json.loads(snapshot)["state"] for snapshot in snapshots]
+    rows = [["y" * 5000], "z"]
+    assert states == [{"rows": rows, "text": "abcd"}, {"rows": rows, "text": "abcd" + "x" * 5000}]
+    assert writer.state.document.value() == states[-1]
+    assert writer.pending_checks() == [["/text", 5004, crc32(b"abcd" + b"x" * 5000)]]
 
 
 @on_event_loop

@@ -28,10 +28,15 @@ fault("oversized_state_accepted", "TW-FRM-050", "sizes.oversized_state_fails_the
 
 
 def set_results_in_parts(hooks):
-    from tidewire_server.log_writer.pending_events import PendingEvents
+    from tidewire_server.log_writer.pending_events import PendingEvents, to_json
 
-    change = PendingEvents.change
-    PendingEvents.change = lambda pending, ops, **options: change(pending, ops, **options | {"whole": False})
+    def write_diffs(pending, ops, _size, check_below, *, reserved):
+        (letter, path, text), *others = ops
+        parts = [["a", path, text[at : at + 2000]] for at in range(0, len(text), 2000)]
+        for op in [*([["s", path, ""]] if letter == "s" else []), *parts, *others]:
+            pending._write_diff([op], to_json([op]), check_below, reserved=reserved)
+
+    PendingEvents._write_snapshot = write_diffs
 
 
 # fmt: off

@@ -223,7 +223,7 @@ class Job:
 
     def begin(self, index: int) -> None:
         """Set the status of a queued item that runs alone to running."""
-        self._pending.change(self._start(index), whole=True, reserved=True, urgent=self._urgent)
+        self._pending.change(self._start(index), reserved=True, urgent=self._urgent)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
         """Start the items of one batch. One event changes their statuses from `queued` to `running`.
@@ -236,7 +236,7 @@ class Job:
         ops: list[Any] = []
         for index, batch, leave in rows:
             ops += self._start(index, batch, leave)
-        self._pending.change(ops, whole=True, reserved=True, urgent=self._urgent)
+        self._pending.change(ops, reserved=True, urgent=self._urgent)
 
     def _start(
         self, index: int, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
@@ -551,9 +551,9 @@ class Job:
                 end_ops: list[Any] = [["s", f"{pointer}/status", status]]
                 if value is not UNSET:
                     value_ops = [["s", f"{pointer}/value", value], *end_ops]
-                    self._pending.change(value_ops, whole=True, urgent=self._urgent)
+                    self._pending.change(value_ops, urgent=self._urgent)
                 elif error is None:
-                    self._pending.change(end_ops, check_below=pointer, whole=True, reserved=True)
+                    self._pending.change(end_ops, check_below=pointer, reserved=True)
                 else:
                     self._errors.append(write_failure(self._pending, pointer, end_ops, error))
                 item.status = status

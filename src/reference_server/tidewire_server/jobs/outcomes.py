@@ -140,7 +140,6 @@ def _write_error(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any],
     pending.change(
         [*end_ops, ["s", f"{pointer}/error", problems.to_json(error)]],
         check_below=pointer,
-        whole=True,
         reserved=True,
     )
 

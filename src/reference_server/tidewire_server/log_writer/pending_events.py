@@ -8,8 +8,10 @@ events:
   append to a text      | in the last event if this event consists of appends and rows, with one op for each path;
   or an array           | otherwise, or if the event is full, in a new event
   row                   | likewise, as a separate op
-  any other change      | in a separate event; in several events if it exceeds the limits of an event
-  end of an item        | in a separate event; as a snapshot if it exceeds the limits of an event
+  any other change      | in a separate event; in several events if it has more than `max_event_ops` ops
+  end of an item        | in a separate event
+  a change longer than  | in a separate event, which is a snapshot of the state after it
+  `max_event_bytes`     |
 
 If `merge_window` is 0, each call makes a separate event. A commit takes the whole list.
 
@@ -31,7 +33,6 @@ from tidewire.protocol.diff import DiffError, Op
 from tidewire_server.errors import StreamClosedError
 from tidewire_server.log_writer.backlog import MAX_PENDING_BYTES, Backlog
 from tidewire_server.log_writer.limited_state import LimitedState
-from tidewire_server.log_writer.op_splitting import split_change
 from tidewire_server.log_writer.snapshot_events import snapshot_fields
 from tidewire_server.log_writer.text_check_schedule import (
     CHECK_EVERY,
@@ -291,7 +292,7 @@ class PendingEvents:
     def _append(self, additions: Sequence[Addition]) -> None:
         size = sum([len(added.head) + len(added.inner) + len(_ARRAY_END) + 1 for added in additions])
         if size > self._event_bytes or len(additions) > self._event_ops:
-            self._change_in_parts([["a", path, x] for path, x, _ in additions])
+            self._change([["a", path, x] for path, x, _ in additions])
             return
         self._make_room(size, len(additions))
         self.state.append([(path, x) for path, x, _ in additions], size)
@@ -304,13 +305,8 @@ class PendingEvents:
     def _append_row(self, row: EncodedRow) -> None:
         op, encoded = row
         size = len(encoded) + 1
-        if size > self._event_bytes and len(op) == len(self.columns) + 1:
-            kinds = self.state.column_kinds()
-            columns = zip(self.columns, kinds, op[1:], strict=True)
-            appends: list[Op] = [
-                ["a", path, x if kind and type(x) is str else [x]] for path, kind, x in columns
-            ]
-            self._change_in_parts(appends)
+        if size > self._event_bytes:
+            self._change([op])
             return
         self._make_room(size, 1)
         self.state.append_row(op, size)
@@ -356,7 +352,6 @@ class PendingEvents:
         ops: Sequence[Op],
         *,
         check_below: str | None = None,
-        whole: bool = False,
         reserved: bool = False,
         urgent: bool = True,
     ) -> None:
@@ -366,8 +361,6 @@ class PendingEvents:
             ops: The ops of the diff.
             check_below: If this path is set, the event also contains the pending checks of all texts at or below the
                 path.
-            whole: Whether a change that is too large for a diff is written as a snapshot. Otherwise it is written as
-                several diffs.
             reserved: Whether the change may use the reserved part of `max_state_bytes`.
             urgent: Whether to commit the change at once.
 
@@ -378,43 +371,48 @@ class PendingEvents:
         """
         with self.lock:
             self._check_not_ended()
-            self._end_event()
-            encoded = to_json(ops)
-            if len(encoded) <= self._event_bytes and len(ops) <= self._event_ops:
-                self._write_diff(ops, encoded, reserved=reserved)
-            elif whole:
-                self._write_snapshot(ops, len(encoded), check_below, reserved=reserved)
-            else:
-                self._change_in_parts(ops, reserved=reserved)
-            if check_below is not None:
-                self._events[-1].checks += self.pending_checks(check_below)
+            self._change(ops, check_below, reserved=reserved)
             self._signal(urgent=urgent)
 
-    def _write_diff(self, ops: Sequence[Op], encoded: bytes, *, reserved: bool) -> None:
+    def _change(self, ops: Sequence[Op], check_below: str | None = None, *, reserved: bool = False) -> None:
+        self._end_event()
+        encoded = to_json(ops)
+        if len(encoded) > self._event_bytes:
+            self._write_snapshot(ops, len(encoded), check_below, reserved=reserved)
+        elif len(ops) <= self._event_ops:
+            self._write_diff(ops, encoded, check_below, reserved=reserved)
+        else:
+            last = (len(ops) - 1) // self._event_ops * self._event_ops
+            for start in range(0, last, self._event_ops):
+                part = ops[start : start + self._event_ops]
+                self._write_diff(part, to_json(part), None, reserved=reserved)
+            self._write_diff(ops[last:], to_json(ops[last:]), check_below, reserved=reserved)
+
+    def _write_diff(
+        self, ops: Sequence[Op], encoded: bytes, check_below: str | None, *, reserved: bool
+    ) -> None:
         self.state.apply([*ops], len(encoded), reserved=reserved)
         self.backlog.size += len(encoded)
         checks = checks_of(note_change(self._unchecked, ops, self.state.document), self.state.document)
+        if check_below is not None:
+            checks += self.pending_checks(check_below)
         self._events.append(PendingEvent([[encoded[1:-1]]], checks=checks))
 
-    def _change_in_parts(self, ops: Sequence[Op], *, reserved: bool = False) -> None:
-        """Write a change as several diffs, of which the last one gets the pending checks."""
-        self._end_event()
-        for part in split_change(
-            ops, self.state.document, max_bytes=self._event_bytes, max_ops=self._event_ops
-        ):
-            self._write_diff(part, to_json(part), reserved=reserved)
-
-    def _write_snapshot(self, ops: Sequence[Op], size: int, below: str | None, *, reserved: bool) -> None:
+    def _write_snapshot(
+        self, ops: Sequence[Op], size: int, check_below: str | None, *, reserved: bool
+    ) -> None:
         """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot has no checks, so the event before it
-        contains those that are due.
+        contains those that are due because an item ends, and the event after it those of the changed texts.
         """
-        if below is not None and (checks := self.pending_checks(below)):
+        if check_below is not None and (checks := self.pending_checks(check_below)):
             self._events.append(PendingEvent(checks=checks))
         self.state.apply([*ops], size, reserved=reserved)
-        note_change(self._unchecked, ops, self.state.document)
-        fields = snapshot_fields(self.state.document.value(), self.columns, "compacted")
+        document = self.state.document
+        fields = snapshot_fields(document.value(), self.columns, "compacted")
         self._events.append(PendingEvent(snapshot=fields))
         self.backlog.size += len(fields)
+        if checks := checks_of(note_change(self._unchecked, ops, document), document):
+            self._events.append(PendingEvent(checks=checks))
 
     # ---- commits and the end ---------------------------------------------------------------------------------------
 
