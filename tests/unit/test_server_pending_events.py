@@ -200,3 +200,17 @@ async def test_event_has_at_most_max_event_ops(window):
         0
     ] == "t"
     assert await job.read() == job.stream.value
+
+
+@on_event_loop
+async def test_checks_of_many_texts_at_the_end_of_an_item_stay_within_the_event_size():
+    job = StreamHarness({"texts": [""] * 300}, (), max_event_bytes=KIB, merge_window=0.0)
+    for number in range(300):
+        job.stream.append("é", at=f"/texts/{number}")
+    job.log_writer.pending.change([["s", "/items/0/status", "succeeded"]], check_below="/items/0")
+    *_, end = frames = await job.frames()
+    assert json.loads(end.data) == [["s", "/items/0/status", "succeeded"]]
+    checked = [check for each in frames if '"check"' in each.data for check in json.loads(each.data)["check"]]
+    assert len(checked) == 300
+    assert max(len(event.data.encode()) for event in frames) <= KIB
+    assert await job.read() == {"texts": ["é"] * 300}

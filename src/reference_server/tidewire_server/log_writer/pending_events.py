@@ -40,6 +40,7 @@ from tidewire_server.log_writer.text_check_schedule import (
     note_change,
     note_growth,
     nothing_unchecked,
+    split_checks,
     take_below,
 )
 from tidewire_server.store.interfaces import Block, StateAt
@@ -305,8 +306,9 @@ class PendingEvents:
     def _append_row(self, row: EncodedRow) -> None:
         op, encoded = row
         size = len(encoded) + 1
-        if size > self._event_bytes:
-            self._change([op])
+        if size > self._event_bytes and len(op) == len(self.columns) + 1:
+            columns = zip(self.columns, self.state.column_kinds(), op[1:], strict=True)
+            self._change([["a", path, x if is_text else [x]] for path, is_text, x in columns])
             return
         self._make_room(size, 1)
         self.state.append_row(op, size)
@@ -395,7 +397,11 @@ class PendingEvents:
         self.backlog.size += len(encoded)
         checks = checks_of(note_change(self._unchecked, ops, self.state.document), self.state.document)
         if check_below is not None:
-            checks += self.pending_checks(check_below)
+            below = self.pending_checks(check_below)
+            if len(to_json(below)) <= _FRAMING // 2:
+                checks += below
+            else:
+                self._events += [PendingEvent(checks=part) for part in split_checks(below, self._event_bytes)]
         self._events.append(PendingEvent([[encoded[1:-1]]], checks=checks))
 
     def _write_snapshot(
@@ -404,8 +410,9 @@ class PendingEvents:
         """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot has no checks, so the event before it
         contains those that are due because an item ends, and the event after it those of the changed texts.
         """
-        if check_below is not None and (checks := self.pending_checks(check_below)):
-            self._events.append(PendingEvent(checks=checks))
+        if check_below is not None:
+            checks = self.pending_checks(check_below)
+            self._events += [PendingEvent(checks=part) for part in split_checks(checks, self._event_bytes)]
         self.state.apply([*ops], size, reserved=reserved)
         document = self.state.document
         fields = snapshot_fields(document.value(), self.columns, "compacted")
