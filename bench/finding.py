@@ -45,7 +45,7 @@ from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
 
-ROWS = (1, 1_000, 10_000)
+ROWS = (1, 1_000, 10_000, 100_000)
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 MAX_SECONDS = 0.5
 EDITS = 1000
@@ -71,7 +71,7 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
         commits=GroupCommit(lambda _e, _b: None, settings.merge_window),
     )
     writer = ItemWriter(
-        log_writer, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
+        log_writer.pending, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
     )
     return log_writer, Stream(writer)
 

@@ -21,3 +21,24 @@ fault("oversized_state_accepted", "TW-FRM-050", "sizes.oversized_state_fails_the
       "A job succeeds although its state exceeds `max_state_bytes`.",
       settings={"max_state_bytes": 8 * 1024 * 1024}, bodies=rewrite_body(b":8388608,", b":3145728,"))
 # fmt: on
+
+
+def set_results_in_parts(hooks):
+    from tidewire_server.log_writer.pending_events import PendingEvents, to_json
+
+    def write_diffs(pending, ops, _size, check_below, *, reserved):
+        (letter, path, text), *others = ops
+        parts = [["a", path, text[at : at + 2000]] for at in range(0, len(text), 2000)]
+        for op in [*([["s", path, ""]] if letter == "s" else []), *parts, *others]:
+            pending._write_diff([op], to_json([op]), check_below, reserved=reserved)
+
+    PendingEvents._write_snapshot = write_diffs
+
+
+# fmt: off
+fault("long_result_sent_in_parts", "TW-FRM-082", "sizes.long_result_is_set_in_one_event",
+      "A result longer than `max_event_bytes` is set by several diffs.",
+      settings={"max_event_bytes": 16 * 1024}, install=set_results_in_parts,
+      also_fails={"the value is set before the item ends": "discovery.value_is_set_once_without_streaming",
+                  "the parts are appends without checks": "text_checks_due.required_text_checks_are_sent"})
+# fmt: on

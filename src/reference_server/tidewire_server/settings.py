@@ -156,7 +156,7 @@ class Settings(BaseModel):
     max_event_bytes: int = Field(
         MIB,
         ge=KIB,
-        description="Maximum size of one event, in bytes. Larger diffs are split, but snapshots may be larger.",
+        description="Maximum size of one event, in bytes. A larger change is sent as a snapshot, which may be larger.",
     )
     max_event_ops: int = Field(
         10_000, ge=64, le=10_000, description="Maximum number of ops of one diff. Longer diffs are split."

@@ -43,7 +43,6 @@ from tidewire_server.endpoints.invocation import (
     as_value,
     exit_replacement,
     in_thread,
-    keep_what_was_yielded,
 )
 from tidewire_server.errors import InvalidValueError
 
@@ -369,10 +368,6 @@ class BatchCall:
                     yielded = generator.send(sent)
                 except StopIteration:
                     return
-                except BaseException:
-                    for row in tuple(self._rows.values()):
-                        keep_what_was_yielded(row.writer)
-                    raise
                 ended = take(yielded, self._rows, known, self._endpoint)
                 if ended:
                     self._loop.call_soon_threadsafe(self._end_soon, ended)

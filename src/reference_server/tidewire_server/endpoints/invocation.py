@@ -27,7 +27,6 @@ from tidewire_server.endpoints.worker_threads import start_call
 from tidewire_server.endpoints.yieldables import UNSET, Append, Last, Unset
 from tidewire_server.errors import (
     InvalidValueError,
-    LogUnavailableError,
     StateTooLargeError,
     StreamClosedError,
 )
@@ -170,16 +169,11 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
         return called
     steps = YieldedSteps(endpoint, writer)
     with _closing(called):
-        try:
-            for value in called:
-                # Write the value even if the item was cancelled. The function may have changed an object after it had
-                # yielded this object, and the item's value may already contain a part of the change.
-                steps.take(value)
-                if writer.cancelled:
-                    break
-        except BaseException:
-            keep_what_was_yielded(writer)
-            raise
+        for value in called:
+            # Write the value even if the item was cancelled, because the function has yielded it.
+            steps.take(value)
+            if writer.cancelled:
+                break
     return steps.end()
 
 
@@ -269,16 +263,6 @@ def _warn_about_columns(endpoint: Endpoint, at: str) -> None:
         "`-> %s[Append[str]]`, and yield no other value",
         *(endpoint.name, at, at, kind),
     )
-
-
-def keep_what_was_yielded(writer: ItemWriter) -> None:
-    """Before the item ends, write the part of the last yielded value that was not written yet (TW-JOB-057).
-
-    The endpoint's function must not change the value during this call. Therefore call this method where the endpoint's
-    function runs: in its thread, or on the event loop.
-    """
-    with contextlib.suppress(ValueError, StateTooLargeError, LogUnavailableError, StreamClosedError):
-        writer.catch_up()
 
 
 def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: bool) -> None:

@@ -12,6 +12,7 @@ between two events of one stream. More appends are then merged into one event, s
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
@@ -33,14 +34,17 @@ _FADES: Final = 8
 class Writer(Protocol):
     """The part of a log writer that `GroupCommit` needs."""
 
-    urgent: bool
-    """Whether the writer's pending changes must be committed at once, even if the time in which changes are merged has
-    not passed.
-    """
     committed_at: float
     """Time of the writer's last commit, by the event loop's clock."""
     waits_until: float | None
     """Time of the writer's scheduled commit, by the event loop's clock; None if no commit is scheduled."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the writer's pending changes must be committed at once, even if the time in which changes are merged has
+        not passed.
+        """
+        ...
 
     def commit_now(self, now: float) -> tuple[int, int]:
         """Commit the pending changes, or start a task that commits them later.
@@ -53,7 +57,7 @@ class Writer(Protocol):
 
 
 class GroupCommit:
-    """Schedules the commits of all jobs of one event loop. Its methods must be called on that event loop."""
+    """Schedules the commits of all jobs of one event loop."""
 
     def __init__(
         self, logged: Callable[[int, int], None], window: float, clock: Callable[[], float] = monotonic
@@ -74,6 +78,7 @@ class GroupCommit:
         self._clock = clock
         self._took = 0.0
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._due: list[Writer] = []
         self._later: list[tuple[float, int, Writer]] = []
         self._order = 0
@@ -81,58 +86,33 @@ class GroupCommit:
         self._fires_at = inf
 
     def soon(self, writer: Writer) -> None:
-        """Schedule a commit of one job's changes.
+        """Schedule a commit of one job's changes, from any thread.
 
         The commit runs after the callbacks that are ready now. If the job's last commit was less than one window ago,
         however, the commit runs at the end of this window.
         """
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.soon, writer)
+            return
         if not self._due:
             self._loop.call_soon(self._commit)
         self._due.append(writer)
 
-    def _wait(self, writer: Writer, due: float) -> None:
-        writer.waits_until = due
-        self._order += 1
-        heappush(self._later, (due, self._order, writer))
-        if due < self._fires_at:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._fires_at = self._later[0][0] if self._later else inf
-        if self._later:
-            self._timer = self._loop.call_at(self._fires_at, self._commit_late)
-
-    def _commit_late(self) -> None:
-        now = self._loop.time()
-        waiting: list[Writer] = []
-        while self._later and self._later[0][0] <= now + _TIMER_TOLERANCE:
-            due, _, writer = heappop(self._later)
-            if writer.waits_until == due:
-                waiting.append(writer)
-        self._timer = None
-        self._set_timer()
-        self._commit_all(waiting, now)
-
     def _commit(self) -> None:
+        """Commit the jobs that are due now. This is the callback of `soon` and of the timer."""
         due, self._due = self._due, []
         now = self._loop.time()
-        if spacing := self.spacing:
-            ready, latest = [], now - spacing
-            for writer in due:
-                if writer.urgent or writer.committed_at <= latest:
-                    ready.append(writer)
-                elif writer.waits_until is None:
-                    self._wait(writer, writer.committed_at + spacing)
-            due = ready
-        self._commit_all(due, now)
-
-    def _commit_all(self, writers: list[Writer], now: float) -> None:
+        ready, latest = [], now - self.spacing
+        for writer in due:
+            if writer.committed_at <= latest or writer.urgent:
+                ready.append(writer)
+            elif writer.waits_until is None:
+                self._wait(writer, writer.committed_at + self.spacing)
+        if self._fires_at <= now + _TIMER_TOLERANCE:
+            self._take_waiting(ready, now)
         began = self._clock()
         events = size = 0
-        for writer in writers:
+        for writer in ready:
             try:
                 of_this, bytes_of_this = writer.commit_now(now)
             except Exception as error:  # noqa: BLE001 - a fault of one job must not prevent the commits of the others
@@ -146,3 +126,27 @@ class GroupCommit:
         self._took = max(took, self._took + (took - self._took) / _FADES)
         if self._window:
             self.spacing = max(self._window, min(2 * self._took, WIDEST))
+
+    def _wait(self, writer: Writer, due: float) -> None:
+        writer.waits_until = due
+        self._order += 1
+        heappush(self._later, (due, self._order, writer))
+        if due < self._fires_at:
+            self._set_timer()
+
+    def _take_waiting(self, ready: list[Writer], now: float) -> None:
+        """Add the jobs whose window has ended, and set the timer for the next one."""
+        while self._later and self._later[0][0] <= now + _TIMER_TOLERANCE:
+            due, _, writer = heappop(self._later)
+            if writer.waits_until == due:
+                writer.waits_until = None
+                ready.append(writer)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._fires_at = self._later[0][0] if self._later else inf
+        if self._later:
+            self._timer = self._loop.call_at(self._fires_at, self._commit)

@@ -57,10 +57,15 @@ def epoch_block(
     return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
 
 
+def snapshot_fields(state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
+    """Encode the fields of a snapshot except its id. The caller must have validated the state with a `Document`."""
+    data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason})
+    return b"event:snapshot\ndata:%b" % data
+
+
 def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
     """Encode a snapshot as a server-sent event. The caller must have validated the state with a `Document`."""
-    data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason})
-    return b"id:%d-%d\nevent:snapshot\ndata:%b\n\n" % (*cursor, data)
+    return b"id:%d-%d\n%b\n\n" % (*cursor, snapshot_fields(state, columns, reason))
 
 
 def snapshot_parts(cursor: Cursor, columns: Sequence[str], reason: SnapshotReason) -> tuple[bytes, bytes]:

@@ -45,7 +45,7 @@ class Stream(Generic[T]):
             StreamClosedError: The item has ended.
         """
         writer = self._writer
-        if at is not None or not writer.log_writer.append_text(writer.open_text, x):  # type: ignore[arg-type]
+        if at is not None or not writer.pending.append_text(writer.growing, x):  # type: ignore[arg-type]
             writer.append(x, at)
 
     def truncate(self, n_last: int, *, at: str | None = None) -> None:

@@ -10,8 +10,11 @@ counts for one event.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
+
+import orjson
+from pydantic import JsonValue
 
 from tidewire.protocol.diff import Op
 from tidewire.protocol.document import Document
@@ -72,6 +75,19 @@ def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> 
     for path in found:
         _take(unchecked, path)
     return found
+
+
+def checks_of(paths: Iterable[str], document: Document) -> list[JsonValue]:
+    """Return the lengths and CRC-32s of texts, as an event contains them."""
+    return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
+
+
+def split_checks(checks: list[JsonValue], max_bytes: int) -> Iterator[list[JsonValue]]:
+    """Divide checks into parts that take at most `max_bytes` bytes as JSON, if a single check does not take more."""
+    longest = max([len(orjson.dumps(check)) + 1 for check in checks], default=1)
+    at_once = max(1, max_bytes // longest)
+    for start in range(0, len(checks), at_once):
+        yield checks[start : start + at_once]
 
 
 def take_below(unchecked: Unchecked, place: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Appends that the log writer merges into one open event: validation at the call, size limits and order."""
+"""Pending events: validation at the call, size limits, order, and which calls share an event."""
 
 import json
 from typing import Any
@@ -7,7 +7,6 @@ import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer.log_writer import MAX_BUDGET
 from tidewire_server.log_writer.stream import Stream
 
 KIB = 1024
@@ -83,17 +82,6 @@ async def test_event_size_limit_holds_for_many_appends():
 
 
 @on_event_loop
-async def test_open_event_is_closed_once_its_budget_is_used():
-    job = StreamHarness("", merge_window=1.0)
-    job.stream.append("x")
-    waiting = job.log_writer.backlog
-    for _ in range(2 * MAX_BUDGET):
-        job.stream.append("y")
-    assert job.log_writer.backlog >= waiting + MAX_BUDGET
-    assert job.stream.value == "x" + "y" * (2 * MAX_BUDGET)
-
-
-@on_event_loop
 async def test_writes_after_the_item_was_closed_are_refused():
     job = StreamHarness({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
@@ -113,20 +101,19 @@ async def test_writes_after_the_item_was_closed_are_refused():
 
 
 @on_event_loop
-async def test_values_outside_json_are_converted_even_after_a_fast_comparison():
+async def test_values_outside_json_in_the_middle_of_a_long_list_are_converted():
     job = StreamHarness([{"n": n} for n in range(500)], ())
     live: list[Any] = [{"n": n} for n in range(500)]
-    for _ in range(4):
-        job.writer.replace(live)
+    job.writer.replace(live)
     live[250] = {"n": ("a", "tuple")}
     live[251] = {"n": True}
-    # A full comparison is not due yet, so this call compares only the ends of the list.
     job.writer.replace(live)
     expected = [{"n": n} for n in range(500)]
     expected[250], expected[251] = {"n": ["a", "tuple"]}, {"n": True}
     assert json.dumps(job.stream.value) == json.dumps(expected) == json.dumps(await job.read())
 
 
+APPEND = ["a", "/items/0/value/a", "x"]
 A, B, ROW, CHANGE, READ, COMMIT = "append to a", "append to b", "row", "change", "read", "commit"
 
 
@@ -135,21 +122,20 @@ A, B, ROW, CHANGE, READ, COMMIT = "append to a", "append to b", "row", "change",
     [
         ([A, A, B, A], [[["a", "/items/0/value/a", "xxx"], ["a", "/items/0/value/b", [1]]]]),
         ([ROW, ROW], [[["r", "y", 2], ["r", "y", 2]]]),
-        ([A, ROW, A], [[["a", "/items/0/value/a", "x"]], [["r", "y", 2]], [["a", "/items/0/value/a", "x"]]]),
-        ([A, CHANGE, A], [[["a", "/items/0/value/a", "x"]], CHANGE, [["a", "/items/0/value/a", "x"]]]),
+        ([A, ROW, A, A], [[APPEND, ["r", "y", 2], ["a", "/items/0/value/a", "xx"]]]),
+        ([ROW, A, ROW], [[["r", "y", 2], APPEND, ["r", "y", 2]]]),
+        ([A, CHANGE, A], [[APPEND], CHANGE, [APPEND]]),
         ([ROW, CHANGE, ROW], [[["r", "y", 2]], CHANGE, [["r", "y", 2]]]),
         ([CHANGE, CHANGE], [CHANGE, CHANGE]),
-        ([A, A, READ, A, READ], [[["a", "/items/0/value/a", "xx"]], [["a", "/items/0/value/a", "x"]]]),
-        ([ROW, READ, ROW], [[["r", "y", 2]], [["r", "y", 2]]]),
-        ([A, READ, COMMIT, A], [[["a", "/items/0/value/a", "x"]], [["a", "/items/0/value/a", "x"]]]),
-        ([A, COMMIT, A, A], [[["a", "/items/0/value/a", "x"]], [["a", "/items/0/value/a", "xx"]]]),
-        ([A, COMMIT, ROW], [[["a", "/items/0/value/a", "x"]], [["r", "y", 2]]]),
-        ([A, COMMIT, COMMIT, CHANGE], [[["a", "/items/0/value/a", "x"]], CHANGE]),
+        ([A, READ, A, READ], [[["a", "/items/0/value/a", "xx"]]]),
+        ([A, COMMIT, A, A], [[APPEND], [["a", "/items/0/value/a", "xx"]]]),
+        ([A, COMMIT, ROW], [[APPEND], [["r", "y", 2]]]),
+        ([A, COMMIT, COMMIT, CHANGE], [[APPEND], CHANGE]),
     ],
 )
 @on_event_loop
 async def test_calls_share_an_event_as_documented(calls, events):
-    """Check the table in the docstring of `log_writer`. An append to an array precedes appends to texts."""
+    """Check the table in the docstring of `pending_events`."""
     job = StreamHarness({"a": "", "b": []}, ("/a", "/b"), merge_window=1.0)
     for call in calls:
         match call:
@@ -166,8 +152,7 @@ async def test_calls_share_an_event_as_documented(calls, events):
             case "commit":
                 await job.log_writer.commit()
     change = [["a", "/notes", [{"level": "info", "text": "n"}]]]
-    wanted = [change if event is CHANGE else sorted(event, key=str) for event in events]
-    assert [sorted(event, key=str) for event in await job.events()] == wanted
+    assert await job.events() == [change if event is CHANGE else event for event in events]
 
 
 @on_event_loop
@@ -179,65 +164,53 @@ async def test_each_call_is_an_event_if_merging_is_off():
     assert len(await job.events()) == 6
 
 
-START = [["s", "/items/0/status", "running"], ["s", "/status", "running"]]
-
-
+@pytest.mark.parametrize("window", [0.0, 1.0])
 @on_event_loop
-async def test_start_of_an_item_is_a_separate_event_before_any_other_change():
-    end = [["s", "/items/0/value", "done"], ["s", "/items/0/status", "succeeded"]]
-    changes = {
-        "end": lambda job: job.log_writer.change(end),
-        "append": lambda job: job.stream.append("text"),
-        "read": lambda job: job.log_writer.value("/items/0/status"),
-        "second start": lambda job: job.log_writer.start([["s", "/items/0/status", "running"]]),
-        "nothing": lambda job: None,
-    }
-    for name, change in changes.items():
-        job = StreamHarness("")
-        job.log_writer.change([["s", "/items/0/status", "queued"], ["s", "/status", "queued"]])
-        await job.log_writer.commit()
-        head = job.log.extent().head
-        job.log_writer.start(START)
-        change(job)
-        await job.log_writer.commit()
-        chunk = await job.log.read(head, 10_000)
-        first, *others = chunk.frames.decode().split("\n\n")[:-1]
-        assert first.endswith(f"data:{json.dumps(START, separators=(',', ':'))}"), name
-        assert len(others) == (name in {"end", "append", "second start"}), name
-        state = (await job.log.state()).view.value()
-        assert state["status"] == "running"
-        assert state["items"][0]["status"] == ("succeeded" if name == "end" else "running")
-
-
-@on_event_loop
-async def test_change_that_fails_after_a_start_keeps_the_start_and_counts_only_its_own_ops():
-    job = StreamHarness("", max_state_bytes=2 * KIB)
-    job.log_writer.start(START)
+async def test_failed_change_leaves_the_changes_before_it(window):
+    job = StreamHarness("", max_state_bytes=2 * KIB, merge_window=window)
+    job.stream.append("a")
     with pytest.raises(ValueError, match=r"^op 1: at '/items/0/value/x'"):
-        job.log_writer.change([["s", "/items/0/status", "failed"], ["s", "/items/0/value/x", 1]])
-    assert job.log_writer.value("/items/0/status") == "running"
-    job.log_writer.start([["s", "/items/0/status", "queued"]])
+        job.log_writer.pending.change([["s", "/items/0/status", "failed"], ["s", "/items/0/value/x", 1]])
     with pytest.raises(StateTooLargeError):
-        job.log_writer.change([["s", "/items/0/value", "x" * 3000]])
-    assert job.log_writer.value("/items/0/status") == "queued"
+        job.log_writer.pending.change([["s", "/items/0/value", "x" * 3000]])
+    assert job.log_writer.pending.state.value("/items/0/status") == "running"
+    job.stream.append("b")
+    assert "".join(await job.events()) == job.stream.value == await job.read() == "ab"
+    assert (await job.log.state()).view.value("/items/0/status") == "running"
+
+
+@pytest.mark.parametrize("window", [0.0, 1.0])
+@on_event_loop
+async def test_event_has_at_most_max_event_ops(window):
+    value = {"text": "", "ids": [], "other": ""}
+    ops = 64
+    job = StreamHarness(value, ("/text", "/ids"), max_event_ops=ops, merge_window=window)
+    for number in range(3 * ops):
+        job.stream.row("x", number)
+        job.stream.append("y", at="/other")
+    job.log_writer.pending.change(
+        [["s", f"/items/0/value/{n}", n] for n in range(2 * ops)] + [["t", "/items/0/value/text", 1]]
+    )
+    job.writer.replace({**job.stream.value, "ids": [-1] * 3 * ops})
+    events = await job.events()
+    diffs = [event["ops"] if isinstance(event, dict) else event for event in events]
+    assert max(map(len, diffs)) == ops
+    # A change that is split has its check in the last part.
+    assert [diff[-1] for diff, event in zip(diffs, events, strict=True) if isinstance(event, dict)][-1][
+        0
+    ] == "t"
+    assert await job.read() == job.stream.value
 
 
 @on_event_loop
-async def test_starts_and_ends_of_items_share_an_event_until_another_change_or_a_commit():
-    job = StreamHarness({"a": []}, ("/a",))
-    head = job.log.extent().head
-    start, other = [["s", "/items/0/status", "running"]], [["s", "/status", "running"]]
-    end = [["s", "/items/0/value/b", 1], ["s", "/items/0/status", "succeeded"]]
-    job.log_writer.start(start, joins=True)
-    job.log_writer.start(other, joins=True)
-    job.log_writer.change(end, joins=True)
-    job.log_writer.start(other)
-    job.log_writer.start(start, joins=True)
-    job.log_writer.change(end, joins=True)
-    await job.log_writer.commit()
-    job.log_writer.start(start, joins=True)
-    await job.log_writer.commit()
-    chunk = await job.log.read(head, 10_000)
-    events = [json.loads(frame.partition("data:")[2]) for frame in chunk.frames.decode().split("\n\n")[:-1]]
-    assert events == [[*start, *other, *end], other, [*start, *end], start]
-    assert (await job.log.state()).view.value("/items/0") == {"status": "running", "value": {"a": [], "b": 1}}
+async def test_checks_of_many_texts_at_the_end_of_an_item_stay_within_the_event_size():
+    job = StreamHarness({"texts": [""] * 300}, (), max_event_bytes=KIB, merge_window=0.0)
+    for number in range(300):
+        job.stream.append("é", at=f"/texts/{number}")
+    job.log_writer.pending.change([["s", "/items/0/status", "succeeded"]], check_below="/items/0")
+    *_, end = frames = await job.frames()
+    assert json.loads(end.data) == [["s", "/items/0/status", "succeeded"]]
+    checked = [check for each in frames if '"check"' in each.data for check in json.loads(each.data)["check"]]
+    assert len(checked) == 300
+    assert max(len(event.data.encode()) for event in frames) <= KIB
+    assert await job.read() == {"texts": ["é"] * 300}
