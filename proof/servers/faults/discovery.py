@@ -37,7 +37,8 @@ fault("expires_at_contradicts_ended_at", "TW-RES-052", "discovery.expires_at_res
 fault("done_expires_in_the_past", "TW-RES-052", "discovery.expires_at_respects_state_ttl_s",
       "The member `expires_at` of a `done` event is in the past.",
       frames=rewrite_events(rb'("expires_at":")\d{4}', rb"\g<1>2001"),
-      bodies=rewrite_body(rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001"))
+      bodies=rewrite_body(rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001"),
+      also_run="jobs.ended_job_includes_done")
 
 fault("capability_not_declared", "TW-DSC-003", "discovery.capabilities_match_discovery",
       "Discovery omits a capability that the server has.",
