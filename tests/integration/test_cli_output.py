@@ -46,8 +46,9 @@ def make_server() -> Server:
     def counted(stream: Stream[str], end: str = "", error: bool = False) -> None:
         for number in range(1, 10):
             stream.progress(number, 9, unit="page")
-            stream.append(f"text{number} ")
+            # The first progress must arrive before the first text, because the command holds progress back in a line.
             time.sleep(0.05)
+            stream.append(f"text{number} ")
         stream.append(end)
         if error:
             raise ItemError("no ink")

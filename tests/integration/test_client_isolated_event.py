@@ -11,7 +11,7 @@ from tidewire import AsyncClient
 
 TEXT = "/items/0/value"
 SRC = str(Path(tidewire.__file__).parent)
-MAX_CALLS = 20
+MAX_CALLS = 14
 """Maximum number of functions and coroutines of the client that run for one event. A resumed coroutine counts as a
 call. Constructors that Python generates for dataclasses and named tuples do not count, because they have no source."""
 MAX_CALLS_OUTSIDE_PROTOCOL = 8

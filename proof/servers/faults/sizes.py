@@ -16,10 +16,6 @@ fault("discovery_declares_smaller_event_limit", "TW-FRM-047", "sizes.events_stay
 fault("diff_with_too_many_ops", "TW-DIF-071", "sizes.change_of_many_ops_is_split_over_several_events",
       "A change of more than `max_event_ops` ops is sent in one event.",
       settings={"max_event_ops": 10_000}, bodies=rewrite_body(b'"max_event_ops":10000', b'"max_event_ops":100'))
-fault("too_many_ops_declared", "TW-DSC-026", "discovery.discovery_document_is_valid",
-      "Discovery declares that a diff may have 20,000 ops.",
-      bodies=rewrite_body(b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1"),
-      also_fails={"all bodies are compared with their schemas": "jobs.response_bodies_fit_their_schemas"})
 
 fault("oversized_state_accepted", "TW-FRM-050", "sizes.oversized_state_fails_the_job",
       "A job succeeds although its state exceeds `max_state_bytes`.",

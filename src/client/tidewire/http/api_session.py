@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -128,6 +129,8 @@ class ApiSession:
         if not isinstance(hooks, Hooks | None):
             raise TypeError(f"hooks must be a Hooks object, not {hooks!r}")
         self.base: str = server.base
+        self._root = server.base.removesuffix(urlsplit(server.base).path)
+        """The base URL without its path."""
         self._server = server
         self.transport = transport
         self.timing = timing
@@ -440,6 +443,9 @@ class ApiSession:
             reference: The link, which is an absolute or relative URI reference.
             otherwise: URL to return if the link points to another origin.
         """
+        # Most links lead to the URL that the client would use without them. Do not parse them.
+        if self._root + reference == otherwise:
+            return otherwise
         url = resolve(base, reference)
         if same_origin(url, self.base):
             self.check_link(url)
