@@ -214,3 +214,20 @@ async def test_checks_of_many_texts_at_the_end_of_an_item_stay_within_the_event_
     assert len(checked) == 300
     assert max(len(event.data.encode()) for event in frames) <= KIB
     assert await job.read() == {"texts": ["é"] * 300}
+
+
+@on_event_loop
+async def test_tokens_after_rows_honor_max_event_ops():
+    job = StreamHarness("", max_event_ops=64, merge_window=1.0)
+    for _ in range(100):
+        # An append after a row is a new op.
+        job.stream.append("y")
+        job.stream.row("x")
+    events = await job.events()
+    assert [len(event) for event in events] == [64, 64, 64, 8]
+    job.stream.append("y")
+    for _ in range(63):
+        job.stream.row("x")
+    job.stream.append("y")
+    assert [len(event) for event in (await job.events())[4:]] == [64, 1]
+    assert await job.read() == "yx" * 100 + "y" + "x" * 63 + "y"

@@ -208,9 +208,7 @@ class PendingEvents:
         self._texts[path] = Addition(path, "", b"").head
 
     def forbid_appends(self, path: str) -> None:
-        """Let `append_text` refuse the text at a path, because its item has ended or cannot be written. The caller must
-        hold the lock.
-        """
+        """Let `append_text` refuse the text at a path of an item that has ended. The caller must hold the lock."""
         self._texts.pop(path, None)
 
     def append_text(self, path: str, piece: str) -> bool:
@@ -332,8 +330,8 @@ class PendingEvents:
     def _open_event(self) -> PendingEvent:
         """Return the open event. If there is none, create one."""
         if self._open is None:
-            self._open = PendingEvent()
-            self._events.append(self._open)
+            self._events.append(event := PendingEvent())
+            self._open = event
         return self._open
 
     def _note_growth(self, event: PendingEvent, texts: Iterable[str]) -> None:
@@ -384,11 +382,9 @@ class PendingEvents:
         elif len(ops) <= self._event_ops:
             self._write_diff(ops, encoded, check_below, reserved=reserved)
         else:
-            last = (len(ops) - 1) // self._event_ops * self._event_ops
-            for start in range(0, last, self._event_ops):
-                part = ops[start : start + self._event_ops]
-                self._write_diff(part, to_json(part), None, reserved=reserved)
-            self._write_diff(ops[last:], to_json(ops[last:]), check_below, reserved=reserved)
+            for start in range(0, len(ops), self._event_ops):
+                part, rest = ops[start : start + self._event_ops], ops[start + self._event_ops :]
+                self._write_diff(part, to_json(part), None if rest else check_below, reserved=reserved)
 
     def _write_diff(
         self, ops: Sequence[Op], encoded: bytes, check_below: str | None, *, reserved: bool
