@@ -46,9 +46,11 @@ def make_server() -> Server:
     def counted(stream: Stream[str], end: str = "", error: bool = False) -> None:
         for number in range(1, 10):
             stream.progress(number, 9, unit="page")
-            # The first progress must arrive before the first text, because the command holds progress back in a line.
-            time.sleep(0.05)
+            if number == 1:
+                # The first progress must arrive before the first text, because a line of text holds progress back.
+                time.sleep(0.1)
             stream.append(f"text{number} ")
+            time.sleep(0.05)
         stream.append(end)
         if error:
             raise ItemError("no ink")
