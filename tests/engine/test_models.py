@@ -158,8 +158,8 @@ def test_forward_pass_never_waits_for_a_device(tmp_path: Path, config: PreTraine
 def test_packed_layer_computes_the_product(inputs: int, outputs: int, bias: bool):
     torch.manual_seed(0)
     weight, offset = torch.randn(outputs, inputs), torch.randn(outputs) if bias else None
-    layer = pack(weight, offset)
-    assert isinstance(layer, PackedLinear)  # fails if torch no longer has oneDNN's operators
+    layer = PackedLinear(weight, offset)  # fails if torch no longer has oneDNN's operators
+    assert isinstance(pack(weight), PackedLinear)
     for shape in ((1,), (2,), (1, 70), (3, 5), (1, 1)):
         x = torch.randn(*shape, inputs)
         assert torch.allclose(layer(x), functional.linear(x, weight, offset), atol=1e-3)

@@ -43,7 +43,7 @@ from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import made_by, plain
 from tidewire_server.log_writer.value_errors import named, said_of_value
 
-_STREAMED = (
+STREAMED = (
     collections.abc.AsyncIterator,
     collections.abc.AsyncIterable,
     collections.abc.AsyncGenerator,
@@ -51,7 +51,7 @@ _STREAMED = (
     collections.abc.Iterable,
     collections.abc.Generator,
 )
-_ON_LOOP = _STREAMED[:3]
+_ON_LOOP = STREAMED[:3]
 _RETURNED = (*_ON_LOOP, collections.abc.Iterator, collections.abc.Generator)
 """Return types that mark a function without `yield` as a generator. `Iterable` is not among them, because a function that
 returns a list may be annotated with it."""
@@ -400,9 +400,9 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _value_annotation(function: Callable[..., Any], returned: Any) -> Any:
-    if is_generator(function) and get_origin(returned) in _STREAMED:
+    if is_generator(function) and get_origin(returned) in STREAMED:
         return get_args(returned)[0]
-    return Any if is_generator(function) and returned in _STREAMED else returned
+    return Any if is_generator(function) and returned in STREAMED else returned
 
 
 def _input_shape(

@@ -85,13 +85,11 @@ class MemoryLog(Subscribers):
         return Extent(self._base, self._head, self._ended, self._starts, self._state.columns)
 
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
-        if after == self._head:
-            return LogChunk(b"", after, ended=False)
         extent = self.extent()
         if not extent.holds_after(after):
             return None
         frames, seq = self._frames.read(after.seq, max_bytes)
-        last = self._head if seq == self._head.seq else extent.id_at(seq)
+        last = extent.id_at(seq)
         return LogChunk(frames, last, self._ended and bool(frames) and last == self._head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:

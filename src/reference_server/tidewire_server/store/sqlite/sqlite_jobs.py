@@ -29,7 +29,6 @@ from tidewire_server.store.sqlite.event_log import (
     record_columns,
     save_end,
     save_kept_bytes,
-    save_record,
     write_first,
 )
 from tidewire_server.store.sqlite.sqlite_file import release_free_pages
@@ -173,20 +172,10 @@ class SqliteJobs:
         if live is None:
             return
         log = live[1]
-        columns = record_columns(record)
-        ended = None if record.ended_at is None else end_columns(record, self._retention.log_ttl)
-
-        def work(db: sqlite3.Connection) -> int | None:
-            if ended is None:
-                save_record(db, log.number, columns)
-                return None
-            return save_end(db, log.number, (*columns, *ended))
-
-        def then(kept_bytes: int | None) -> None:
-            if kept_bytes is not None:
-                self._job_ended(log, kept_bytes)
-
-        await self._file.do(work, then)
+        columns = (*record_columns(record), *end_columns(record, self._retention.log_ttl))
+        await self._file.do(
+            lambda db: save_end(db, log.number, columns), lambda size: self._job_ended(log, size)
+        )
 
     async def save_cancelled(self, job: str, items: Collection[int]) -> None:
         live = self._live.get(job)
