@@ -44,8 +44,6 @@ class Default:
 
 DEFAULT: Final = Default()
 
-_ANYWHERE: Final = BatchSlot()
-
 
 @dataclass(frozen=True)
 class Options:
@@ -441,10 +439,7 @@ class Endpoint:
         Raises:
             Exception: The endpoint's `key` or `cost` function raised an exception.
         """
-        batching = self.batching
-        if batching is None or not batching.depends_on_inputs:
-            return _ANYWHERE
-        return batching.place(self.input.as_given(value))
+        return BatchSlot() if self.batching is None else self.batching.place(self.input.as_given(value))
 
     # ---- description -------------------------------------------------------------------------------------------
 
