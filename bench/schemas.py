@@ -38,7 +38,7 @@ from llguidance import LLMatcher
 from measured import save
 
 from tidewire_server.generation.engine import InputError
-from tidewire_server.generation.schema_check import count_schema
+from tidewire_server.generation.schema_check import check_schema
 from tidewire_server.generation.schema_limits import (
     DEFAULT_LIMITS,
     LIMIT_DESCRIPTIONS,
@@ -87,7 +87,7 @@ def public(folder: Path) -> dict[str, Any]:
         kept += 1
         counts = LimitCounts(UNLIMITED)
         try:
-            count_schema(schema, counts)
+            check_schema(schema, counts)
         except InputError as error:
             reasons = {
                 "must not": "an identifier next to a `$ref`",

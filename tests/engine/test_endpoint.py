@@ -157,7 +157,7 @@ def test_caller_with_too_many_requests_to_validate_may_retry(
 def test_schemas_have_only_what_the_engine_supports(engine: TorchEngine):
     """A column disappears together with the input member that asks for it."""
     members = frozenset({"logprobs", "top_logprobs"})
-    engine._caps = replace(engine.caps, members=members)
+    engine.caps = replace(engine.caps, members=members)
     server = Server()
     add_engine(server, engine)
     served = server.endpoints["generate"]

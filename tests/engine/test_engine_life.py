@@ -217,7 +217,7 @@ async def test_request_whose_slot_cannot_be_cleared_gets_its_error_and_ends_the_
     def fail(slot: int) -> None:
         raise RuntimeError("the device is lost")
 
-    monkeypatch.setattr(engine._runner, "clear", fail)
+    monkeypatch.setattr(engine._cache, "clear", fail)
     first, *waiting = [asyncio.create_task(collect(engine, Generate(max_tokens=9))) for _ in range(3)]
     await until(engine, lambda s: s.started == 3)
     gate.open()

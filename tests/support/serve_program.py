@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from tidewire_server import Server
-from tidewire_server.serving.serve import serve
+from tidewire_server.serving.serve import bind, serve
 
 
 class _ReportingServer(uvicorn.Server):
@@ -33,7 +33,7 @@ def main(function: str, port: int, port_file: Path, settings: dict[str, Any]) ->
     options = settings.pop("uvicorn", None)
     server: Server = getattr(import_module(module), name)(**settings)
     if options is None:
-        serve(server.app, server.settings, port=port, port_file=str(port_file))
+        serve(server.app, server.settings, listener=bind("127.0.0.1", port), port_file=str(port_file))
     else:
         config = uvicorn.Config(server.app, port=port, log_level="warning", **options)
         _ReportingServer(config, port_file).run()

@@ -6,7 +6,12 @@ import pytest
 
 from tidewire_server.generation.pattern_size import pattern_size
 from tidewire_server.generation.schema_check import check_schema
-from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, LIMIT_DESCRIPTIONS, SchemaLimitError
+from tidewire_server.generation.schema_limits import (
+    DEFAULT_LIMITS,
+    LIMIT_DESCRIPTIONS,
+    LimitCounts,
+    SchemaLimitError,
+)
 
 Schema = dict[str, Any]
 
@@ -97,11 +102,11 @@ AT_THE_LIMIT: list[tuple[str, str, Any]] = [
 )
 def test_a_schema_at_a_limit_is_accepted_and_one_beyond_is_refused(limit: str, pointer: str, build: Any):
     most = getattr(DEFAULT_LIMITS, limit)
-    check_schema(build(most))
+    check_schema(build(most), LimitCounts())
     with pytest.raises(
         SchemaLimitError, match=rf"json_schema exceeds the limit {limit}: .* may be at most {most}"
     ) as error:
-        check_schema(build(most + 1))
+        check_schema(build(most + 1), LimitCounts())
     assert f" is {most + 1}, " in str(error.value) or limit in {"max_merged_size", "max_pattern_states"}
     assert error.value.within.startswith(pointer)
     assert (error.value.member, error.value.code) == ("json_schema", "invalid_input")
@@ -163,8 +168,8 @@ def definitions(count: int, link: Any) -> Schema:
 
 
 def test_references_without_keywords_next_to_them_are_not_merged():
-    check_schema(definitions(60, lambda to: {"properties": {"x": {"$ref": to}}}))
-    check_schema({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}})
+    check_schema(definitions(60, lambda to: {"properties": {"x": {"$ref": to}}}), LimitCounts())
+    check_schema({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}, LimitCounts())
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,7 @@ def test_references_without_keywords_next_to_them_are_not_merged():
 )
 def test_merged_references_that_grow_exponentially_are_refused(count: int, link: Any):
     with pytest.raises(SchemaLimitError, match="max_merged_size|max_depth|max_required_text"):
-        check_schema(definitions(count, link))
+        check_schema(definitions(count, link), LimitCounts())
 
 
 @pytest.mark.parametrize(
@@ -203,5 +208,5 @@ def test_references_and_options_that_are_not_supported_are_refused(
     schema: Schema, message: str, pointer: str
 ):
     with pytest.raises(SchemaLimitError, match=message) as error:
-        check_schema(schema)
+        check_schema(schema, LimitCounts())
     assert error.value.within == pointer

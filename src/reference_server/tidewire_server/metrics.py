@@ -22,7 +22,6 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self.streamed = 0
         """Number of bytes of event streams that were sent but are not yet added to `streamed_bytes`."""
-        self._events = self._bytes = 0  # logged, but not yet added to the Prometheus counters
         self._added: defaultdict[tuple[Counter, tuple[str, ...]], int] = defaultdict(int)
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs accepted and stored.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item has started.", "endpoint")
@@ -66,17 +65,13 @@ class Metrics:
 
     def logged(self, events: int, size: int) -> None:
         """Count logged events and their bytes."""
-        self._events += events
-        self._bytes += size
+        self.add(self._events_logged, events)
+        self.add(self._bytes_logged, size)
 
     def page(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         streamed, self.streamed = self.streamed, 0
         self.streamed_bytes.inc(streamed)
-        events, self._events = self._events, 0
-        self._events_logged.inc(events)
-        size, self._bytes = self._bytes, 0
-        self._bytes_logged.inc(size)
         while self._added:
             (counter, labels), amount = self._added.popitem()
             (counter.labels(*labels) if labels else counter).inc(amount)

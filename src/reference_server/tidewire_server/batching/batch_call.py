@@ -88,7 +88,6 @@ class BatchCall:
         self._rows: dict[int, BatchRow] = {}
         self._contexts: dict[int, Context] = {}
         self._context = Context(rows=self._contexts)
-        self._work: asyncio.Future[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
         """Task that runs an async function, and can be cancelled. None if the function runs in a thread."""
         self._joining = False
@@ -100,49 +99,20 @@ class BatchCall:
         """Number of rows that are still running."""
         return sum(not row.over for row in self._rows.values())
 
-    def start(self, arrivals: Sequence[QueuedItem]) -> None:
-        """Start the function for some items, and return while the function is still running. The caller must call `run`
-        afterwards. If the start of an item must be committed before the function is called, `run` starts the function
-        instead.
-        """
-        rows = list(self._assign_rows(arrivals).values())
-        if not rows:
-            return
-        if any(row.job.commits_starts for row in rows):
-            self._begin(rows)
-            return
-        if self._endpoint.is_generator:
-            self._begin(rows)
-        self._start_function(rows)
-        if not self._endpoint.is_generator:
-            # Start the function first, and mark the rows as running afterwards, so that the function starts earlier.
-            # This is safe, because a function that is not a generator has no results before it returns.
-            self._begin(rows)
-
-    def _start_function(self, rows: list[BatchRow]) -> None:
+    async def run(self, arrivals: Sequence[QueuedItem]) -> None:
+        """Call the function for some items, and wait until the function and all rows have ended."""
         try:
-            self._work = self._launch(rows)
-        except Exception as error:  # noqa: BLE001 - on any failure to start, such as no free thread, the rows must end
-            self._work = self._loop.create_future()
-            self._work.set_exception(error)
-
-    async def run(self) -> None:
-        """Wait until the function and all rows have ended."""
-        try:
-            rows = list(self._rows.values())
-            if rows and self._work is None:
-                await self._commit_starts(rows)
-                if self.rows:
-                    self._start_function(rows)
-            if self._work is None:
-                return
-            try:
+            rows = list(self._assign_rows(arrivals).values())
+            self._begin(rows)
+            await self._commit_starts(rows)
+            if self.rows:
+                work = self._launch(rows)
                 if self._endpoint.is_generator:
-                    await self._generated(self._work)
+                    await self._generated(work)
                 else:
-                    await self._attempt(rows, self._work)
-            except Exception as error:  # noqa: BLE001 - on any error the rows must end
-                await self._fail(list(self._rows.values()), error)
+                    await self._attempt(rows, work)
+        except Exception as error:  # noqa: BLE001 - on any error, such as no free thread, the rows must end
+            await self._fail(list(self._rows.values()), error)
         finally:
             await self._free()
             if self._ends:

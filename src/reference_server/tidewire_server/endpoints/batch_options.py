@@ -36,16 +36,6 @@ class Batching:
     key: Callable[[Any], Hashable] | None
     bisect: bool
 
-    @property
-    def depends_on_inputs(self) -> bool:
-        """Whether batching depends on the inputs, that is whether the endpoint has a `key` or a `cost` function."""
-        return self.key is not None or self.cost is not None
-
-    @property
-    def has_fixed_sizes(self) -> bool:
-        """Whether batches are padded to fixed sizes, that is whether the endpoint has the option `sizes`."""
-        return bool(self.sizes)
-
     def padded(self, rows: int) -> int:
         """Return the size to which a batch with this number of rows is padded: the smallest of `sizes` that fits."""
         return next((size for size in self.sizes if size >= rows), rows)

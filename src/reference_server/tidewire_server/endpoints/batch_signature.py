@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from tidewire_server.endpoints.signature_schemas import (
+    STREAMED,
     InputShape,
     ValueShape,
     is_generator,
@@ -34,14 +35,6 @@ _LISTS: Final = (
     collections.abc.Iterable,
 )
 _ROWS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
-_STREAMED: Final = (
-    collections.abc.AsyncIterator,
-    collections.abc.AsyncIterable,
-    collections.abc.AsyncGenerator,
-    collections.abc.Iterator,
-    collections.abc.Iterable,
-    collections.abc.Generator,
-)
 _SENT: Final = (collections.abc.Generator, collections.abc.AsyncGenerator)
 
 
@@ -119,11 +112,11 @@ def _returned(annotation: Any, here: str) -> tuple[Any, int | None]:
 
 
 def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
-    if annotation is Any or annotation in _STREAMED:
+    if annotation is Any or annotation in STREAMED:
         return Any, False
     arguments = get_args(annotation)
     sent = arguments[1] if get_origin(annotation) in _SENT and len(arguments) > 1 else None
-    rows = arguments[0] if get_origin(annotation) in _STREAMED else annotation
+    rows = arguments[0] if get_origin(annotation) in STREAMED else annotation
     late_joiners = sent not in {None, types.NoneType, Any}
     if rows is Any or rows in _ROWS:
         return Any, late_joiners

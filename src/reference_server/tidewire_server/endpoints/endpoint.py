@@ -44,8 +44,6 @@ class Default:
 
 DEFAULT: Final = Default()
 
-_ANYWHERE: Final = BatchSlot()
-
 
 @dataclass(frozen=True)
 class Options:
@@ -284,7 +282,7 @@ class Endpoint:
                 f"endpoint {self.name!r}: bisect cannot be used with a generator, because clients may already have "
                 "received a part of its output when it fails"
             )
-        if batching.has_fixed_sizes and self.takes_late_joiners:
+        if batching.sizes and self.takes_late_joiners:
             raise ValueError(
                 f"endpoint {self.name!r}: sizes cannot be used with a generator that takes late joiners, because the "
                 "size of its batch changes while it runs. Pad the batch in the function"
@@ -392,16 +390,12 @@ class Endpoint:
             ProblemError: The input is rejected.
         """
         value = self.input.read(raw, pointer)
-        if self.validate is None and (self.batching is None or not self.batching.depends_on_inputs):
-            return value
         try:
             if self.validate is not None:
                 pending = self.validate(self.input.as_given(value))
                 if inspect.isawaitable(pending):
                     await pending
-            self._admit_to_batches(value, pointer)
-        except ProblemError:
-            raise
+            cost = self.place(value).cost
         except ItemError as error:
             raise ProblemError(error.problem().model_copy(update={"pointer": pointer})) from None
         except ValueError as error:
@@ -414,6 +408,10 @@ class Endpoint:
             )
             refused = ItemError(f"{where}: {error}", code=str(code), pointer=where)
             raise ProblemError(refused.problem()) from None
+        if self.batching is not None and cost > self.batching.max_cost:
+            most = self.batching.max_cost
+            detail = f"{pointer}: the input's cost {cost:g} exceeds the maximum cost of a batch, {most:g} (max_cost)"
+            raise refuse("input_too_long", detail, pointer=pointer, limit=most)
         return value
 
     def items_of(self, value: BaseModel, pointer: str, *, batch: bool) -> Sequence[BaseModel]:
@@ -441,19 +439,7 @@ class Endpoint:
         Raises:
             Exception: The endpoint's `key` or `cost` function raised an exception.
         """
-        batching = self.batching
-        if batching is None or not batching.depends_on_inputs:
-            return _ANYWHERE
-        return batching.place(self.input.as_given(value))
-
-    def _admit_to_batches(self, value: BaseModel, pointer: str) -> None:
-        batching = self.batching
-        if batching is None or not batching.depends_on_inputs:
-            return
-        cost = self.place(value).cost
-        if cost > batching.max_cost:
-            detail = f"{pointer}: the input's cost {cost:g} exceeds the maximum cost of a batch, {batching.max_cost:g} (max_cost)"
-            raise refuse("input_too_long", detail, pointer=pointer, limit=batching.max_cost)
+        return BatchSlot() if self.batching is None else self.batching.place(self.input.as_given(value))
 
     # ---- description -------------------------------------------------------------------------------------------
 

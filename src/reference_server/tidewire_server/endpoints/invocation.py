@@ -117,13 +117,8 @@ def _check_unyielded(endpoint: Endpoint, writer: ItemWriter) -> None:
         ) from None
 
 
-_JSON_TYPES: Final = frozenset({type(None), bool, int, float, str, list, dict})
-
-
 def _refuse_unstarted(returned: Any) -> None:
     """Raise an error if a function returned a generator or a coroutine instead of a value."""
-    if type(returned) in _JSON_TYPES:  # skip the slow checks below for most values
-        return
     hint = None
     if isinstance(returned, Generator):
         hint = "the function returned a generator; annotate it `-> Iterator[T]`, where T is the type of the values"

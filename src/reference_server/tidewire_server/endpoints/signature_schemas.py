@@ -5,14 +5,12 @@ objects.
 """
 
 import collections.abc
-import contextlib
 import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import countOf
 from typing import Annotated, Any, get_args, get_origin
 
 import orjson
@@ -43,7 +41,7 @@ from tidewire_server.log_writer.stream import Stream
 from tidewire_server.log_writer.user_values import made_by, plain
 from tidewire_server.log_writer.value_errors import named, said_of_value
 
-_STREAMED = (
+STREAMED = (
     collections.abc.AsyncIterator,
     collections.abc.AsyncIterable,
     collections.abc.AsyncGenerator,
@@ -51,7 +49,7 @@ _STREAMED = (
     collections.abc.Iterable,
     collections.abc.Generator,
 )
-_ON_LOOP = _STREAMED[:3]
+_ON_LOOP = STREAMED[:3]
 _RETURNED = (*_ON_LOOP, collections.abc.Iterator, collections.abc.Generator)
 """Return types that mark a function without `yield` as a generator. `Iterable` is not among them, because a function that
 returns a list may be annotated with it."""
@@ -168,8 +166,6 @@ class ValueShape:
     is_text: bool
     may_be_text: bool
     """Whether the type includes texts, as a missing annotation and `str | None` do."""
-    is_float_list: bool
-    """Whether the type is `list[float]`, without constraints. Values of this type are often long."""
     empty: JsonValue
     """Initial value of an item if the endpoint streams: an empty text, array or object, or None for other types."""
 
@@ -201,12 +197,6 @@ class ValueShape:
         Raises:
             InvalidValueError: The value cannot be represented as JSON, or does not match the schema.
         """
-        if self.is_float_list and type(returned) is list:
-            # For a list of floats, the conversion and the validation take three times as long as this test. Copy the list
-            # first, because the function may change it on another thread.
-            copy = returned.copy()
-            if countOf(map(type, copy), float) == len(copy) and strict_json.is_number_array(copy):
-                return copy
         found: JsonValue = self.to_json(returned)
         self.check(found)
         return found
@@ -228,13 +218,6 @@ class ValueShape:
         Raises:
             InvalidValueError: The value does not match the schema. The message gives the path and the reason.
         """
-        if type(value) is list and strict_json.is_number_array(value):
-            # First validate the value as Python objects, which takes a quarter of the time. This validation is stricter
-            # than the validation of JSON, so a value that it rejects may still be valid. The document rejects integers
-            # beyond ±2^53 later.
-            with contextlib.suppress(ValidationError):
-                self.adapter.validate_python(value, strict=True)
-                return
         try:
             encoded = orjson.dumps(value)
         except TypeError as error:
@@ -400,9 +383,9 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _value_annotation(function: Callable[..., Any], returned: Any) -> Any:
-    if is_generator(function) and get_origin(returned) in _STREAMED:
+    if is_generator(function) and get_origin(returned) in STREAMED:
         return get_args(returned)[0]
-    return Any if is_generator(function) and returned in _STREAMED else returned
+    return Any if is_generator(function) and returned in STREAMED else returned
 
 
 def _input_shape(
@@ -450,12 +433,9 @@ def _value_shape(annotation: Any, *, grows: bool) -> ValueShape:
         empty = []
     elif grows and schema.get("type") == "object" and not schema.get("required"):
         empty = {}
-    is_float_list = adapter.core_schema == TypeAdapter(list[float]).core_schema
     may_be_text = not schema or any(map(_is_text, [schema, *schema.get("anyOf", ())]))
     is_any = annotation is Any
-    return ValueShape(
-        adapter, rows_of(annotation), schema, is_any, is_text, may_be_text, is_float_list, empty
-    )
+    return ValueShape(adapter, rows_of(annotation), schema, is_any, is_text, may_be_text, empty)
 
 
 def _is_text(schema: Mapping[str, Any]) -> bool:

@@ -10,11 +10,11 @@ from typing import Any, Final
 from tidewire_server.generation.pattern_size import pattern_size
 from tidewire_server.generation.schema_estimates import MergedSize, RequiredText, resolve_references
 from tidewire_server.generation.schema_limits import (
-    DEFAULT_LIMITS,
+    BOUNDS,
+    NUMBERS,
     LimitCounts,
     Path,
     SchemaLimitError,
-    SchemaLimits,
     is_number,
     values_in,
 )
@@ -29,31 +29,9 @@ _TOTALS: Final[Mapping[str, tuple[type, str]]] = {
 }
 """Keywords whose lengths are added up, with the type of their value."""
 
-_BOUNDS: Final[Mapping[str, str]] = {
-    "minItems": "max_items",
-    "maxItems": "max_items",
-    "minProperties": "max_items",
-    "maxProperties": "max_items",
-    "minLength": "max_string_length",
-    "maxLength": "max_string_length",
-}
-"""Keywords whose value is a number with a maximum."""
 
-_NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-"""Keywords whose value is a number of any size."""
-
-
-def check_schema(schema: Mapping[str, Any], limits: SchemaLimits = DEFAULT_LIMITS) -> str:
-    """Check the JSON Schema of a request, and return it as compact JSON.
-
-    Raises:
-        SchemaLimitError: The schema exceeds a limit, or has a reference or an option that is not supported.
-    """
-    return count_schema(schema, LimitCounts(limits))
-
-
-def count_schema(schema: Mapping[str, Any], counts: LimitCounts) -> str:
-    """Compare all sizes of a schema with their limits, and return the schema as compact JSON.
+def check_schema(schema: Mapping[str, Any], counts: LimitCounts) -> str:
+    """Compare all sizes of the JSON Schema of a request with their limits, and return the schema as compact JSON.
 
     Each object in the schema is checked like a schema, also inside `const` or `default`, because a `$ref` can refer to it.
 
@@ -114,9 +92,9 @@ def _check_values(value: Any, path: Path, counts: LimitCounts) -> None:
 
 
 def _check_number(name: str, value: float, path: Path, counts: LimitCounts) -> None:
-    if name in _BOUNDS:
-        counts.compare(_BOUNDS[name], int(value), path)
-    elif name in _NUMBERS:
+    if name in BOUNDS:
+        counts.compare(BOUNDS[name], int(value), path)
+    elif name in NUMBERS:
         counts.compare("max_digits", _digits(value), path)
     if name == "multipleOf":
         counts.compare("max_multiple", int("".join(map(str, Decimal(repr(value)).as_tuple().digits))), path)

@@ -13,7 +13,15 @@ from typing import Any, Final, NamedTuple
 
 from tidewire.protocol.document.json_pointer import PointerError, array_index, parse
 from tidewire_server.generation.pattern_size import pattern_size
-from tidewire_server.generation.schema_limits import LimitCounts, Path, SchemaLimitError, is_number, values_in
+from tidewire_server.generation.schema_limits import (
+    BOUNDS,
+    NUMBERS,
+    LimitCounts,
+    Path,
+    SchemaLimitError,
+    is_number,
+    values_in,
+)
 
 FORMAT_SIZE: Final = 16
 """Size of a `format`, which the library replaces by a pattern. These patterns have few states."""
@@ -145,26 +153,10 @@ def _times(value: Any) -> int:
 
 _OWN: Final = frozenset(
     {
-        *("type", "properties", "patternProperties", "additionalProperties", "required", "minProperties"),
-        *(
-            "maxProperties",
-            "items",
-            "prefixItems",
-            "additionalItems",
-            "minItems",
-            "maxItems",
-            "pattern",
-            "format",
-        ),
-        *(
-            "minLength",
-            "maxLength",
-            "minimum",
-            "maximum",
-            "exclusiveMinimum",
-            "exclusiveMaximum",
-            "multipleOf",
-        ),
+        *("type", "properties", "patternProperties", "additionalProperties", "required"),
+        *("items", "prefixItems", "additionalItems", "pattern", "format"),
+        *BOUNDS,
+        *NUMBERS,
     }
 )
 """Keywords that the library compiles to one part of a schema. It merges this part with the other parts."""

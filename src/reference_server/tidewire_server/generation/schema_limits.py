@@ -69,6 +69,20 @@ LIMIT_DESCRIPTIONS: Final[Mapping[str, str]] = {
 }
 
 
+BOUNDS: Final[Mapping[str, str]] = {
+    "minItems": "max_items",
+    "maxItems": "max_items",
+    "minProperties": "max_items",
+    "maxProperties": "max_items",
+    "minLength": "max_string_length",
+    "maxLength": "max_string_length",
+}
+"""Keywords whose value is a number with a maximum, and the limit that is this maximum."""
+
+NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+"""Keywords whose value is a number of any size."""
+
+
 class SchemaLimitError(InputError):
     """A JSON Schema exceeds a limit, or has a reference or an option that is not supported."""
 
@@ -79,7 +93,7 @@ class SchemaLimitError(InputError):
 class LimitCounts:
     """Compares numbers with their limits, and adds up those that count for the whole schema."""
 
-    def __init__(self, limits: SchemaLimits) -> None:
+    def __init__(self, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._totals: Counter[str] = Counter()
         self.largest: Counter[str] = Counter()

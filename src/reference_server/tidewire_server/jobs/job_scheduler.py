@@ -473,5 +473,4 @@ class JobScheduler:
             may_join=may_join,
             free=self._release_function(endpoint_queue, rows),
         )
-        call.start([item for _, item in batch if item is not None])
-        return call.run()
+        return call.run([item for _, item in batch if item is not None])

@@ -21,6 +21,7 @@ from tidewire_server.process.flags import (
     ENV_PREFIX,
     FIELDS,
     FLAGS,
+    GENERATION,
     SINGULAR,
     flag_of,
     not_a_flag,
@@ -41,20 +42,7 @@ _LAST_GRACE = 1.0
 """Number of seconds to wait for the threads of user functions after the server has stopped."""
 
 
-_GENERATE_ARGUMENTS = {
-    "model": "model",
-    "device": "device",
-    "dtype": "dtype",
-    "slots": "slots",
-    "context": "context",
-    "max_top_logprobs": "max_top",
-    "max_num_beams": "max_num_beams",
-    "max_schema_bytes": "max_schema_bytes",
-    "max_mask_share": "max_mask_share",
-    "on_restart": "on_restart",
-    "share_prefixes": "share_prefixes",
-    "profile": "profile",
-}
+_GENERATE_ARGUMENTS = {name: name for name in FLAGS[GENERATION]} | {"max_top_logprobs": "max_top"}
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""
 
 

@@ -12,6 +12,9 @@ from pydantic.fields import FieldInfo
 from tidewire_server.setting_errors import SECRET, suggestion
 from tidewire_server.settings import Launch, Settings
 
+GENERATION: Final = "Text generation, without a target"
+"""Title of the flags of the default server."""
+
 FLAGS: Final = {
     "Process": (
         "host",
@@ -26,7 +29,7 @@ FLAGS: Final = {
         "reload",
     ),
     "Access": ("token_file", "operator_token_file", "allow_anonymous", "single_user", "stream_token_ttl"),
-    "Text generation, without a target": (
+    GENERATION: (
         "model",
         "device",
         "dtype",

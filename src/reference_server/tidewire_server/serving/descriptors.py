@@ -1,6 +1,7 @@
 """File descriptors: adapt the number of connections to the process's limit, and limit the log while there is no free one."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import math
@@ -20,22 +21,8 @@ def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = Fal
         raise_limit: Whether to raise the soft limit on file descriptors if necessary. Must be false if the server runs
             inside another application.
     """
-    try:
-        import resource  # noqa: PLC0415 - not on every system
-    except ImportError:
-        return connections
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + RESERVED
-    if raise_limit and soft != resource.RLIM_INFINITY and soft < wanted:
-        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
-            soft = more
-        except (
-            OSError,
-            ValueError,
-        ):  # The operating system does not allow this limit. Keep the current limit.
-            pass
+    if raise_limit:
+        _raise_limit(connections + RESERVED)
     available = connections_that_fit(connections)
     if available < connections:
         _log.warning(
@@ -44,27 +31,39 @@ def max_connections_within_fd_limit(connections: int, *, raise_limit: bool = Fal
             available,
             available,
             connections,
-            soft,
+            _limit(),
         )
     return available
 
 
 def connections_that_fit(connections: int) -> int:
     """Return how many of the requested connections the current limit on file descriptors allows."""
+    return int(max(1, min(connections, _limit() - RESERVED)))
+
+
+def _limit() -> float:
     try:
         import resource  # noqa: PLC0415 - not on every system
     except ImportError:
-        return connections
+        return math.inf
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return connections if soft == resource.RLIM_INFINITY else max(1, min(connections, soft - RESERVED))
+    return math.inf if soft == resource.RLIM_INFINITY else soft
+
+
+def _raise_limit(wanted: int) -> None:
+    if _limit() < wanted:
+        import resource  # noqa: PLC0415 - `_limit` has imported it
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):  # the operating system does not allow this limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
 
 
 _REPEAT_SECONDS: Final = 60.0
 """Minimum number of seconds between two log lines about failed `accept` calls."""
 
 _RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-_log = logging.getLogger(__name__)
 
 
 def throttle_accept_errors(loop: asyncio.AbstractEventLoop) -> None:

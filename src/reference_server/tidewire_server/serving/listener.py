@@ -52,6 +52,11 @@ def is_unix(listener: socket.socket) -> bool:
     return listener.family == getattr(socket, "AF_UNIX", None)
 
 
+def is_local(listener: socket.socket) -> bool:
+    """Return whether only programs on this machine can connect to a listening socket."""
+    return is_unix(listener) or is_loopback(listener.getsockname()[0])
+
+
 @contextlib.contextmanager
 def removed_at_exit(listener: socket.socket) -> Iterator[str | None]:
     """Remove the file of a Unix domain socket at the end of a `with` block, unless another server has replaced the file.
@@ -121,7 +126,7 @@ def check_exposure(listener: socket.socket, settings: Settings) -> None:
     Raises:
         ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
     """
-    exposed = not is_unix(listener) and not is_loopback(listener.getsockname()[0])
+    exposed = not is_local(listener)
     if exposed and not settings.tokens:
         where = _where(listener)
         if not settings.allow_anonymous:

@@ -30,7 +30,7 @@ from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
 from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.descriptors import max_connections_within_fd_limit, throttle_accept_errors
-from tidewire_server.serving.listener import bind_unix, check_exposure, is_unix, removed_at_exit
+from tidewire_server.serving.listener import bind_unix, check_exposure, is_local, is_unix, removed_at_exit
 from tidewire_server.serving.log_format import LogThrottle
 from tidewire_server.serving.port_file import port_file as prepare_port_file
 from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
@@ -121,19 +121,12 @@ def url_of(listener: socket.socket, root_path: str = "") -> str:
     return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
 
 
-def is_loopback(listener: socket.socket) -> bool:
-    """Return whether only programs on this machine can connect to a listening socket."""
-    return is_unix(listener) or ipaddress.ip_address(listener.getsockname()[0]).is_loopback
-
-
 def serve(
     app: TidewireApp,
     settings: Settings,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
+    listener: socket.socket,
     port_file: str | os.PathLike[str] | None = None,
-    listener: socket.socket | None = None,
     started: Callable[[str], None] | None = None,
     switch_interval: float = SWITCH_INTERVAL,
 ) -> None:
@@ -142,27 +135,23 @@ def serve(
     Args:
         app: Application to serve.
         settings: Settings of the server.
-        host: Address to bind to.
-        port: Port to bind to, or 0 for any free port.
+        listener: Listening socket, which is closed at the end.
         port_file: File to write the port number to when the server is ready.
-        listener: Listening socket to use instead of `host` and `port`.
         started: Function that is called with the URL when the server is ready.
         switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
     Raises:
-        OSError: The address cannot be bound.
         ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
         StoreError: The log cannot be opened, or another server is using it.
         PortFileError: The port file cannot be written.
     """
-    listener = listener or bind(host, port)
-    check_exposure(listener, settings)
     url = url_of(listener, settings.root_path)
     with (
         removed_at_exit(listener) as path,
         prepare_port_file(port_file, None if path else listener.getsockname()[1]) as publish_port,
         _thread_switch_interval(switch_interval),
         _short_gc_pauses(),
+        contextlib.closing(listener),
     ):
 
         def announce() -> None:
@@ -172,21 +161,9 @@ def serve(
             else:
                 _print_url(url if path is None else f"{url} (Unix domain socket {path})")
 
-        app.authentication.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
-        _serving.add(listener)
-        app.lifespan.open_log()
-        connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=True)
-        config = uvicorn_config(app, settings, connections)
-        runner = UvicornServer(app, config, announce, shutdown_timeout=settings.shutdown_timeout)
-        loop = (runner.config.get_loop_factory() or asyncio.new_event_loop)()
-        loop.set_default_executor(pool := DaemonThreads())
-        throttle_accept_errors(loop)
-        try:
-            asyncio.set_event_loop(loop)
-            loop.run_until_complete(runner.serve(sockets=[listener]))
-        finally:
-            _close(loop, pool)
-            listener.close()
+        _prepare(
+            app, settings, listener, announce, raise_limit=True, shutdown_timeout=settings.shutdown_timeout
+        ).run_on(listener)
 
 
 @contextlib.contextmanager
@@ -216,51 +193,51 @@ def in_background(
         StoreError: The log cannot be opened, or another server is using it.
     """
     listener = bind(host, port, uds=uds)
-    with removed_at_exit(listener):
-        yield from _in_background(app, settings, listener)
-
-
-def _in_background(app: TidewireApp, settings: Settings, listener: socket.socket) -> Iterator[str]:
-    app.authentication.single_user = settings.is_single_user(on_loopback=is_loopback(listener))
-    try:
-        check_exposure(listener, settings)
-        app.lifespan.open_log()
-    except BaseException:
-        listener.close()
-        raise
-    _serving.add(listener)
     ready = threading.Event()
-    connections = max_connections_within_fd_limit(settings.max_connections)
-    runner = UvicornServer(app, uvicorn_config(app, settings, connections), ready.set)
-    loop = (runner.config.get_loop_factory() or asyncio.new_event_loop)()
-    loop.set_default_executor(pool := DaemonThreads())
-    throttle_accept_errors(loop)
-
     start_errors: list[StoreError] = []
+    with removed_at_exit(listener), contextlib.closing(listener):
+        runner = _prepare(app, settings, listener, ready.set)
 
-    def run() -> None:
+        def run() -> None:
+            try:
+                runner.run_on(listener)
+            except StoreError as error:
+                start_errors.append(error)
+            finally:
+                ready.set()
+
+        thread = threading.Thread(target=run, name="tidewire-server", daemon=True)
+        thread.start()
+        ready.wait()
         try:
-            loop.run_until_complete(runner.serve(sockets=[listener]))
-        except StoreError as error:
-            start_errors.append(error)
+            if start_errors:
+                raise start_errors[0]
+            yield url_of(listener, settings.root_path)
         finally:
-            _close(loop, pool)
-            ready.set()
+            with contextlib.suppress(
+                RuntimeError
+            ):  # The server has already stopped and closed its event loop.
+                runner.loop.call_soon_threadsafe(runner.end)
+            thread.join()
 
-    thread = threading.Thread(target=run, name="tidewire-server", daemon=True)
-    thread.start()
-    ready.wait()
-    if start_errors:
-        thread.join()
-        listener.close()
-        raise start_errors[0]
-    try:
-        yield url_of(listener, settings.root_path)
-    finally:
-        with contextlib.suppress(RuntimeError):  # The server has already stopped and closed its event loop.
-            loop.call_soon_threadsafe(runner.end)
-        thread.join()
-        listener.close()
+
+def _prepare(
+    app: TidewireApp,
+    settings: Settings,
+    listener: socket.socket,
+    started: Callable[[], None],
+    *,
+    raise_limit: bool = False,
+    shutdown_timeout: float = 0,
+) -> "UvicornServer":
+    """Check the address, open the log, and create the server. The arguments are those of the functions that it calls."""
+    check_exposure(listener, settings)
+    app.authentication.single_user = settings.is_single_user(on_loopback=is_local(listener))
+    _serving.add(listener)
+    app.lifespan.open_log()
+    connections = max_connections_within_fd_limit(settings.max_connections, raise_limit=raise_limit)
+    config = uvicorn_config(app, settings, connections)
+    return UvicornServer(app, config, started, shutdown_timeout=shutdown_timeout)
 
 
 @contextlib.contextmanager
@@ -342,7 +319,31 @@ class UvicornServer(uvicorn.Server):
         self._tidewire = app
         self._shutdown_timeout = shutdown_timeout
         self._on_started = started
+        self.loop = (config.get_loop_factory() or asyncio.new_event_loop)()
         self._shutdown_task: asyncio.Task[None] | None = None
+
+    def run_on(self, listener: socket.socket) -> None:
+        """Serve until the server ends. Then cancel the remaining tasks and close the event loop.
+
+        If a task ignores the cancellation, the server waits for it only for a limited time.
+        """
+        loop = self.loop
+        loop.set_default_executor(pool := DaemonThreads())
+        throttle_accept_errors(loop)
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self.serve(sockets=[listener]))
+        finally:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                _, stuck = loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_GRACE))
+                for task in stuck:
+                    _log.warning("task still running at exit: %r", task.get_name())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+            pool.drain(_LAST_GRACE)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Start the application here. If it were started in the lifespan, uvicorn would not pass exceptions to the
@@ -431,20 +432,3 @@ class UvicornServer(uvicorn.Server):
             await self._tidewire.lifespan.drain(expect_readers=self._shutdown_timeout > 0)
         finally:
             self.should_exit = True
-
-
-def _close(loop: asyncio.AbstractEventLoop, pool: DaemonThreads) -> None:
-    """Cancel the remaining tasks and close the event loop.
-
-    If a task ignores the cancellation, the server waits for it only for a limited time.
-    """
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        _, stuck = loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_GRACE))
-        for task in stuck:
-            _log.warning("task still running at exit: %r", task.get_name())
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
-    pool.drain(_LAST_GRACE)

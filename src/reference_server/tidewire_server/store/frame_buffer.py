@@ -4,7 +4,7 @@ bytes.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 
@@ -33,11 +33,6 @@ class FrameBuffer:
         """Number of bytes in the buffer."""
         return len(self._buffer)
 
-    @property
-    def written(self) -> int:
-        """Total number of bytes added since the buffer was created, including bytes that have been trimmed."""
-        return self._cut + len(self._buffer)
-
     def add(self, frames: Sequence[bytes]) -> int:
         """Append events, and return the total number of bytes added since the buffer was created."""
         ends = accumulate(map(len, frames), initial=self._cut + len(self._buffer))
@@ -45,13 +40,6 @@ class FrameBuffer:
         self._ends.extend(ends)
         self._buffer += b"".join(frames)
         return self._cut + len(self._buffer)
-
-    def add_joined(self, frames: bytes, ends: Iterable[int]) -> None:
-        """Append events that are already concatenated in `frames`. The argument `ends` contains the offset in `frames`
-        at which each event ends.
-        """
-        self._ends.extend(map(self.written.__add__, ends))
-        self._buffer += frames
 
     def read(self, after: int, max_bytes: int) -> tuple[bytes, int]:
         """Return the events after a position, and the position of the last returned event.

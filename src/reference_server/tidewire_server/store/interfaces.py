@@ -221,8 +221,7 @@ class Jobs(Protocol):
         """Commit a new job, the first block of its log, and its idempotency key in one transaction.
 
         Args:
-            record: Record of the job. Later changes to the record are stored by the next append to the log, or by
-                `save`.
+            record: Record of the job. Later changes to the record are stored by the next append to the log.
             submit: Body of the request that submitted the job. It is stored until the job has ended, so that the server
                 can run the job again after a restart.
             first: First block of the log.
@@ -241,8 +240,8 @@ class Jobs(Protocol):
         ...
 
     async def save(self, record: JobRecord) -> None:
-        """Store the changes to a job's record, unless they were stored together with the block that contains `done`. If
-        the job has ended, its retention period starts.
+        """Store the record of a job that has ended, unless it was stored together with the block that contains `done`. The
+        job's retention period starts.
         """
         ...
 

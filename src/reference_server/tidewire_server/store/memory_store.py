@@ -7,7 +7,7 @@ that a state that only grows need not be copied.
 
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -43,23 +43,6 @@ class MemoryLog(Subscribers):
     The log stores at most `max_bytes` of events. It keeps its newest block even if that block alone is larger.
     """
 
-    __slots__ = (
-        "_base",
-        "_check_size_at",
-        "_checkpoint_every",
-        "_checkpoints",
-        "_closed",
-        "_ended",
-        "_frames",
-        "_head",
-        "_max_bytes",
-        "_next_checkpoint_at",
-        "_oldest",
-        "_starts",
-        "_state",
-        "_state_bytes",
-    )
-
     def __init__(self, first: Block, max_bytes: int) -> None:
         super().__init__()
         start = first.first
@@ -74,8 +57,6 @@ class MemoryLog(Subscribers):
         self._oldest = first.state
         self._checkpoints: list[StateAt] = []
         self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
-        self._check_size_at = self._next_checkpoint_at
-        """Number of appended bytes from which on a checkpoint is due, or the log is too large."""
         self._max_bytes = max_bytes
         self._closed = False
 
@@ -85,13 +66,11 @@ class MemoryLog(Subscribers):
         return Extent(self._base, self._head, self._ended, self._starts, self._state.columns)
 
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
-        if after == self._head:
-            return LogChunk(b"", after, ended=False)
         extent = self.extent()
         if not extent.holds_after(after):
             return None
         frames, seq = self._frames.read(after.seq, max_bytes)
-        last = self._head if seq == self._head.seq else extent.id_at(seq)
+        last = extent.id_at(seq)
         return LogChunk(frames, last, self._ended and bool(frames) and last == self._head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:
@@ -113,8 +92,7 @@ class MemoryLog(Subscribers):
             self._starts = next_starts(self._starts, block, self._base)
         self._head = block.last if block.done else block.state.cursor
         self._state, self._ended, self._state_bytes = block.state, block.done, block.state_bytes
-        if written >= self._check_size_at:
-            self._limit_size(written)
+        self._limit_size(written)
         self.deliver(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
@@ -150,8 +128,6 @@ class MemoryLog(Subscribers):
             and self._checkpoints[0].cursor < self._head
         ):
             self._trim(self._checkpoints.pop(0))
-        trimmed = written - self._frames.size
-        self._check_size_at = min(self._next_checkpoint_at, trimmed + self._max_bytes + 1)
 
     def _trim(self, state: StateAt) -> None:
         self._frames.cut(state.cursor.seq)
@@ -174,7 +150,7 @@ class MemoryJobs:
         self._retention = retention
         self._clock = clock
         self._stored: OrderedDict[str, _StoredJob] = OrderedDict()
-        self._unfinished: dict[str, int] = {}
+        self._unfinished: Counter[str] = Counter()
         self._ended: OrderedDict[str, _StoredJob] = OrderedDict()
         self._evictable = EndedJobs(retention.max_retained_jobs, retention.max_retained_bytes)
         self._logs_due: OrderedDict[str, float] = OrderedDict()
@@ -205,7 +181,7 @@ class MemoryJobs:
         del submit
         log = MemoryLog(first, self._retention.max_log_bytes)
         self._stored[record.id] = _StoredJob(record, log)
-        self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
+        self._unfinished[record.principal] += 1
         if key is not None and key in self._keys:
             self._keys[key][1].job = record.id
         return log
@@ -249,7 +225,7 @@ class MemoryJobs:
         return found
 
     async def unfinished(self, principal: str) -> int:
-        return self._unfinished.get(principal, 0)
+        return self._unfinished[principal]
 
     async def interrupted(self) -> Sequence[str]:
         return ()
@@ -299,11 +275,9 @@ class MemoryJobs:
         return min(due, default=None)
 
     def _finished(self, principal: str) -> None:
-        left = self._unfinished.get(principal, 0) - 1
-        if left > 0:
-            self._unfinished[principal] = left
-        else:
-            self._unfinished.pop(principal, None)
+        self._unfinished[principal] -= 1
+        if not self._unfinished[principal]:
+            del self._unfinished[principal]
 
 
 def _expiry(stored: _StoredJob) -> float:

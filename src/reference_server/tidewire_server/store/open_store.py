@@ -1,5 +1,7 @@
 """Open the store that the server's `log` setting names."""
 
+from dataclasses import fields
+
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Store
 from tidewire_server.store.memory_store import MemoryStore
@@ -27,13 +29,4 @@ def open_store(settings: Settings) -> Store:
 
 
 def _retention(settings: Settings) -> Retention:
-    return Retention(
-        log_ttl=settings.log_ttl,
-        state_ttl=settings.state_ttl,
-        tombstone_ttl=settings.tombstone_ttl,
-        idempotency_ttl=settings.idempotency_ttl,
-        max_retained_jobs=settings.max_retained_jobs,
-        max_retained_bytes=settings.max_retained_bytes,
-        max_tombstones=settings.max_tombstones,
-        max_log_bytes=settings.max_log_bytes,
-    )
+    return Retention(**{each.name: getattr(settings, each.name) for each in fields(Retention)})

@@ -8,12 +8,10 @@ from tidewire_server.store.interfaces import Block
 class Subscribers:
     """Subscribers and ephemeral events of one log. All methods must be called on one event loop."""
 
-    __slots__ = ("_callbacks", "_ephemeral", "_version", "_watchers")
+    __slots__ = ("_ephemeral", "_version", "_watchers")
 
     def __init__(self) -> None:
         self._watchers: dict[object, Callable[[Block | None], None]] = {}
-        self._callbacks: tuple[Callable[[Block | None], None], ...] | None = None
-        """The values of `_watchers`, or None if a subscription was added or ended since they were last called."""
         self._ephemeral: dict[str, tuple[int, bytes]] = {}
         self._version = 0
 
@@ -26,11 +24,10 @@ class Subscribers:
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
         """Subscribe a callback. See `LogReader.watch`."""
         key = object()
-        self._watchers[key], self._callbacks = wake, None
+        self._watchers[key] = wake
 
         def stop() -> None:
             self._watchers.pop(key, None)
-            self._callbacks = None
 
         return stop
 
@@ -49,9 +46,6 @@ class Subscribers:
 
     def deliver(self, block: Block | None) -> None:
         """Call every subscriber with the appended block, or with None for an ephemeral event."""
-        callbacks = self._callbacks
-        if callbacks is None:
-            # Callbacks may start and end subscriptions, so they must not be called while iterating over the dict.
-            self._callbacks = callbacks = tuple(self._watchers.values())
-        for wake in callbacks:
+        # Callbacks may start and end subscriptions, so they must not be called while iterating over the dict.
+        for wake in tuple(self._watchers.values()):
             wake(block)

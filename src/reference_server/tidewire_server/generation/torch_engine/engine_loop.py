@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from tidewire_server.generation.checkpoint_folder import bytes_text
 from tidewire_server.generation.engine import (
+    ContinuationError,
     Delta,
-    EngineCapabilities,
     EngineClosedError,
     EngineError,
     EngineFullError,
@@ -84,13 +84,14 @@ class TorchEngine:
     ) -> None:
         cache = allocate_cache(checkpoint, slots, context=context, max_bytes=max_cache_bytes)
         self._checkpoint = checkpoint
-        self._caps = capabilities_of(
+        self.caps = capabilities_of(
             checkpoint, context=cache.context, slots=slots, max_top=max_top, max_num_beams=max_num_beams
         )
         self._reader = RequestReader(checkpoint, cache.context, schema_limits)
         self._max_mask_share = max_mask_share
         self._scheduler: StepScheduler[RunningRequest] = StepScheduler(slots, max(step_tokens, slots + 1))
         self._runner = Runner(checkpoint, cache)
+        self._cache = cache
         self.cache_bytes = cache.nbytes
         """Size of the key-value cache, in bytes."""
         self._profiler = None if profile is None else StepProfiler.in_folder(profile)
@@ -117,15 +118,8 @@ class TorchEngine:
         device: str = "auto",
         dtype: str = "auto",
         threads: int | None = None,
-        slots: int = 16,
-        max_waiting: int = 256,
-        max_top: int = 20,
-        max_num_beams: int = 8,
-        context: int | None = None,
-        profile: Path | None = None,
         since: float | None = None,
-        schema_limits: SchemaLimits = DEFAULT_LIMITS,
-        max_mask_share: float = 0.25,
+        **options: Any,
     ) -> Self:
         """Load a checkpoint and create an engine for it.
 
@@ -134,15 +128,8 @@ class TorchEngine:
             device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
             dtype: `auto`, `float32`, `bfloat16`, `float16` or `float64`.
             threads: Number of CPU threads for torch. None keeps torch's default.
-            slots: Maximum number of requests that run at the same time.
-            max_waiting: Maximum number of requests that wait for a slot.
-            max_top: Maximum value of the input member `top_logprobs`.
-            max_num_beams: Maximum value of the input member `num_beams`.
-            context: Maximum number of tokens of the prompt and the generated text together.
-            profile: Folder to which profiles of some steps are written.
             since: Time from `time.perf_counter()` from which the logged duration counts. None is the time of the call.
-            schema_limits: Limits on the input member `json_schema`.
-            max_mask_share: Maximum share of the time of its steps that the masks of one request may take.
+            options: Further arguments of `TorchEngine`.
 
         Raises:
             LoadError: The checkpoint is not supported, or it cannot be read, or the engine cannot be created for it.
@@ -151,17 +138,7 @@ class TorchEngine:
             torch.set_num_threads(threads)
         begun, path = time.perf_counter() if since is None else since, user_path(folder)
         checkpoint = load(path, device=device, dtype=dtype)
-        engine = cls(
-            checkpoint,
-            slots=slots,
-            max_waiting=max_waiting,
-            max_top=max_top,
-            max_num_beams=max_num_beams,
-            context=context,
-            profile=profile,
-            schema_limits=schema_limits,
-            max_mask_share=max_mask_share,
-        )
+        engine = cls(checkpoint, **options)
         logger.info(
             "loaded the model %s in %.1f s (%s, %s), memory: %s of weights, %s of cache (%d slots of %d tokens)",
             path,
@@ -170,31 +147,31 @@ class TorchEngine:
             engine.caps.dtype,
             bytes_text(checkpoint.weight_bytes),
             bytes_text(engine.cache_bytes),
-            slots,
+            engine.caps.concurrency,
             engine.caps.context,
         )
         return engine
 
-    @property
-    def caps(self) -> EngineCapabilities:
-        return self._caps
-
     async def check(self, request: Generate) -> None:
         """Validate a request; see `Engine.check`."""
-        check_members(request, self._caps)
+        check_members(request, self.caps)
         await self._reader.check(request)
 
     def continues(self, request: Generate, logged: LoggedTokens) -> bool:
         text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
-        return text.follows(logged, self._caps.model)
+        try:
+            text.feed_again(logged, self.caps.model)
+        except ContinuationError:
+            return False
+        return True
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
         """Generate text; see `Engine.generate`. Token blocks that a slow reader has not read yet are merged."""
-        check_members(request, self._caps)
+        check_members(request, self.caps)
         prompt, grammar = await self._reader.read(request)
         text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
         continued = [] if logged is None else logged.token_ids
-        if logged is not None and (finish := text.feed_again(logged, self._caps.model)) is not None:
+        if logged is not None and (finish := text.feed_again(logged, self.caps.model)) is not None:
             yield Delta(finish_reason=finish, prompt_tokens=len(prompt))
             return
         parameters = parameters_of(
@@ -202,7 +179,7 @@ class TorchEngine:
             prompt,
             size=self._checkpoint.vocab_size,
             device=self._checkpoint.device,
-            max_top=self._caps.max_top,
+            max_top=self.caps.max_top,
             grammar=grammar,
         )
         search = None
@@ -225,12 +202,14 @@ class TorchEngine:
             columns=request.columns,
             prompt_columns=request.prompt_columns,
             text=text,
+            grammar=grammar,
             loop=asyncio.get_running_loop(),
         )
         if job.processor is not None:
             job.processor.add(to_device(continued, self._checkpoint.device, torch.int64))
+        if grammar is not None:
             for token in continued:
-                job.processor.advance(token)
+                grammar.advance(token)
         self._submit(job)
         try:
             while True:
@@ -343,7 +322,8 @@ class TorchEngine:
     ) -> None:
         """Record and deliver the results of a step that took a number of seconds."""
         for job in step.sampled if len(step.requests) > 1 else []:
-            job.charge_mask(seconds, self._max_mask_share)
+            if job.grammar is not None:
+                job.grammar.charge(seconds, self._max_mask_share)
         sampled, prompts = result
         with self._wake:
             self._scheduler.completed(step, [one.token for one in sampled])
@@ -365,7 +345,7 @@ class TorchEngine:
                     # Otherwise the slot's next request could read invalid numbers after its end. A mask does not hide
                     # them, because NaN plus -inf is NaN. If this fails, the engine ends.
                     for slot in job.slots:
-                        self._runner.clear(slot)
+                        self._cache.clear(slot)
         finally:
             with self._wake:
                 for job, delta in results:

@@ -6,8 +6,9 @@ that one does not delay the other, and each caller can use half of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
@@ -73,9 +74,9 @@ class RequestReader:
         return await self._tokenizing.run(self.tokenize, request), await self._compile(request)
 
     async def _compile(self, request: Generate) -> Grammar | None:
-        return (
-            None if request.json_schema is None else await self._compiling.run(self.compile_schema, request)
-        )
+        if request.json_schema is None:
+            return None
+        return await self._compiling.run(self.compile_schema, request.json_schema)
 
     def surely_fits(self, request: Generate) -> bool:
         """Return whether the size of the prompt in bytes already shows that `tokenize` accepts it."""
@@ -135,13 +136,13 @@ class RequestReader:
             )
         return ids
 
-    def compile_schema(self, request: Generate) -> Grammar | None:
-        """Compile the JSON Schema of a request, if it has one.
+    def compile_schema(self, schema: Mapping[str, Any]) -> Grammar:
+        """Compile a JSON Schema.
 
         Raises:
             InputError: The schema cannot be used.
         """
-        return None if request.json_schema is None else self._grammars.compile(request.json_schema)
+        return self._grammars.compile(schema)
 
     @cached_property
     def _grammars(self) -> Grammars:

@@ -25,6 +25,7 @@ from tidewire_server.generation.torch_engine.delta_queue import DeltaQueue
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled
 from tidewire_server.generation.torch_engine.sampling.score_columns import Values
+from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar
 from tidewire_server.generation.torch_engine.step_runner import RunningSequence
 from tidewire_server.generation.vocabulary import Vocabulary
 
@@ -83,14 +84,6 @@ class OutputText:
             f"token ids do not match its logged text; it was probably generated with another model than {model}"
         )
 
-    def follows(self, logged: LoggedTokens, model: str) -> bool:
-        """Return whether this model can have generated the tokens of an earlier attempt. See `feed_again`."""
-        try:
-            self.feed_again(logged, model)
-        except ContinuationError:
-            return False
-        return True
-
     def fork(self) -> OutputText:
         """Return a copy, so that two texts continue this one."""
         fork = copy(self)
@@ -112,15 +105,11 @@ class RunningRequest(RunningSequence):
     columns: list[str]
     prompt_columns: list[str]
     text: OutputText
+    grammar: Grammar | None = None
     continued: int = 0
     """Number of tokens at the end of `prompt` that an earlier attempt of the request had generated."""
     loop: asyncio.AbstractEventLoop
     deltas: DeltaQueue = field(default_factory=DeltaQueue)
-
-    def charge_mask(self, seconds: float, max_share: float) -> None:
-        """Record the duration of a step that the request shared with other requests; see `Grammar.charge`."""
-        if self.processor is not None:
-            self.processor.charge(seconds, max_share)
 
     def delta(self, result: Sampled | Searched) -> Delta | EngineError:
         """Build the rows of a step's result. If that fails, return the error that ends the request."""
@@ -142,12 +131,12 @@ class RunningRequest(RunningSequence):
             return EngineError(INVALID_LOGITS)
         token = sampled.token
         text, finish = self.text.feed(token)
-        if self.processor is not None:
-            self.processor.advance(token)
-        if self.processor is not None and (reason := self.processor.error) is not None:
-            return InputTooExpensiveError(
-                f"the text cannot be continued so that it matches json_schema: {reason}"
-            )
+        if self.grammar is not None:
+            self.grammar.advance(token)
+            if (reason := self.grammar.error) is not None:
+                return InputTooExpensiveError(
+                    f"the text cannot be continued so that it matches json_schema: {reason}"
+                )
         row = self._row(token, text, sampled.values)
         return Delta([row], [], finish, len(self.prompt) - self.continued)
 

@@ -15,8 +15,11 @@ from tidewire_server.generation.torch_engine.models.attention import PrefillChun
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampling.postprocess import Sampled, SampledTokens
-from tidewire_server.generation.torch_engine.sampling.prompt_scores import PromptScores
+from tidewire_server.generation.torch_engine.sampling.postprocess import (
+    PromptScores,
+    Sampled,
+    SampledTokens,
+)
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
 from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring, Values
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan
@@ -121,10 +124,6 @@ class Runner:
         return StepResult(
             [next(tokens) if request.search is None else next(searched) for request in requests], scored
         )
-
-    def clear(self, slot: int) -> None:
-        """Set the keys and values of a slot to zero."""
-        self._cache.clear(slot)
 
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, float32.

@@ -136,12 +136,6 @@ class StepScheduler(Generic[S]):
     """
 
     def __init__(self, slots: int, step_tokens: int) -> None:
-        if slots < 1:
-            raise ValueError(f"slots must be at least 1, not {slots}")
-        if step_tokens <= slots:
-            raise ValueError(
-                f"step_tokens must be greater than the number of slots ({slots}), not {step_tokens}"
-            )
         self.slots = slots
         self._step_tokens = step_tokens
         self._free: dict[int, KeptText] = dict.fromkeys(range(slots), EMPTY)

@@ -13,9 +13,9 @@ import sqlite3
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -43,19 +43,6 @@ MIN_CHECKPOINTS: Final = 8
 """Minimum number of checkpoints in a log of `max_log_bytes`, even if they are closer together than
 `CHECKPOINT_EVERY`.
 """
-
-
-class Packed(NamedTuple):
-    """Several encoded events, concatenated, with the offset at which each event ends."""
-
-    frames: bytes
-    ends: list[int]
-    """End offset of each event."""
-
-    @classmethod
-    def of(cls, frames: Sequence[bytes]) -> Self:
-        """Concatenate encoded events."""
-        return cls(b"".join(frames), list(accumulate(map(len, frames))))
 
 
 class StateCheckpoint(NamedTuple):
@@ -163,14 +150,14 @@ class SqliteLog(Subscribers):
             raise HeadMovedError(
                 f"the append expected {after} to be the log's last event, but the last event is {self._head}"
             )
-        packed = Packed.of(block.frames)
-        plan = self._plan(after, block, len(packed.frames))
+        size = sum(map(len, block.frames))
+        plan = self._plan(after, block, size)
 
         def work(db: sqlite3.Connection) -> Written:
-            return write_block(db, self.number, after, block, packed, plan)
+            return write_block(db, self.number, after, block, plan)
 
         def then(written: Written) -> None:
-            self._added(block, packed, plan, written)
+            self._added(block, size, plan, written)
 
         await self._file.do(work, then)
 
@@ -192,13 +179,13 @@ class SqliteLog(Subscribers):
         ended = None if block.ended is None else (*changed, *end_columns(block.ended, self._log_ttl))
         return _AppendPlan(write_checkpoint, cut, changed if changed != self._saved else None, ended)
 
-    def _added(self, block: Block, packed: Packed, plan: _AppendPlan, written: "Written") -> None:
-        self._tail.add_joined(*packed)
+    def _added(self, block: Block, size: int, plan: _AppendPlan, written: "Written") -> None:
+        self._tail.add(block.frames)
         if self._tail.size > TAIL_BYTES:
             # Trim half of the cache at once. Each trim moves all remaining bytes, so frequent small trims would be
             # slow.
             self._tail.cut_to(TAIL_BYTES // 2)
-        self._written += len(packed.frames)
+        self._written += size
         self._starts = next_starts(self._starts, block, self._base)
         self._head, self._state, self._columns = block.last, block.state, block.state.columns
         self._ended = block.done
@@ -292,9 +279,9 @@ _APPEND: Final = """
 _ADD: Final = "INSERT INTO block (job, seq, epoch, done, ends, frames) VALUES (?, ?, ?, ?, ?, ?)"
 
 
-def _rows(number: int, block: Block, packed: Packed) -> Iterator[tuple[Any, ...]]:
+def _rows(number: int, block: Block) -> Iterator[tuple[Any, ...]]:
     epoch, seq = block.last
-    frames, ends = packed
+    frames, ends = b"".join(block.frames), list(accumulate(map(len, block.frames)))
     if len(frames) <= ROW_BYTES:
         yield number, seq, epoch, block.done, array("I", ends).tobytes(), frames
         return
@@ -310,7 +297,7 @@ def _rows(number: int, block: Block, packed: Packed) -> Iterator[tuple[Any, ...]
 def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
     """Insert the first block of a log and return the size of its state checkpoint."""
     db.execute("INSERT INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch))
-    db.executemany(_ADD, _rows(number, block, Packed.of(block.frames)))
+    db.executemany(_ADD, _rows(number, block))
     return _write_state(db, number, block.state)
 
 
@@ -324,14 +311,14 @@ class Written(NamedTuple):
 
 
 def write_block(
-    db: sqlite3.Connection, number: int, after: Cursor, block: Block, packed: Packed, plan: _AppendPlan
+    db: sqlite3.Connection, number: int, after: Cursor, block: Block, plan: _AppendPlan
 ) -> Written:
     """Insert a block. The last event of the log must be the event `after`.
 
     Raises:
         HeadMovedError: The log's last event is not `after`.
     """
-    rows = list(_rows(number, block, packed))
+    rows = list(_rows(number, block))
     if not db.execute(_APPEND, (*rows[0], *after)).rowcount:
         newest = db.execute(
             "SELECT * FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)

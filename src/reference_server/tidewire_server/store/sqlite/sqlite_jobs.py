@@ -7,6 +7,7 @@ demand. All readers of an ended job share one log object, which is freed when th
 
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -29,7 +30,6 @@ from tidewire_server.store.sqlite.event_log import (
     record_columns,
     save_end,
     save_kept_bytes,
-    save_record,
     write_first,
 )
 from tidewire_server.store.sqlite.sqlite_file import release_free_pages
@@ -57,7 +57,7 @@ class SqliteJobs:
         self._retention = retention
         self._clock = clock
         self._interrupted = dict(opened.interrupted)
-        self._unfinished = dict(opened.unfinished)
+        self._unfinished = opened.unfinished
         self._ended = EndedJobs(retention.max_retained_jobs, retention.max_retained_bytes)
         for ended in opened.ended:
             self._ended.add(*ended)
@@ -119,7 +119,7 @@ class SqliteJobs:
             metadata = LogMetadata(extent, written, checkpoints, state_bytes)
             log = self._open_log(number, record, metadata, first.state)
             self._live[record.id] = (record, log)
-            self._unfinished[record.principal] = self._unfinished.get(record.principal, 0) + 1
+            self._unfinished[record.principal] += 1
             if key is not None:
                 self._in_flight.pop(key, None)
 
@@ -173,20 +173,10 @@ class SqliteJobs:
         if live is None:
             return
         log = live[1]
-        columns = record_columns(record)
-        ended = None if record.ended_at is None else end_columns(record, self._retention.log_ttl)
-
-        def work(db: sqlite3.Connection) -> int | None:
-            if ended is None:
-                save_record(db, log.number, columns)
-                return None
-            return save_end(db, log.number, (*columns, *ended))
-
-        def then(kept_bytes: int | None) -> None:
-            if kept_bytes is not None:
-                self._job_ended(log, kept_bytes)
-
-        await self._file.do(work, then)
+        columns = (*record_columns(record), *end_columns(record, self._retention.log_ttl))
+        await self._file.do(
+            lambda db: save_end(db, log.number, columns), lambda size: self._job_ended(log, size)
+        )
 
     async def save_cancelled(self, job: str, items: Collection[int]) -> None:
         live = self._live.get(job)
@@ -231,7 +221,7 @@ class SqliteJobs:
         return [self._live[each.id][0] if each.id in self._live else each for each in found]
 
     async def unfinished(self, principal: str) -> int:
-        return self._unfinished.get(principal, 0)
+        return self._unfinished[principal]
 
     # ---- after a restart ---------------------------------------------------------------------------------------
 
@@ -317,11 +307,9 @@ class SqliteJobs:
         return found.due
 
     def _finished(self, principal: str) -> None:
-        left = self._unfinished.get(principal, 0) - 1
-        if left > 0:
-            self._unfinished[principal] = left
-        else:
-            self._unfinished.pop(principal, None)
+        self._unfinished[principal] -= 1
+        if not self._unfinished[principal]:
+            del self._unfinished[principal]
 
 
 # ---- in the writer thread ----------------------------------------------------------------------------------------
@@ -342,9 +330,7 @@ class Counts:
         self.keys = FairEviction[int]()
         for row in db.execute("SELECT principal, number FROM key WHERE until IS NOT NULL ORDER BY number"):
             self.keys.add(*row)
-        self.unfinished: dict[str, int] = {}
-        for _, _, principal in rows:
-            self.unfinished[principal] = self.unfinished.get(principal, 0) + 1
+        self.unfinished = Counter(principal for _, _, principal in rows)
 
 
 def _key_columns(key: Key) -> tuple[str, str, str]:

@@ -106,7 +106,7 @@ class Step:
         for chunk in chunks:
             rows.extend(range(cache.row(chunk.slot, chunk.start), cache.row(chunk.slot, chunk.end)))
         self._rows = to_device(rows, cache.device)
-        self._parts: list[tuple[slice, _Part]] = []
+        self._parts: list[tuple[slice, _Decode | _Chunk]] = []
         if decode_positions:
             decode = _Decode(cache, decode_positions)
             self._parts.append((slice(0, len(decode_positions)), decode))
@@ -120,12 +120,6 @@ class Step:
         self._cache.write(layer, self._rows, key_value)
         outputs = [part.attend(layer, query[span], kind) for span, part in self._parts]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
-
-class _Part(Protocol):
-    """Attention for adjacent tokens of the packed row, whose keys and values are already in the cache."""
-
-    def attend(self, layer: int, query: torch.Tensor, kind: AttentionKind) -> torch.Tensor: ...
 
 
 class _Decode:

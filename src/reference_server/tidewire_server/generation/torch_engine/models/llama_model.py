@@ -28,11 +28,9 @@ from torch.nn import functional
 from transformers import PreTrainedConfig
 
 from tidewire_server.generation.torch_engine.models.attention import AttentionContext, AttentionKind
-from tidewire_server.generation.torch_engine.models.packed_linear import PackedLinear, PlainLinear, pack
+from tidewire_server.generation.torch_engine.models.packed_linear import Linear, pack
 
 FAMILY = frozenset({"llama", "mistral"})
-
-Linear = PackedLinear | PlainLinear
 
 
 class Layer(NamedTuple):

@@ -16,11 +16,15 @@ them, or on other devices and for other types, `pack` returns a plain layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
 
 ROWS_HINT = 64
 """Number of rows for which oneDNN chooses the layout of a packed weight. Layouts for 16 to 2,048 rows are equally fast at
@@ -55,18 +59,6 @@ class PackedLinear(nn.Module):
         return cast("torch.Tensor", y)
 
 
-class PlainLinear(nn.Module):
-    """Linear layer for any device and type, with the same arguments as `PackedLinear`."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        super().__init__()
-        self._weight = weight.detach()
-        self._bias = None if bias is None else bias.detach()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self._weight, self._bias)
-
-
 def can_pack(weight: torch.Tensor) -> bool:
     """Return whether this build of torch has oneDNN's operators for the weight's device and type."""
     return (
@@ -78,9 +70,9 @@ def can_pack(weight: torch.Tensor) -> bool:
     )
 
 
-def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | PlainLinear:
-    """Return a linear layer, packed if possible. The weight has the shape [out, in]."""
-    return (PackedLinear if can_pack(weight) else PlainLinear)(weight, bias)
+def pack(weight: torch.Tensor) -> Linear:
+    """Return a linear layer without a bias, packed if possible. The weight has the shape [out, in]."""
+    return PackedLinear(weight) if can_pack(weight) else partial(functional.linear, weight=weight.detach())
 
 
 def pack_linear_layers(model: nn.Module) -> None:

@@ -7,8 +7,15 @@ import re
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tidewire_server.generation.vocabulary import Vocabulary
+
+BYTE_OF: dict[str, int] = {
+    character: byte
+    for byte, character in bytes_to_unicode().items()  # type: ignore[no-untyped-call]
+}
+"""Byte of each character of the byte-level BPE alphabet."""
 
 BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -49,20 +56,6 @@ def _decoders(decoder: dict[str, Any] | None) -> set[str]:
     if decoder is None:
         return set()
     return {decoder["type"]}.union(*(_decoders(part) for part in decoder.get("decoders", [])))
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """Return a table that maps the characters of the byte-level BPE alphabet to bytes.
-
-    The byte of a printable Latin-1 character is represented by that character. All other bytes are represented by the
-    characters from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
-
-
-BYTE_OF = _byte_level_alphabet()
 
 
 def _byte_level(token: str) -> bytes:

@@ -52,11 +52,6 @@ class LogitsProcessor:
             self._counts = torch.zeros(size, device=device)
             self._one = torch.ones(1, device=device)
 
-    @property
-    def error(self) -> str | None:
-        """Reason why the generation cannot continue, or None."""
-        return None if self._grammar is None else self._grammar.error
-
     def apply(self, logits: torch.Tensor) -> None:
         """Change the logits of the next token, [V], in place."""
         if len(self._bias):
@@ -77,13 +72,3 @@ class LogitsProcessor:
             self._occurred.index_fill_(0, tokens, value=True)
         if self._counts is not None:
             self._counts.index_add_(0, tokens, self._one.expand(len(tokens)))
-
-    def advance(self, token: int) -> None:
-        """Record a generated token for the grammar."""
-        if self._grammar is not None:
-            self._grammar.advance(token)
-
-    def charge(self, seconds: float, max_share: float) -> None:
-        """Record the duration of a step that was shared with other requests; see `Grammar.charge`."""
-        if self._grammar is not None:
-            self._grammar.charge(seconds, max_share)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from tidewire_server.generation.engine import InputError
 from tidewire_server.generation.schema_check import check_schema
-from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
+from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, LimitCounts, SchemaLimits
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.vocabulary import Vocabulary
 
@@ -85,7 +85,7 @@ class Grammars:
         Raises:
             InputError: The schema is not valid, or contains keywords that are not supported, or exceeds a limit.
         """
-        text = check_schema(schema, self._limits)
+        text = check_schema(schema, LimitCounts(self._limits))
         matcher = LLMatcher(
             self._tokens,
             LLMatcher.grammar_from_json_schema(text, overrides=LAYOUT),
