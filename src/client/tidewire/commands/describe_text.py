@@ -12,7 +12,7 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from tidewire.commands.server_url import command_line
-from tidewire.protocol.input_words import words_for_required_members, words_of
+from tidewire.protocol.input_words import resolved, words_for_required_members, words_of
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.terminal_escapes import visible, visible_json
 
@@ -91,7 +91,7 @@ def _calls(description: EndpointDescription) -> list[list[str]]:
 
 def _members(what: str, schema: Any, width: int, *, show_all: bool) -> Iterator[Text]:
     """Yield a table of an object's members with the required ones first, or one line if there are none."""
-    target = _target(schema, schema)
+    target = resolved(schema, schema)
     properties = _object(target.get("properties"))
     if not properties:
         yield Text.assemble((what, "bold"), ": ", _text(type_of(schema, schema)))
@@ -137,7 +137,7 @@ def _limits_of(member: Mapping[str, Any]) -> Iterator[str]:
 
 def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
     """Return a short name for the type that a JSON Schema describes, such as `array of integer`."""
-    schema = _target(schema, root)
+    schema = resolved(schema, root)
     if depth > _MAX_DEPTH:
         return "any"
     if "const" in schema:
@@ -218,15 +218,6 @@ def _wrapped(text: str, width: int) -> list[str]:
         else:
             lines += chop_cells(word, width) if word else []
     return lines
-
-
-def _target(schema: Any, root: Any) -> dict[str, Any]:
-    """Follow up to `_MAX_DEPTH` references (`$ref`) of a schema. In a malformed schema, the references may form a cycle."""
-    for _ in range(_MAX_DEPTH):
-        if not isinstance(schema, dict) or "$ref" not in schema:
-            break
-        schema = _object(root.get("$defs")).get(str(schema["$ref"]).rpartition("/")[2])
-    return _object(schema)
 
 
 def _line(text: str) -> str:
