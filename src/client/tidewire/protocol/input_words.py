@@ -7,7 +7,6 @@ module accept any schema and raise no errors.
 """
 
 import json
-from collections.abc import Iterable
 from typing import Any, Final
 
 from tidewire.protocol.strict_json import JsonValue, StrictJsonError, loads
@@ -53,7 +52,7 @@ def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
 
 def member_schema(name: str, schema: Any) -> Any:
     """Return the schema of a member of an input. It is True if the schema does not restrict the member."""
-    schema = _resolved(schema, schema)
+    schema = resolved(schema, schema)
     properties = schema.get("properties")
     if isinstance(properties, dict) and name in properties:
         return properties[name]
@@ -64,7 +63,7 @@ def types_of(schema: Any, root: Any, *, depth: int = 0) -> frozenset[str]:
     """Return the names of the JSON types that a schema allows."""
     if depth > _MAX_DEPTH:
         return ANY_TYPE
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     types = ANY_TYPE
     if "const" in schema:
         types &= {_type_name(schema["const"])}
@@ -87,7 +86,7 @@ def takes_base64(schema: Any, root: Any, *, depth: int = 0) -> bool:
     """
     if depth > _MAX_DEPTH:
         return False
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     if schema.get("contentEncoding") == "base64" or schema.get("format") in _BASE64:
         return True
     combinations = (schema.get(name) for name in ("anyOf", "oneOf", "allOf"))
@@ -150,7 +149,7 @@ def _is_same(one: JsonValue, other: JsonValue) -> bool:
 
 
 def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     if "const" in schema:
         return schema["const"]  # type: ignore[no-any-return]
     for several in ("examples", "enum"):
@@ -189,22 +188,17 @@ def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
             return _TEXT
 
 
-def _resolved(schema: Any, root: Any) -> dict[str, Any]:
+def resolved(schema: Any, root: Any) -> dict[str, Any]:
     """Follow the references (`$ref`) of a schema. If they cannot be resolved, return the empty schema, which allows any
     value.
     """
     for _ in range(_MAX_DEPTH):
         if not isinstance(schema, dict) or "$ref" not in schema:
             break
-        parts = str(schema["$ref"]).removeprefix("#/").split("/")
-        schema = _at(root, parts)
+        reference, schema = str(schema["$ref"]), root
+        for part in reference.removeprefix("#/").split("/"):
+            schema = schema.get(part) if isinstance(schema, dict) else None
     return schema if isinstance(schema, dict) and "$ref" not in schema else {}
-
-
-def _at(root: Any, parts: Iterable[str]) -> Any:
-    for part in parts:
-        root = root.get(part) if isinstance(root, dict) else None
-    return root
 
 
 def _type_name(value: Any) -> str:

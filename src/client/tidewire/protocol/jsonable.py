@@ -260,16 +260,11 @@ def is_plain_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def rows_of_dataclass(value: Any) -> TypeAdapter[list[Any]]:
-    """Return the adapter for the type of a dataclass, which serializes fields such as `Binary` by their annotation. If
-    pydantic cannot create this adapter, return the adapter for any value.
-    """
-    kind: Any = type(value)
-    return _rows_of_dataclass(kind)
-
-
 @lru_cache(256)
-def _rows_of_dataclass(kind: Any) -> TypeAdapter[list[Any]]:
+def rows_of_dataclass(kind: Any) -> TypeAdapter[list[Any]]:
+    """Return the adapter for a dataclass, which serializes fields such as `Binary` by their annotation. If pydantic
+    cannot create this adapter, return the adapter for any value.
+    """
     try:
         rows = rows_of(kind)
         # Otherwise an adapter with an unknown name in a type would raise its error when it is used.

@@ -47,7 +47,8 @@ def plain(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if is_plain_dataclass(value):
-        return made_by(rows_of_dataclass(value), value)
+        kind: Any = type(value)
+        return made_by(rows_of_dataclass(kind), value)
     return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
