@@ -344,7 +344,7 @@ def conformance(
         )
     count = len(registry.checks())
     part = f"{len(chosen)} of {count} checks, by {selection}" if len(chosen) < count else ""
-    _write_and_show(grade(found, chosen, known, part), writers, console, verbose)
+    _write_and_show(grade(found, known, part), writers, console, verbose)
 
 
 conformance.__doc__ = HELP

@@ -286,7 +286,7 @@ class _Background:
         if self._progress.server is not None:
             count = len(registry.checks())
             part = f"{len(self._checks)} of {count} checks" if len(self._checks) < count else ""
-            self.report = grade(self._progress.run(), self._checks, self.known, part)
+            self.report = grade(self._progress.run(), self.known, part)
 
     def _on_verdict(self, verdict: Verdict, _done: int, _total: int) -> None:
         with self._changed:

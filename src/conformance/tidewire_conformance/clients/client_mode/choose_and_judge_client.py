@@ -62,4 +62,4 @@ def judge_client(
     """
     with ProgramAdapter(shlex.split(plan.command)) as adapter:
         found = run(plan, scenarios, adapter, watch)
-    return grade(found, found.trials, known)
+    return grade(found, known)

@@ -6,10 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of, profiles, verdict_of
 from tidewire_conformance.clients.player import Adapter, Scenario, play
+from tidewire_conformance.judging.grade import GradedRun
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
 from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
 from tidewire_conformance.specification import Requirement
@@ -55,48 +56,18 @@ class ScenarioPlan:
     """Number of scenarios that are played concurrently."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Played scenario: its name, and the requirements that it judged."""
-
-    name: str
-    requirements: tuple[str, ...]
-
-
-@dataclass
-class ScenarioRun:
+@dataclass(repr=False)
+class ScenarioRun(GradedRun):
     """Result of a test run with a client."""
 
-    plan: ScenarioPlan
-    client: str
-    verdicts: list[Verdict]
-    requests: int = 0
-    """Number of requests that the client sent."""
-    seconds: float = 0.0
-    cut_short: str = ""
-    """Reason why the run ended early, or an empty string if the run was complete."""
-    _profiles: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def subject(self) -> dict[str, str]:
-        """Command line and name of the client under test."""
-        return {"command": self.plan.command, "client": self.client}
-
-    @property
-    def trials(self) -> list[Trial]:
-        """Played scenarios, as input for `grade`."""
-        return [Trial(verdict.check, verdict.requirements) for verdict in self.verdicts]
-
-    @property
-    def profiles(self) -> list[str]:
-        """Profiles that the report grades. They are the same for each client."""
-        return ["core", "durable"]
+    client_profiles: dict[str, str]
+    """Client profiles of the requirements for which scenarios were written."""
 
     def profile_of(self, requirement: Requirement) -> str:
         """Return the profile to which a requirement belongs. A requirement that applies to every request belongs to
         `core`.
         """
-        return self._profiles.get(requirement.id, "core")
+        return self.client_profiles.get(requirement.id, "core")
 
 
 Watch = Callable[[Verdict, int, int], None]
@@ -165,7 +136,11 @@ def run(
     about = {name_of(scenario): scenario for scenario in scenarios}
     verdicts = [merge(each or [_not_played(about[name], cut_short)]) for name, each in found.items()]
     seconds = time.monotonic() - began
-    return ScenarioRun(plan, adapter.name, verdicts, requests, seconds, cut_short, profiles(scenarios))
+    subject = {"command": plan.command, "client": adapter.name}
+    of_requirements = profiles(scenarios)
+    return ScenarioRun(
+        plan, subject, ["core", "durable"], verdicts, requests, seconds, cut_short, of_requirements
+    )
 
 
 def _not_played(scenario: Scenario, why: str) -> Verdict:
