@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of, profiles, verdict_of
@@ -20,23 +20,12 @@ DEFAULT_CONCURRENCY = 20
 
 A scenario spends most of its time waiting, so the number may exceed the number of processor cores.
 """
-LONG_PATIENCE = 30.0
-"""Minimum patience, in seconds, of a scenario that counts as long. Patience is the time limit for one command.
-
-Long scenarios wait for times that requirements state. The runner starts these scenarios first, so that the run ends
-earlier.
-"""
 SWITCH_INTERVAL = 0.0005
 """Thread switch interval, in seconds, that `sys.setswitchinterval` sets during a run. It is a tenth of Python's
 default.
 
 Each piece of data that the server of a scenario sends costs one thread switch. With the default interval, a server that
 sends many small pieces takes longer than any client needs to read them.
-"""
-LONG_SCENARIO_HEAD_START = 0.3
-"""Delay, in seconds, between the start of the long scenarios and the start of all others.
-
-The long scenarios determine when the run ends, so they must not wait for the others.
 """
 
 
@@ -115,13 +104,9 @@ def run(
         tasks: list[Future[tuple[Verdict, int]]] = []
         for number in range(plan.repeat):
             order = random.Random(f"{plan.seed} {number}").sample(scenarios, len(scenarios))
+            # Long scenarios determine when the run ends, so they start first.
             order.sort(key=lambda each: -each.patience)
-            long_running = [pool.submit(play_one, each) for each in order if each.patience >= LONG_PATIENCE]
-            wait(long_running, LONG_SCENARIO_HEAD_START)
-            tasks += [
-                *long_running,
-                *(pool.submit(play_one, each) for each in order if each.patience < LONG_PATIENCE),
-            ]
+            tasks += [pool.submit(play_one, each) for each in order]
         for done, task in enumerate(as_completed(tasks), 1):
             verdict, asked = task.result()
             requests += asked

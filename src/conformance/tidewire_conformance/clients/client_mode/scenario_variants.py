@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tidewire_conformance.clients.player.render_stream_steps import hello_data
+from tidewire_conformance.clients.player.render_stream_steps import compact, hello_data
 from tidewire_conformance.clients.player.scenario import Members, Scenario
 from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State, apply
 
@@ -64,10 +64,6 @@ def _exchanges_with(**members: Any) -> Callable[[Scenario], Scenario]:
     return _streams(lambda exchange: {**exchange, **members})
 
 
-def _with_http_1_0(exchange: Members) -> Members:
-    return {**exchange, "framing": "http/1.0"}
-
-
 def _with_byte_order_mark(exchange: Members) -> Members:
     return {**exchange, "events": [{"bytes": "\ufeff"}, *exchange["events"]]}
 
@@ -101,11 +97,7 @@ def _with_space_after_colon(step: Step) -> Iterator[Step]:
     fields = {"id": step.get("id"), "event": "hello" if "hello" in step else step.get("event")}
     retry = step.get("retry", 5 if "hello" in step else None)
     lines = [f"{name}: {value}\n" for name, value in {**fields, "retry": retry}.items() if value is not None]
-    yield {"bytes": "".join(lines) + f"data: {_dumps(_data(step))}\n\n"}
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    yield {"bytes": "".join(lines) + f"data: {compact(_data(step))}\n\n"}
 
 
 def _data(step: Step) -> Any:
@@ -296,7 +288,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "unknown-members": Variant("unknown members in all objects", ("TW-OVR-009",), _with_unknown_members),
     "unknown-events": Variant("unknown ephemeral events", ("TW-FRM-045",), _each_step(_with_unknown_events)),
     "rewritten-json": Variant("members in reversed order, and extra white space", (EXACTLY_ONCE, "TW-OVR-001"), _each_step(_rewritten_json)),
-    "http-1": Variant("HTTP/1.0 responses whose body ends with the connection", (EXACTLY_ONCE,), _streams(_with_http_1_0)),
+    "http-1": Variant("HTTP/1.0 responses whose body ends with the connection", (EXACTLY_ONCE,), _exchanges_with(framing="http/1.0")),
     "byte-order-mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_with_byte_order_mark)),
     "space-after-colon": Variant("a space after the colon", ("TW-FRM-027",), _each_step(_with_space_after_colon)),
     "full-pointers": Variant("operations with JSON pointers in place of a string", (EXACTLY_ONCE, "TW-DIF-029"), _each_diff(_with_full_operations)),
