@@ -17,7 +17,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import parse_option_values, registry
 from tidewire_conformance.clients.client_mode.choose_and_judge_client import (
-    NoSuchNameError,
     choose,
     judge_client,
 )
@@ -244,7 +243,12 @@ def conformance(
             if not client or profile:
                 _fail("--variants requires --client, and --profile requires a URL", USAGE)
             client_plan = ClientPlan(
-                client, seed, repeat, patience, budget, lanes or DEFAULT_CLIENT_CONCURRENCY
+                client,
+                lanes or DEFAULT_CLIENT_CONCURRENCY,
+                seed=seed,
+                repeat=repeat,
+                patience=patience,
+                budget=budget,
             )
             report = _client(client_plan, only or [], skip or [], variants or [], known, console, list_checks)
             _write_and_show(replace(report, part=selection), writers, console, verbose)
@@ -296,8 +300,6 @@ def _client(
 ) -> Report:
     try:
         scenarios = choose(only, skip, variants)
-    except NoSuchNameError as error:
-        _fail(str(error), NOTHING_RAN)
     except ScenarioError as error:
         _fail(str(error), UNREACHABLE)
     if list_only:

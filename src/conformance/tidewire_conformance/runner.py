@@ -31,7 +31,7 @@ the last attempt, the suite gives up.
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Settings):
     """Options of a test run against a server."""
 
     base_url: str
@@ -39,11 +39,6 @@ class Plan:
     hooks: Hooks = field(default_factory=Hooks)
     endpoints: tuple[str, ...] = ()
     """Names of the endpoints to use. By default, all endpoints are used."""
-    seed: int = 0
-    repeat: int = 1
-    patience: float = 1.0
-    budget: float = 300.0
-    """Time, in seconds, after which no further check starts."""
     lanes: int = DEFAULT_CONCURRENCY
     examples: tuple[tuple[str, Any], ...] = ()
     """Pairs of endpoint name and input that replace the examples in the descriptions."""
@@ -76,7 +71,8 @@ def _claimed_profiles(plan: Plan, server: Server, record: Sequence[RecordedExcha
 
 
 Watch = Callable[[Verdict, int, int], None]
-"""Callback for each finished check. Its arguments are the verdict, the number of finished checks and the total number.
+"""Callback for each finished check or scenario. Its arguments are the verdict, the number of those that are finished, and
+the total number.
 """
 
 

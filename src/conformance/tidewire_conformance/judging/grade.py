@@ -15,24 +15,22 @@ none judged it, not declared or no occasion            | skipped, not declared o
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tidewire_conformance import specification
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict, worst
 from tidewire_conformance.specification import Requirement
 
 
-class Settings(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Settings:
     """Options of a run that appear in the report."""
 
-    @property
-    def seed(self) -> int: ...
-    @property
-    def repeat(self) -> int: ...
-    @property
-    def patience(self) -> float: ...
-    @property
-    def budget(self) -> float: ...
+    seed: int = 0
+    """Seed for the random choices of the checks, or for the order in which the scenarios are played."""
+    repeat: int = 1
+    patience: float = 1.0
+    budget: float = 300.0
+    """Time, in seconds, after which no further check or scenario starts."""
 
 
 # No generated repr: `asyncio.run` may format the repr of a task's result, which would include all recorded bytes.

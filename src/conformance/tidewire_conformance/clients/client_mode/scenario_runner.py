@@ -4,15 +4,15 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of, profiles, verdict_of
 from tidewire_conformance.clients.player import Adapter, Scenario, play
-from tidewire_conformance.judging.grade import GradedRun
+from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
-from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
+from tidewire_conformance.runner import INTERRUPTED, Watch, merge, settle, spent
 from tidewire_conformance.specification import Requirement
 
 DEFAULT_CONCURRENCY = 20
@@ -30,17 +30,11 @@ sends many small pieces takes longer than any client needs to read them.
 
 
 @dataclass(frozen=True)
-class ScenarioPlan:
+class ScenarioPlan(Settings):
     """Options of a test run with a client."""
 
     command: str
     """Command line that starts the client program."""
-    seed: int = 0
-    """Seed for the order in which the scenarios are played."""
-    repeat: int = 1
-    patience: float = 1.0
-    budget: float = 300.0
-    """Time, in seconds, after which no further scenario starts."""
     lanes: int = DEFAULT_CONCURRENCY
     """Number of scenarios that are played concurrently."""
 
@@ -57,13 +51,6 @@ class ScenarioRun(GradedRun):
         `core`.
         """
         return self.client_profiles.get(requirement.id, "core")
-
-
-Watch = Callable[[Verdict, int, int], None]
-"""Callback for each played scenario.
-
-Its arguments are the verdict, the number of scenarios played so far and their total number.
-"""
 
 
 def run(
