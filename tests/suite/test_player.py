@@ -419,7 +419,7 @@ def test_scenarios_interrupted_by_another_ones_crash_are_replayed(program):
 """
     )
     adapter = program(text)
-    adapter._traits = frozenset(TRAITS)
+    adapter.traits = frozenset(TRAITS)
     names = ["404", "discovery", "410"]
     found = {v.scenario.name: v for v in play_all([BY_NAME[name] for name in names], adapter, workers=3)}
     died = {name for name, v in found.items() if "died" in {finding.kind for finding in v.findings}}

@@ -341,11 +341,11 @@ def test_long_lists_of_names_and_symptoms_are_abbreviated():
     first, *_ = CHOICE
     same = [
         broken(f"area.{number}", (first,), (first, "two", "one"))
-        for number in range(terminal_report.MAX_NAMES + 5)
+        for number in range(failure_groups.MAX_NAMES + 5)
     ]
     text = terminal_output(report_of(*same))
-    assert f"area.{terminal_report.MAX_NAMES} and 4 more" in " ".join(text.split())
-    assert f"… and {terminal_report.MAX_NAMES + 4} more failures" in text
+    assert f"area.{failure_groups.MAX_NAMES} and 4 more" in " ".join(text.split())
+    assert f"… and {failure_groups.MAX_NAMES + 4} more failures" in text
     different = [broken(f"area.{number}", (first,), (first, f"{number}", "")) for number in range(9)]
     text = terminal_output(report_of(*different))
     assert text.count("\n      check ") == failure_groups.MAX_SYMPTOMS

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from tidewire_conformance import specification
 from tidewire_conformance.judging.verdict import Assertion, Verdict
@@ -166,18 +166,14 @@ def _blocks(exchange: RecordedExchange, marked: Block | None, names: Sequence[st
         shown = {*range(BLOCKS_BEFORE), *range(len(blocks) - BLOCKS_BEFORE, len(blocks))}
     else:
         shown = set(range(max(0, at - BLOCKS_BEFORE), min(len(blocks), at + BLOCKS_AFTER + 1)))
-    left_out = 0
-    for number, block in enumerate(blocks):
-        if number not in shown:
-            left_out += 1
+    for is_shown, numbers in groupby(range(len(blocks)), key=shown.__contains__):
+        together = [blocks[number] for number in numbers]
+        if not is_shown:
+            yield f"  {'':>8}  < … {len(together)} blocks"
             continue
-        if left_out:
-            yield f"  {'':>8}  < … {left_out} blocks"
-            left_out = 0
-        mark = "  ←" if block is marked else ""
-        yield f"  {_ms(exchange, block.at)}  < {_shown(exchange, block.raw, names if mark else ())}{mark}"
-    if left_out:
-        yield f"  {'':>8}  < … {left_out} blocks"
+        for block in together:
+            mark = "  ←" if block is marked else ""
+            yield f"  {_ms(exchange, block.at)}  < {_shown(exchange, block.raw, names if mark else ())}{mark}"
 
 
 def _ms(exchange: RecordedExchange, at: float) -> str:

@@ -11,11 +11,11 @@ needs.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tidewire_conformance.clients.player.render_stream_steps import compact, hello_data
+from tidewire_conformance.clients.player.render_stream_steps import DEFAULT_RETRY_MS, compact, hello_data
 from tidewire_conformance.clients.player.scenario import Members, Scenario
 from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State, apply
 
@@ -95,7 +95,7 @@ def _with_space_after_colon(step: Step) -> Iterator[Step]:
         yield step
         return
     fields = {"id": step.get("id"), "event": "hello" if "hello" in step else step.get("event")}
-    retry = step.get("retry", 5 if "hello" in step else None)
+    retry = step.get("retry", DEFAULT_RETRY_MS if "hello" in step else None)
     lines = [f"{name}: {value}\n" for name, value in {**fields, "retry": retry}.items() if value is not None]
     yield {"bytes": "".join(lines) + f"data: {compact(_data(step))}\n\n"}
 
@@ -123,8 +123,7 @@ def _rewritten_json(step: Step) -> Iterator[Step]:
         return
     rest = {name: value for name, value in step.items() if name not in {"data", "hello"}}
     if "hello" in step:
-        rest = {"event": "hello", "retry": step.get("retry", 5)}
-        rest = rest if rest["retry"] is not None else {"event": "hello"}
+        rest = {"event": "hello", "retry": step.get("retry", DEFAULT_RETRY_MS)}
     # Put only tabs and spaces between the tokens, because a line end would end the data field.
     text = json.dumps(_reversed_members(_data(step)), separators=(" ,\t", " :  "), ensure_ascii=True)
     yield {**rest, "text": f" {text} "}
@@ -201,11 +200,7 @@ def _before(step: Step) -> str:
 
 def _with_full_operations(step: Step, before: State, _after: State) -> Step:
     data = step["data"]
-    if isinstance(data, str):
-        data = {"ops": [["a", before.columns[0], data]]}
-    elif isinstance(data, list):
-        data = {"ops": data}
-    return {**step, "data": data}
+    return step if isinstance(data, dict) else {**step, "data": {"ops": _ops(data, before.columns)}}
 
 
 def _as_snapshot(step: Step, _before: State, after: State) -> Step:
@@ -245,7 +240,7 @@ def _is_list(step: Step) -> bool:
     return "id" in step and "event" not in step and "retry" not in step
 
 
-def _ops(data: Any, columns: list[str]) -> list[Any]:
+def _ops(data: Any, columns: Sequence[str]) -> list[Any]:
     if isinstance(data, str):
         return [["a", columns[0], data]]
     found: list[Any] = data["ops"] if isinstance(data, dict) else data
