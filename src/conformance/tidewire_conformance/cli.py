@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -254,7 +254,7 @@ def conformance(
             _write_and_show(replace(report, part=selection), writers, console, verbose)
         chosen = parse_option_values.chosen(only or (), skip or (), profile or ())
         if list_checks:
-            _list(console, chosen)
+            _list(console, ((each.name, each.requirements, each.about) for each in chosen))
             return
         url = parse_option_values.server_url(url)
         if not url:
@@ -264,15 +264,12 @@ def conformance(
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
             patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or DEFAULT_CONCURRENCY,
         )  # fmt: skip
+        found = _run(plan, chosen)
     except parse_option_values.EmptySelectionError as error:
         _fail(str(error), NOTHING_RAN)
     except parse_option_values.UsageError as error:
         _fail(str(error), USAGE)
-    except registry.BrokenChecksError as error:
-        _fail(str(error), UNREACHABLE)
-    try:
-        found = _run(plan, chosen)
-    except ProbeError as error:
+    except (registry.BrokenChecksError, ProbeError) as error:
         _fail(str(error), UNREACHABLE)
     if not found.server.samples:
         reasons = [f" ({each.why})" for each in found.server.failed_examples[:1]]
@@ -303,9 +300,7 @@ def _client(
     except ScenarioError as error:
         _fail(str(error), UNREACHABLE)
     if list_only:
-        for each in scenarios:
-            console.print(f"[bold]{name_of(each)}[/bold]  {' '.join(each.requirements)}")
-            console.print(f"    {each.about}", markup=False)
+        _list(console, ((name_of(each), each.requirements, each.about) for each in scenarios))
         raise typer.Exit(CONFORMANT)
     try:
         with _show_progress(f"starting {plan.command}", len(scenarios) * plan.repeat) as (watch, _):
@@ -379,10 +374,10 @@ def _show_progress(first: str, total: int) -> Iterator[tuple[Watch, Callable[[st
         yield watch, lambda text: console.print(text, markup=False, soft_wrap=True)
 
 
-def _list(console: Console, checks: list[Check]) -> None:
-    for each in checks:
-        console.print(f"[bold]{each.name}[/bold]  {' '.join(each.requirements)}")
-        console.print(f"    {each.about}", markup=False)
+def _list(console: Console, rows: Iterable[tuple[str, Sequence[str], str]]) -> None:
+    for name, requirements, about in rows:
+        console.print(f"[bold]{name}[/bold]  {' '.join(requirements)}")
+        console.print(f"    {about}", markup=False)
 
 
 def _fail(message: str, code: int) -> NoReturn:

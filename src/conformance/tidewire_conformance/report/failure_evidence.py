@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from tidewire_conformance import specification
 from tidewire_conformance.judging.verdict import Assertion, Verdict
@@ -197,11 +197,8 @@ def _shown(exchange: RecordedExchange, data: bytes, names: Sequence[str] = ()) -
         return text
     at = next((at for name in names if (at := text.find(f'"{name}":')) >= 0), -1)
     begin, end = _MAX_CHARACTERS // 2, len(text) - _MAX_CHARACTERS // 2
-    since, until = at - _MEMBER_CONTEXT[0], at + _MEMBER_CONTEXT[1]
+    since, until = max(at - _MEMBER_CONTEXT[0], begin), min(at + _MEMBER_CONTEXT[1], end)
     if at < 0 or until <= begin or since >= end:
         return f"{text[:begin]} … {text[end:]}"
-    parts = [(0, begin), (max(since, begin), min(until, end)), (end, len(text))]
-    shortened = text[:begin]
-    for (_, before), (start, stop) in pairwise(parts):
-        shortened += (" … " if start > before else "") + text[start:stop]
-    return shortened
+    before, after = (" … " if left_out else "" for left_out in (since > begin, until < end))
+    return f"{text[:begin]}{before}{text[since:until]}{after}{text[end:]}"

@@ -15,7 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tidewire_conformance.clients.player.render_stream_steps import DEFAULT_RETRY_MS, compact, hello_data
+from tidewire_conformance.clients.player.render_stream_steps import (
+    DEFAULT_RETRY_MS,
+    compact,
+    event_text,
+    hello_data,
+)
 from tidewire_conformance.clients.player.scenario import Members, Scenario
 from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State, apply
 
@@ -94,10 +99,9 @@ def _with_space_after_colon(step: Step) -> Iterator[Step]:
     if not _is_event(step):
         yield step
         return
-    fields = {"id": step.get("id"), "event": "hello" if "hello" in step else step.get("event")}
+    kind = "hello" if "hello" in step else step.get("event")
     retry = step.get("retry", DEFAULT_RETRY_MS if "hello" in step else None)
-    lines = [f"{name}: {value}\n" for name, value in {**fields, "retry": retry}.items() if value is not None]
-    yield {"bytes": "".join(lines) + f"data: {compact(_data(step))}\n\n"}
+    yield {"bytes": event_text(step.get("id"), kind, retry, compact(_data(step)), separator=": ")}
 
 
 def _data(step: Step) -> Any:
@@ -265,10 +269,6 @@ def _busy_once(scenario: Scenario) -> Scenario:
     return replace(scenario, scripts={**scenario.scripts, "streams": streams}, expect=expect)
 
 
-def _with_late_responses(scenario: Scenario) -> Scenario:
-    return replace(scenario, late=0.3)
-
-
 EXACTLY_ONCE = "TW-CLI-052"
 """Id of the requirement to deliver each change exactly once and in order.
 
@@ -290,7 +290,7 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "merged": Variant("consecutive diffs merged into one", (EXACTLY_ONCE, "TW-RES-030"), _with_merged_diffs),
     "snapshots": Variant("a snapshot in place of every diff", (EXACTLY_ONCE, "TW-DIF-061"), _each_diff(_as_snapshot)),
     "busy": Variant("429 with Retry-After as the first response", ("TW-CLI-040",), _busy_once),
-    "late": Variant("every response delayed by 300 ms", (EXACTLY_ONCE,), _with_late_responses),
+    "late": Variant("every response delayed by 300 ms", (EXACTLY_ONCE,), lambda scenario: replace(scenario, late=0.3)),
 }  # fmt: skip
 
 

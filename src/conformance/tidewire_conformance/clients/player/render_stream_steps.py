@@ -67,27 +67,24 @@ def render(
 
 def _events(step: Members) -> Iterator[str]:
     if "hello" in step:
-        yield _event(None, "hello", step.get("retry", DEFAULT_RETRY_MS), compact(hello_data(step["hello"])))
+        yield event_text(
+            None, "hello", step.get("retry", DEFAULT_RETRY_MS), compact(hello_data(step["hello"]))
+        )
         return
     data: str = step["text"] if "text" in step else compact(step["data"])
     data = data.replace("{pad}", "x" * step.get("pad", 0))
     name = step.get("id")
     for _ in range(step.get("many", 1)):
-        yield _event(name, step.get("event"), step.get("retry"), data)
+        yield event_text(name, step.get("event"), step.get("retry"), data)
         if "many" in step and name is not None:
             epoch, seq = cursor_key(name)
             name = f"{epoch}-{seq + 1}"
 
 
-def _event(name: str | None, kind: str | None, retry: int | None, data: str) -> str:
-    lines = []
-    if name is not None:
-        lines.append(f"id:{name}")
-    if kind is not None:
-        lines.append(f"event:{kind}")
-    if retry is not None:
-        lines.append(f"retry:{retry}")
-    lines.append(f"data:{data}")
+def event_text(name: str | None, kind: str | None, retry: int | None, data: str, separator: str = ":") -> str:
+    """Return the text of an event, without the fields that are None."""
+    fields = {"id": name, "event": kind, "retry": retry, "data": data}
+    lines = [f"{field}{separator}{value}" for field, value in fields.items() if value is not None]
     return "\n".join(lines) + "\n\n"
 
 
@@ -131,14 +128,13 @@ def regroup(steps: Iterable[Step], chunk: str | int) -> Iterator[Step]:
     """
     together = b""
     for step in steps:
-        if not isinstance(step, bytes):
-            if together:
-                yield together
-                together = b""
-            yield step
-        elif chunk == "all":
+        if isinstance(step, bytes) and chunk == "all":
             together += step
-        elif isinstance(chunk, int):
+            continue
+        if together:
+            yield together
+            together = b""
+        if isinstance(step, bytes) and isinstance(chunk, int):
             yield from (step[at : at + chunk] for at in range(0, len(step), chunk))
         else:
             yield step
