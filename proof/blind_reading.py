@@ -82,7 +82,7 @@ def of_server(name: str) -> Report:
     """Run the whole suite against a faulty server."""
     checks = registry.checks()
     with running_server(name) as url:
-        return grade(asyncio.run(run(plan(url, budget=120), checks)), checks)
+        return grade(asyncio.run(run(plan(url, budget=120), checks)))
 
 
 def of_client(name: str) -> Report:
@@ -90,7 +90,7 @@ def of_client(name: str) -> Report:
     adapter = PlainAdapter(next(each for each in all_faulty_clients() if each.__name__ == name))
     adapter.name = "a client"
     found = client_run.run(client_run.ScenarioPlan("CLIENT", budget=240), choose([], [], []), adapter)
-    return grade(found, found.trials)
+    return grade(found)
 
 
 def console_text(report: Report) -> str:

@@ -128,7 +128,7 @@ def _fault(client: type, found: ScenarioRun) -> str:
         return "not noticed"
     if client.control in at:
         return f"{client.control} fails"
-    report = grade(found, found.trials)
+    report = grade(found)
     return "" if report.exit_code in {0, 1} else f"exit code {report.exit_code}"
 
 

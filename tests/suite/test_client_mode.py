@@ -69,7 +69,7 @@ def program(tmp_path):
 
 def judge(client, *names, **options):
     found = run(ScenarioPlan("a client", **options), [BY_NAME[name] for name in names], PlainAdapter(client))
-    return grade(found, found.trials)
+    return grade(found)
 
 
 # ---- exit codes --------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_undeclared_traits_are_not_counted_and_untested_scenarios_are():
         "answers.submit": SkipReason.NOT_DECLARED,
         "answers.404": None,
     }
-    assert all(each.is_whole or not each.total for each in grade(found, found.trials).grades)
+    assert all(each.is_whole or not each.total for each in grade(found).grades)
     spent = judge(PlainClient, "404", budget=-1)
     assert [verdict.why for verdict in spent.run.verdicts] == [SkipReason.UNTESTED]
     assert spent.exit_code == 4
@@ -298,7 +298,7 @@ def test_a_variant_detects_a_client_that_mishandles_it(variant, faulty_name):
         if variant_scenario.area == variant
     ]
     found = run(ScenarioPlan("a client", patience=0.3), chosen, PlainAdapter(client))
-    report = grade(found, found.trials)
+    report = grade(found)
     assert VARIANTS[variant].requirements[0] in {each.requirement.id for each in report.failures}
 
 

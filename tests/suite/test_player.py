@@ -24,7 +24,6 @@ from tidewire_conformance.clients.player import (
     load,
     load_all,
     play,
-    play_all,
 )
 from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
 from tidewire_conformance.clients.player.failure_transcript import transcript
@@ -42,6 +41,12 @@ def scripted(*exchanges, **members):
     return Scenario(
         "made-up", "…", ("TW-CLI-009",), {"end": ["succeeded"]}, scripts={"streams": exchanges}, **members
     )
+
+
+def play_all(scenarios, adapter, workers=16):
+    """Play scenarios concurrently, and return the verdicts."""
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda one: play(one, adapter), scenarios))
 
 
 @contextlib.contextmanager
@@ -414,7 +419,7 @@ def test_scenarios_interrupted_by_another_ones_crash_are_replayed(program):
 """
     )
     adapter = program(text)
-    adapter._traits = frozenset(TRAITS)
+    adapter.traits = frozenset(TRAITS)
     names = ["404", "discovery", "410"]
     found = {v.scenario.name: v for v in play_all([BY_NAME[name] for name in names], adapter, workers=3)}
     died = {name for name, v in found.items() if "died" in {finding.kind for finding in v.findings}}

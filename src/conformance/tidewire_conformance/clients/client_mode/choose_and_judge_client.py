@@ -1,17 +1,16 @@
 """Implementation of `tidewire conformance --client CMD`: select the scenarios, run the client, and grade the result."""
 
 import shlex
+from collections.abc import Sequence
 
-from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, Watch, run
+from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, run
 from tidewire_conformance.clients.client_mode.scenario_variants import VARIANTS, variant_scenarios
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
 from tidewire_conformance.clients.player import ProgramAdapter, Scenario, load_all
 from tidewire_conformance.judging.grade import Report, grade
+from tidewire_conformance.parse_option_values import EmptySelectionError, select
 from tidewire_conformance.registry import is_named
-
-
-class NoSuchNameError(ValueError):
-    """Raised if a pattern matches no scenario, or if a server variant does not exist."""
+from tidewire_conformance.runner import Watch
 
 
 def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenario]:
@@ -26,29 +25,20 @@ def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenar
             scenarios.
 
     Raises:
-        NoSuchNameError: A pattern matches no scenario, a variant does not exist, or no scenario is left.
+        EmptySelectionError: A pattern matches no scenario, a variant does not exist, or no scenario is left.
     """
     plain = load_all()
     unknown = [name for name in variants if name not in {*VARIANTS, "all", "none"}]
     if unknown:
-        raise NoSuchNameError(f"unknown variant {', '.join(unknown)}; choose from {', '.join(VARIANTS)}")
-    found = [*plain, *variant_scenarios(plain, variants)]
-    unmatched = [
-        pattern
-        for pattern in [*only, *skip]
-        if not any(is_named(name_of(each), each.requirements, [pattern]) for each in found)
-    ]
-    if unmatched:
-        raise NoSuchNameError(f"no scenario matches {', '.join(unmatched)}; use --list to see all scenarios")
-    chosen = [
-        each
-        for each in found
-        if (not only or is_named(name_of(each), each.requirements, only))
-        and not is_named(name_of(each), each.requirements, skip)
-    ]
-    if not chosen:
-        raise NoSuchNameError("no scenario is left after --skip; use --list to see all scenarios")
-    return chosen
+        raise EmptySelectionError(f"unknown variant {', '.join(unknown)}; choose from {', '.join(VARIANTS)}")
+    found = select([*plain, *variant_scenarios(plain, variants)], _is_named_by, only, skip, "scenario")
+    if not found:
+        raise EmptySelectionError("no scenario is left after --skip; --list prints all scenarios")
+    return found
+
+
+def _is_named_by(scenario: Scenario, patterns: Sequence[str]) -> bool:
+    return is_named(name_of(scenario), scenario.requirements, patterns)
 
 
 def judge_client(
@@ -62,4 +52,4 @@ def judge_client(
     """
     with ProgramAdapter(shlex.split(plan.command)) as adapter:
         found = run(plan, scenarios, adapter, watch)
-    return grade(found, found.trials, known)
+    return grade(found, known)

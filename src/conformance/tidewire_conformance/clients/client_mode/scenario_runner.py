@@ -4,26 +4,21 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 
 from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of, profiles, verdict_of
 from tidewire_conformance.clients.player import Adapter, Scenario, play
+from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
-from tidewire_conformance.runner import INTERRUPTED, merge, settle, spent
+from tidewire_conformance.runner import INTERRUPTED, Watch, merge, settle, spent
 from tidewire_conformance.specification import Requirement
 
 DEFAULT_CONCURRENCY = 20
 """Default number of scenarios that are played concurrently.
 
 A scenario spends most of its time waiting, so the number may exceed the number of processor cores.
-"""
-LONG_PATIENCE = 30.0
-"""Minimum patience, in seconds, of a scenario that counts as long. Patience is the time limit for one command.
-
-Long scenarios wait for times that requirements state. The runner starts these scenarios first, so that the run ends
-earlier.
 """
 SWITCH_INTERVAL = 0.0005
 """Thread switch interval, in seconds, that `sys.setswitchinterval` sets during a run. It is a tenth of Python's
@@ -32,78 +27,30 @@ default.
 Each piece of data that the server of a scenario sends costs one thread switch. With the default interval, a server that
 sends many small pieces takes longer than any client needs to read them.
 """
-LONG_SCENARIO_HEAD_START = 0.3
-"""Delay, in seconds, between the start of the long scenarios and the start of all others.
-
-The long scenarios determine when the run ends, so they must not wait for the others.
-"""
 
 
 @dataclass(frozen=True)
-class ScenarioPlan:
+class ScenarioPlan(Settings):
     """Options of a test run with a client."""
 
     command: str
     """Command line that starts the client program."""
-    seed: int = 0
-    """Seed for the order in which the scenarios are played."""
-    repeat: int = 1
-    patience: float = 1.0
-    budget: float = 300.0
-    """Time, in seconds, after which no further scenario starts."""
     lanes: int = DEFAULT_CONCURRENCY
     """Number of scenarios that are played concurrently."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Played scenario: its name, and the requirements that it judged."""
-
-    name: str
-    requirements: tuple[str, ...]
-
-
-@dataclass
-class ScenarioRun:
+@dataclass(repr=False)
+class ScenarioRun(GradedRun):
     """Result of a test run with a client."""
 
-    plan: ScenarioPlan
-    client: str
-    verdicts: list[Verdict]
-    requests: int = 0
-    """Number of requests that the client sent."""
-    seconds: float = 0.0
-    cut_short: str = ""
-    """Reason why the run ended early, or an empty string if the run was complete."""
-    _profiles: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def subject(self) -> dict[str, str]:
-        """Command line and name of the client under test."""
-        return {"command": self.plan.command, "client": self.client}
-
-    @property
-    def trials(self) -> list[Trial]:
-        """Played scenarios, as input for `grade`."""
-        return [Trial(verdict.check, verdict.requirements) for verdict in self.verdicts]
-
-    @property
-    def profiles(self) -> list[str]:
-        """Profiles that the report grades. They are the same for each client."""
-        return ["core", "durable"]
+    client_profiles: dict[str, str]
+    """Client profiles of the requirements for which scenarios were written."""
 
     def profile_of(self, requirement: Requirement) -> str:
         """Return the profile to which a requirement belongs. A requirement that applies to every request belongs to
         `core`.
         """
-        return self._profiles.get(requirement.id, "core")
-
-
-Watch = Callable[[Verdict, int, int], None]
-"""Callback for each played scenario.
-
-Its arguments are the verdict, the number of scenarios played so far and their total number.
-"""
+        return self.client_profiles.get(requirement.id, "core")
 
 
 def run(
@@ -144,13 +91,9 @@ def run(
         tasks: list[Future[tuple[Verdict, int]]] = []
         for number in range(plan.repeat):
             order = random.Random(f"{plan.seed} {number}").sample(scenarios, len(scenarios))
+            # Long scenarios determine when the run ends, so they start first.
             order.sort(key=lambda each: -each.patience)
-            long_running = [pool.submit(play_one, each) for each in order if each.patience >= LONG_PATIENCE]
-            wait(long_running, LONG_SCENARIO_HEAD_START)
-            tasks += [
-                *long_running,
-                *(pool.submit(play_one, each) for each in order if each.patience < LONG_PATIENCE),
-            ]
+            tasks += [pool.submit(play_one, each) for each in order]
         for done, task in enumerate(as_completed(tasks), 1):
             verdict, asked = task.result()
             requests += asked
@@ -165,7 +108,11 @@ def run(
     about = {name_of(scenario): scenario for scenario in scenarios}
     verdicts = [merge(each or [_not_played(about[name], cut_short)]) for name, each in found.items()]
     seconds = time.monotonic() - began
-    return ScenarioRun(plan, adapter.name, verdicts, requests, seconds, cut_short, profiles(scenarios))
+    subject = {"command": plan.command, "client": adapter.name}
+    of_requirements = profiles(scenarios)
+    return ScenarioRun(
+        plan, subject, ["core", "durable"], verdicts, requests, seconds, cut_short, of_requirements
+    )
 
 
 def _not_played(scenario: Scenario, why: str) -> Verdict:

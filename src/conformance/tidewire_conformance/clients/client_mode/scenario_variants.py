@@ -11,11 +11,16 @@ needs.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tidewire_conformance.clients.player.render_stream_steps import hello_data
+from tidewire_conformance.clients.player.render_stream_steps import (
+    DEFAULT_RETRY_MS,
+    compact,
+    event_text,
+    hello_data,
+)
 from tidewire_conformance.clients.player.scenario import Members, Scenario
 from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State, apply
 
@@ -64,10 +69,6 @@ def _exchanges_with(**members: Any) -> Callable[[Scenario], Scenario]:
     return _streams(lambda exchange: {**exchange, **members})
 
 
-def _with_http_1_0(exchange: Members) -> Members:
-    return {**exchange, "framing": "http/1.0"}
-
-
 def _with_byte_order_mark(exchange: Members) -> Members:
     return {**exchange, "events": [{"bytes": "\ufeff"}, *exchange["events"]]}
 
@@ -98,14 +99,9 @@ def _with_space_after_colon(step: Step) -> Iterator[Step]:
     if not _is_event(step):
         yield step
         return
-    fields = {"id": step.get("id"), "event": "hello" if "hello" in step else step.get("event")}
-    retry = step.get("retry", 5 if "hello" in step else None)
-    lines = [f"{name}: {value}\n" for name, value in {**fields, "retry": retry}.items() if value is not None]
-    yield {"bytes": "".join(lines) + f"data: {_dumps(_data(step))}\n\n"}
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    kind = "hello" if "hello" in step else step.get("event")
+    retry = step.get("retry", DEFAULT_RETRY_MS if "hello" in step else None)
+    yield {"bytes": event_text(step.get("id"), kind, retry, compact(_data(step)), separator=": ")}
 
 
 def _data(step: Step) -> Any:
@@ -131,8 +127,7 @@ def _rewritten_json(step: Step) -> Iterator[Step]:
         return
     rest = {name: value for name, value in step.items() if name not in {"data", "hello"}}
     if "hello" in step:
-        rest = {"event": "hello", "retry": step.get("retry", 5)}
-        rest = rest if rest["retry"] is not None else {"event": "hello"}
+        rest = {"event": "hello", "retry": step.get("retry", DEFAULT_RETRY_MS)}
     # Put only tabs and spaces between the tokens, because a line end would end the data field.
     text = json.dumps(_reversed_members(_data(step)), separators=(" ,\t", " :  "), ensure_ascii=True)
     yield {**rest, "text": f" {text} "}
@@ -209,11 +204,7 @@ def _before(step: Step) -> str:
 
 def _with_full_operations(step: Step, before: State, _after: State) -> Step:
     data = step["data"]
-    if isinstance(data, str):
-        data = {"ops": [["a", before.columns[0], data]]}
-    elif isinstance(data, list):
-        data = {"ops": data}
-    return {**step, "data": data}
+    return step if isinstance(data, dict) else {**step, "data": {"ops": _ops(data, before.columns)}}
 
 
 def _as_snapshot(step: Step, _before: State, after: State) -> Step:
@@ -253,7 +244,7 @@ def _is_list(step: Step) -> bool:
     return "id" in step and "event" not in step and "retry" not in step
 
 
-def _ops(data: Any, columns: list[str]) -> list[Any]:
+def _ops(data: Any, columns: Sequence[str]) -> list[Any]:
     if isinstance(data, str):
         return [["a", columns[0], data]]
     found: list[Any] = data["ops"] if isinstance(data, dict) else data
@@ -278,10 +269,6 @@ def _busy_once(scenario: Scenario) -> Scenario:
     return replace(scenario, scripts={**scenario.scripts, "streams": streams}, expect=expect)
 
 
-def _with_late_responses(scenario: Scenario) -> Scenario:
-    return replace(scenario, late=0.3)
-
-
 EXACTLY_ONCE = "TW-CLI-052"
 """Id of the requirement to deliver each change exactly once and in order.
 
@@ -296,14 +283,14 @@ VARIANTS: Final[Mapping[str, Variant]] = {
     "unknown-members": Variant("unknown members in all objects", ("TW-OVR-009",), _with_unknown_members),
     "unknown-events": Variant("unknown ephemeral events", ("TW-FRM-045",), _each_step(_with_unknown_events)),
     "rewritten-json": Variant("members in reversed order, and extra white space", (EXACTLY_ONCE, "TW-OVR-001"), _each_step(_rewritten_json)),
-    "http-1": Variant("HTTP/1.0 responses whose body ends with the connection", (EXACTLY_ONCE,), _streams(_with_http_1_0)),
+    "http-1": Variant("HTTP/1.0 responses whose body ends with the connection", (EXACTLY_ONCE,), _exchanges_with(framing="http/1.0")),
     "byte-order-mark": Variant("a byte order mark before each stream", ("TW-FRM-022",), _streams(_with_byte_order_mark)),
     "space-after-colon": Variant("a space after the colon", ("TW-FRM-027",), _each_step(_with_space_after_colon)),
     "full-pointers": Variant("operations with JSON pointers in place of a string", (EXACTLY_ONCE, "TW-DIF-029"), _each_diff(_with_full_operations)),
     "merged": Variant("consecutive diffs merged into one", (EXACTLY_ONCE, "TW-RES-030"), _with_merged_diffs),
     "snapshots": Variant("a snapshot in place of every diff", (EXACTLY_ONCE, "TW-DIF-061"), _each_diff(_as_snapshot)),
     "busy": Variant("429 with Retry-After as the first response", ("TW-CLI-040",), _busy_once),
-    "late": Variant("every response delayed by 300 ms", (EXACTLY_ONCE,), _with_late_responses),
+    "late": Variant("every response delayed by 300 ms", (EXACTLY_ONCE,), lambda scenario: replace(scenario, late=0.3)),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ the client wrote an invalid report                     | error, because the adap
 the client exited, or did not report an end in time    | fail
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from tidewire_conformance import specification
 from tidewire_conformance.clients.player.conversation import Conversation
@@ -39,7 +39,8 @@ def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
         return verdict
     if played.outcome is Outcome.ERROR:
         return verdict
-    record = tuple(_record(played.conversation, rerun_command)) if played.findings else ()
+    again = [f"  {'':>9} again: {rerun_command}"] if rerun_command else []
+    record = (*transcript(played.conversation), *again) if played.findings else ()
     verdict.assertions = [
         Assertion(requirement, False, finding.expected, finding.got, transcript=record)
         for finding in played.findings
@@ -72,12 +73,6 @@ def _checked_in_every_scenario(conversation: Conversation) -> set[str]:
     if any("kept" in (run.end or {}) for run in conversation.runs):
         found.add("TW-DIF-033")
     return found
-
-
-def _record(conversation: Conversation, rerun_command: str) -> Iterator[str]:
-    yield from transcript(conversation)
-    if rerun_command:
-        yield f"  {'':>9} again: {rerun_command}"
 
 
 def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 An example prints the failures of a client:
 
-for verdict in play_all(load_all(), ProgramAdapter(["node", "my-client.js"])):
-    if verdict.outcome is not Outcome.PASS:
-        print(describe(verdict))
+with ProgramAdapter(["node", "my-client.js"]) as adapter:
+    for scenario in load_all():
+        verdict = play(scenario, adapter)
+        if verdict.outcome is not Outcome.PASS:
+            print(describe(verdict))
 """
 
 from tidewire_conformance.clients.player.client_adapter import (
@@ -17,7 +19,7 @@ from tidewire_conformance.clients.player.client_adapter import (
 )
 from tidewire_conformance.clients.player.client_judge import Finding
 from tidewire_conformance.clients.player.failure_transcript import describe
-from tidewire_conformance.clients.player.play_scenario import ScenarioVerdict, play, play_all
+from tidewire_conformance.clients.player.play_scenario import ScenarioVerdict, play
 from tidewire_conformance.clients.player.scenario import Scenario, ScenarioError, load, load_all
 from tidewire_conformance.judging.verdict import Outcome
 
@@ -37,5 +39,4 @@ __all__ = [
     "load",
     "load_all",
     "play",
-    "play_all",
 ]

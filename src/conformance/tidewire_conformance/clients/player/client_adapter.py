@@ -109,17 +109,9 @@ class ProgramAdapter:
         first = _Program(self._argv)
         self._programs = [first]
         introduction = first.introduction()
-        self._name = str(introduction["client"])
-        self._traits = frozenset(introduction["can"])
+        self.name = str(introduction["client"])
+        self.traits = frozenset(introduction["can"])
         self._at_once = min(introduction.get("at_once", 1), MAX_CONCURRENT_COMMANDS)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def traits(self) -> frozenset[str]:
-        return self._traits
 
     def __enter__(self) -> Self:
         return self

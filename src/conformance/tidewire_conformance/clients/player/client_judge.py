@@ -91,7 +91,7 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
         if request.kind == "streams":
             yield from _stream_request(request, asked, rules, name, conversation)
         if request.kind == "submits" and "text/event-stream" in request.headers.get("accept", ""):
-            yield from _accept_encoding(request, name)
+            yield from _header(request, name, "Accept-Encoding", "identity", ("TW-SEC-023",))
         key = request.headers.get("idempotency-key")
         if request.kind == "submits" and key is not None and len(key) < _MIN_KEY_LENGTH:
             expected = (
@@ -99,9 +99,7 @@ def _requests(scenario: Scenario, conversation: Conversation) -> Iterator[Findin
             )
             yield Finding("header", ("TW-JOB-036",), expected, key)
         for header, value in asked.get("headers", {}).items():
-            got = request.headers.get(header.lower())
-            if got != value:
-                yield Finding("header", rules, f"{name}: {header}: {value}", f"{header}: {got}")
+            yield from _header(request, name, header, value, rules)
         earlier = before.get(request.kind)
         if earlier is None and request.kind == "streams":
             earlier = before.get("submits")
@@ -131,7 +129,7 @@ def _stream_request(
     if "text/event-stream" not in request.headers.get("accept", ""):
         got = f"Accept: {request.headers.get('accept')}"
         yield Finding("header", ("TW-CLI-008",), f"{name}: Accept: text/event-stream", got)
-    yield from _accept_encoding(request, name)
+    yield from _header(request, name, "Accept-Encoding", "identity", ("TW-SEC-023",))
     path = asked.get("path", f"/v1/jobs/{JOB}/events").replace("{job}", JOB).replace("{job2}", JOB_2)
     without_cursor = request.target.partition("?after=")[0].partition("&after=")[0]
     # A browser client may request errors as events in the stream, with `errors=inband`.
@@ -148,10 +146,12 @@ def _stream_request(
             yield Finding("cursor", rules, f"{name}: {expected}", request.cursor or "no cursor")
 
 
-def _accept_encoding(request: RecordedRequest, name: str) -> Iterator[Finding]:
-    if (coding := request.headers.get("accept-encoding")) != "identity":
-        got = f"Accept-Encoding: {coding}"
-        yield Finding("header", ("TW-SEC-023",), f"{name}: Accept-Encoding: identity", got)
+def _header(
+    request: RecordedRequest, name: str, header: str, value: str, rules: tuple[str, ...]
+) -> Iterator[Finding]:
+    got = request.headers.get(header.lower())
+    if got != value:
+        yield Finding("header", rules, f"{name}: {header}: {value}", f"{header}: {got}")
 
 
 def _reading_pace(

@@ -53,12 +53,8 @@ def transcript(conversation: Conversation) -> Iterator[str]:
     for number, request in enumerate(conversation.requests, 1):
         moments += ((at, f"{number:3} {line}") for at, line in _request_lines(request))
     for run in conversation.runs:
-        left_out = len(run.reports) - 2 * _MAX_PIECES
-        for number, (at, report) in enumerate(run.reports):
-            if left_out <= 0 or not _MAX_PIECES <= number < len(run.reports) - _MAX_PIECES:
-                moments.append((at, f"    * {_short(str(dict(report)))}"))
-            elif number == _MAX_PIECES:
-                moments.append((at, f"    * … {left_out} reports …"))
+        reports = [(at, _short(str(dict(report)))) for at, report in run.reports]
+        moments += ((at, f"    * {text}") for at, text in _abridged(reports, "reports"))
         if run.hung:
             moments.append((float("inf"), "    * (no end)"))
     for at, line in sorted(moments, key=lambda moment: moment[0]):
@@ -71,12 +67,8 @@ def _request_lines(request: RecordedRequest) -> Iterator[tuple[float, str]]:
     yield request.at, f"> {_short(repr(request.head)[2:-1])}{place}"
     if request.body:
         yield request.at, f"> {_short(repr(request.body)[2:-1])}"
-    pieces = request.sent
-    left_out = len(pieces) - 2 * _MAX_PIECES
-    if left_out > 0:
-        pieces = [*pieces[:_MAX_PIECES], (pieces[_MAX_PIECES][0], b""), *pieces[-_MAX_PIECES:]]
-    for at, data in pieces:
-        yield at, f"< {_short(repr(data)[2:-1])}" if data else f"< … {left_out} pieces …"
+    pieces = [(at, _short(repr(data)[2:-1])) for at, data in request.sent]
+    yield from ((at, f"< {text}") for at, text in _abridged(pieces, "pieces"))
     if request.ending is not None:
         yield request.ending[0], f"< {_ENDINGS[request.ending[1]]}"
     if request.waited_for is not None:
@@ -86,6 +78,15 @@ def _request_lines(request: RecordedRequest) -> Iterator[tuple[float, str]]:
         )
     if request.closed is not None:
         yield request.closed, "> (closed by the client)"
+
+
+def _abridged(moments: list[tuple[float, str]], kind: str) -> list[tuple[float, str]]:
+    """Replace the middle of a long sequence by one line that says how many texts are left out."""
+    left_out = len(moments) - 2 * _MAX_PIECES
+    if left_out <= 0:
+        return moments
+    middle = moments[_MAX_PIECES][0], f"… {left_out} {kind} …"
+    return [*moments[:_MAX_PIECES], middle, *moments[-_MAX_PIECES:]]
 
 
 def _short(text: str) -> str:

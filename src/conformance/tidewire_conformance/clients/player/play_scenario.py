@@ -1,8 +1,7 @@
 """Scenario player, which runs a client against the server of each scenario and judges the recorded conversation."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +18,6 @@ from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Sc
 from tidewire_conformance.clients.player.scenario_server import ScenarioServer
 from tidewire_conformance.judging.verdict import Outcome
 
-MAX_CONCURRENT_SCENARIOS = 16
-"""Default number of scenarios that are played concurrently.
-
-A scenario spends most of its time waiting, so the number may exceed the number of processor cores.
-"""
 _CLOSE_TIMEOUT = 2.0
 """Time, in seconds, that a client may take to close its connections after its last report."""
 
@@ -73,25 +67,6 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Scen
         _wait_after_end(scenario, server)
     findings = tuple(judge(scenario, conversation))
     return ScenarioVerdict(scenario, adapter.name, _outcome(findings), findings, conversation=conversation)
-
-
-def play_all(
-    scenarios: Iterable[Scenario],
-    adapter: Adapter,
-    *,
-    patience: float = 1.0,
-    workers: int = MAX_CONCURRENT_SCENARIOS,
-) -> Iterator[ScenarioVerdict]:
-    """Play scenarios concurrently, and yield each verdict as soon as its scenario has ended. Long scenarios start
-    first.
-    """
-    ordered = sorted(scenarios, key=lambda scenario: -scenario.patience)
-    with ThreadPoolExecutor(workers, thread_name_prefix="player") as pool:
-        verdicts: list[Future[ScenarioVerdict]] = [
-            pool.submit(play, scenario, adapter, patience=patience) for scenario in ordered
-        ]
-        for verdict in as_completed(verdicts):
-            yield verdict.result()
 
 
 def _run_action(action: Members, server: ScenarioServer, adapter: Adapter, seconds: float) -> None:

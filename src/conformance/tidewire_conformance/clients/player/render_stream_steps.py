@@ -1,9 +1,8 @@
-"""Conversion of a scenario's stream into bytes to send and events to wait for."""
+"""Conversion of a scenario's stream into bytes to send and steps to wait for."""
 
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tidewire_conformance.clients.player.scenario import Members
@@ -14,44 +13,8 @@ DEFAULT_RETRY_MS = 5
 """Default value, in milliseconds, of the field `retry` in a `hello` event."""
 
 
-@dataclass(frozen=True)
-class Pause:
-    """Step that sends nothing for a number of seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class WaitForDelivery:
-    """Step that sends nothing until the client has delivered this value to its user."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class WaitForRequest:
-    """Step that sends nothing until the client has sent a request of this kind."""
-
-    kind: str
-
-
-@dataclass(frozen=True)
-class StartTiming:
-    """Step that starts a timed part of the stream. The member `name` identifies the part."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Flood:
-    """Step that sends `size` bytes of an event that never ends."""
-
-    size: int
-    line: int = 0
-    """Length of each `data` line in bytes. If it is 0, the event is a single line that never ends."""
-
-
-Step = bytes | Pause | WaitForDelivery | WaitForRequest | StartTiming | Flood
+Step = bytes | Members
+"""Bytes to send, or a step of the scenario file that waits, starts a timed part of the stream, or sends an endless event."""
 
 
 def cursor_key(cursor: str) -> tuple[int, int]:
@@ -76,7 +39,7 @@ def render(
     log: Sequence[Members] = (),
     cursor: str | None = None,
 ) -> Iterator[Step]:
-    """Convert the steps of a scenario to bytes and waits.
+    """Convert the steps of a scenario to bytes. Steps that cannot be converted are yielded unchanged.
 
     Args:
         steps: Steps in the notation of the scenario file.
@@ -91,48 +54,37 @@ def render(
                 yield fill(text).encode()
             case {"base64": text}:
                 yield base64.b64decode(text)
-            case {"flood": size}:
-                yield Flood(size, step.get("line", 0))
-            case {"pause_ms": pause}:
-                yield Pause(pause / 1000)
-            case {"until_saw": value}:
-                yield WaitForDelivery(value)
-            case {"until_asked": kind}:
-                yield WaitForRequest(kind)
-            case {"lap": name}:
-                yield StartTiming(name)
             case {"log": _}:
                 position = (0, 0) if cursor is None else cursor_key(cursor)
                 later = [event for event in log if cursor_key(event["id"]) > position]
                 yield from render(later, fill, line_end=line_end)
-            case _:
+            case {"data": _} | {"text": _} | {"hello": _}:
                 text = fill("".join(_events(step)))
                 yield text.encode().replace(b"\n", LINE_ENDS[line_end])
+            case _:
+                yield step
 
 
 def _events(step: Members) -> Iterator[str]:
     if "hello" in step:
-        yield _event(None, "hello", step.get("retry", DEFAULT_RETRY_MS), compact(hello_data(step["hello"])))
+        yield event_text(
+            None, "hello", step.get("retry", DEFAULT_RETRY_MS), compact(hello_data(step["hello"]))
+        )
         return
     data: str = step["text"] if "text" in step else compact(step["data"])
     data = data.replace("{pad}", "x" * step.get("pad", 0))
     name = step.get("id")
     for _ in range(step.get("many", 1)):
-        yield _event(name, step.get("event"), step.get("retry"), data)
+        yield event_text(name, step.get("event"), step.get("retry"), data)
         if "many" in step and name is not None:
             epoch, seq = cursor_key(name)
             name = f"{epoch}-{seq + 1}"
 
 
-def _event(name: str | None, kind: str | None, retry: int | None, data: str) -> str:
-    lines = []
-    if name is not None:
-        lines.append(f"id:{name}")
-    if kind is not None:
-        lines.append(f"event:{kind}")
-    if retry is not None:
-        lines.append(f"retry:{retry}")
-    lines.append(f"data:{data}")
+def event_text(name: str | None, kind: str | None, retry: int | None, data: str, separator: str = ":") -> str:
+    """Return the text of an event, without the fields that are None."""
+    fields = {"id": name, "event": kind, "retry": retry, "data": data}
+    lines = [f"{field}{separator}{value}" for field, value in fields.items() if value is not None]
     return "\n".join(lines) + "\n\n"
 
 
@@ -176,14 +128,13 @@ def regroup(steps: Iterable[Step], chunk: str | int) -> Iterator[Step]:
     """
     together = b""
     for step in steps:
-        if not isinstance(step, bytes):
-            if together:
-                yield together
-                together = b""
-            yield step
-        elif chunk == "all":
+        if isinstance(step, bytes) and chunk == "all":
             together += step
-        elif isinstance(chunk, int):
+            continue
+        if together:
+            yield together
+            together = b""
+        if isinstance(step, bytes) and isinstance(chunk, int):
             yield from (step[at : at + chunk] for at in range(0, len(step), chunk))
         else:
             yield step

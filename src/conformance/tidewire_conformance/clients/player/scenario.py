@@ -48,23 +48,17 @@ class Scenario:
     """Delay, in seconds, before the server sends each response."""
 
 
-def load_all(folder: Path | None = None) -> list[Scenario]:
+@functools.cache
+def load_all(folder: Path | None = None) -> tuple[Scenario, ...]:
     """Load all scenarios of a folder, sorted by file name. The default is `scenarios/client` in the specification.
+
+    A folder is loaded only once, because the validation of the scenarios takes most of a second.
 
     Raises:
         ScenarioError: A file does not match its schema, or two scenarios have the same name.
     """
-    return _load_folder(folder) if folder is not None else [*_load_specification()]
-
-
-@functools.cache
-def _load_specification() -> tuple[Scenario, ...]:
-    """Load the scenarios of the specification once, because their validation takes most of a second."""
-    return tuple(_load_folder(specification.folder() / "scenarios" / "client"))
-
-
-def _load_folder(folder: Path) -> list[Scenario]:
-    found = [scenario for file in sorted(folder.glob("*.json")) for scenario in load(file)]
+    folder = folder or specification.folder() / "scenarios" / "client"
+    found = tuple(scenario for file in sorted(folder.glob("*.json")) for scenario in load(file))
     names = [scenario.name for scenario in found]
     for name in names:
         if names.count(name) > 1:

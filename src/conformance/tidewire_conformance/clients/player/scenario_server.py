@@ -22,18 +22,7 @@ from tidewire_conformance.clients.player.conversation import (
     RecordedRequest,
     read_request,
 )
-from tidewire_conformance.clients.player.render_stream_steps import (
-    Flood,
-    Pause,
-    StartTiming,
-    Step,
-    WaitForDelivery,
-    WaitForRequest,
-    compact,
-    cut,
-    regroup,
-    render,
-)
+from tidewire_conformance.clients.player.render_stream_steps import Step, compact, cut, regroup, render
 from tidewire_conformance.clients.player.scenario import JOB, JOB_2, Members, Scenario
 from tidewire_conformance.clients.player.scenario_bodies import (
     ENDPOINT,
@@ -59,11 +48,7 @@ class _ConnectionOver(Exception):  # noqa: N818 - never leaves this file
 
 
 class ScenarioServer:
-    """Context manager that serves one scenario.
-
-    Attributes:
-        conversation: Requests and reports recorded so far.
-    """
+    """Context manager that serves one scenario."""
 
     def __init__(self, scenario: Scenario, *, patience: float) -> None:
         """Create the server. It listens while its `with` block is active.
@@ -72,13 +57,17 @@ class ScenarioServer:
             scenario: Scenario to play.
             patience: Time, in seconds, that a step such as `until_saw` waits for the client.
         """
+        self.scenario = scenario
+        self.patience = patience
         self.conversation = Conversation()
-        self._scenario = scenario
-        self._patience = patience
+        """Requests and reports recorded so far."""
+        self.seen: list[Any] = []
+        """Values that the client has delivered to its user."""
+        self.last_id: str | None = None
+        """Id of the last event that was sent completely. The client is expected to use this id as its cursor."""
+        self.stopping = threading.Event()
+        """Set when the `with` block ends."""
         self._changed = threading.Condition()
-        self._seen: list[Any] = []
-        self._last_id: str | None = None
-        self._stopping = threading.Event()
         self._listeners: list[socket.socket] = []
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -100,7 +89,7 @@ class ScenarioServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()
+        self.stopping.set()
         with self._changed:
             still_open = [*self._listeners, *self._open]
             self._changed.notify_all()
@@ -117,7 +106,7 @@ class ScenarioServer:
         with self._changed:
             run.reports.append((time.monotonic(), report))
             if "saw" in report:
-                self._seen.append(report["value"])
+                self.seen.append(report["value"])
             self._changed.notify_all()
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
@@ -133,7 +122,7 @@ class ScenarioServer:
         thread.start()
 
     def _accept(self, listener: socket.socket, foreign: bool) -> None:
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             try:
                 connection, _ = listener.accept()
             except OSError:
@@ -146,10 +135,10 @@ class ScenarioServer:
     def _serve(self, connection: socket.socket, foreign: bool) -> None:
         try:
             with connection, connection.makefile("rb") as stream:
-                while not self._stopping.is_set() and (request := read_request(stream)) is not None:
+                while not self.stopping.is_set() and (request := read_request(stream)) is not None:
                     request.foreign = foreign
                     exchange = self._record_and_find_response(request)
-                    if not self._respond(connection, request, exchange):
+                    if not _Response(self, connection, request, exchange).send():
                         return
         except (OSError, ValueError):
             pass  # The client closed the connection or sent invalid HTTP. The record shows which requests are missing.
@@ -162,7 +151,7 @@ class ScenarioServer:
         with self._changed:
             request.kind = _kind(request)
             request.number = len(self.conversation.of_kind(request.kind))
-            request.last_id = self._last_id
+            request.last_id = self.last_id
             request.exchange = self._scripted(request)
             self.conversation.requests.append(request)
             self._changed.notify_all()
@@ -170,7 +159,7 @@ class ScenarioServer:
             return request.exchange
         match request.kind:
             case "discoveries":
-                return {"json": discovery_body(self._scenario.discovery)}
+                return {"json": discovery_body(self.scenario.discovery)}
             case "endpoint":
                 return {"json": ENDPOINT}
             case "jobs" | "attaching":
@@ -182,14 +171,14 @@ class ScenarioServer:
         if request.kind == "jobs" and not self.conversation.of_kind("streams"):
             request.kind = "attaching"
             return None
-        script = self._scenario.scripts.get(request.kind, ())
+        script = self.scenario.scripts.get(request.kind, ())
         if request.number < len(script):
             found = script[request.number]
         elif script and (script[-1].get("repeat") or request.kind == "jobs"):
             found = script[-1]
         else:
             return None
-        streams = self._scenario.scripts.get("streams", ())
+        streams = self.scenario.scripts.get("streams", ())
         if request.kind == "submits" and "job" in found and streams and _asks_for_stream(request):
             # This request submits a job and accepts a stream, so respond with the first scripted stream.
             request.opens_stream = True
@@ -202,207 +191,176 @@ class ScenarioServer:
             return {**streams[0], "status": 200, "headers": headers, "asked": found.get("asked", {})}
         return found
 
-    # ---- responses ---------------------------------------------------------------------------------------------
+    def closed_by_client(self, request: RecordedRequest) -> None:
+        """Record that the client closed the connection, and wake the threads that wait for this."""
+        with self._changed:
+            request.closed = time.monotonic()
+            self._changed.notify_all()
 
-    def _respond(self, connection: socket.socket, request: RecordedRequest, exchange: Members) -> bool:
-        """Send the response. Returns whether the connection stays open for another request."""
+    def fill(self, text: str) -> str:
+        """Replace the placeholders of scenarios in a text."""
+        base, other = map(_origin, self._listeners)
+        for name, value in (("{job}", JOB), ("{job2}", JOB_2), ("{base}", base), ("{other}", other)):
+            text = text.replace(name, value)
+        return text
+
+
+class _Response:
+    """Response to one request, in the form that the scenario prescribes."""
+
+    def __init__(
+        self, server: ScenarioServer, connection: socket.socket, request: RecordedRequest, exchange: Members
+    ) -> None:
+        self._server, self._connection, self._request = server, connection, request
+        self._exchange = exchange
         if (
             "problem" in exchange
             and request.kind == "streams"
             and request.query_parameter("errors") == "inband"
         ):
-            exchange = _in_band(exchange)
-        is_stream = "events" in exchange
-        status = exchange.get(
-            "status", 201 if request.kind == "submits" and "problem" not in exchange else 200
-        )
-        then = exchange.get("then", "close" if status is None else "eof" if is_stream else "keep")
+            self._exchange = _in_band(exchange)
+        is_submit = request.kind == "submits" and "problem" not in exchange
+        self._status = self._exchange.get("status", 201 if is_submit else 200)
+        self._is_chunked = self._exchange.get("framing", "chunked") == "chunked"
+
+    def send(self) -> bool:
+        """Send the response. Returns whether the connection stays open for another request."""
+        request, is_stream = self._request, "events" in self._exchange
+        default = "close" if self._status is None else "eof" if is_stream else "keep"
+        then = self._exchange.get("then", default)
         try:
-            if self._scenario.late:
-                self._wait_and_probe(connection, request, lambda: False, self._scenario.late)
+            if self._server.scenario.late:
+                self._wait_and_probe(lambda: False, self._server.scenario.late)
             request.last_sent_at = time.monotonic()
-            if status is not None:
-                if is_stream:
-                    self._stream(connection, request, exchange, status, ends=then == "eof")
-                else:
-                    self._body(connection, request, exchange, status, closes=then != "keep")
+            if self._status is not None and is_stream:
+                self._send_stream(ends=then == "eof")
+            elif self._status is not None:
+                self._send_body(closes=then != "keep")
             # Record the end before the connection closes. A fast client may send its next request before this thread continues.
             request.ending = request.ending or (time.monotonic(), then)
-            if then == "stall":
-                self._stay_open(connection, request)
+            while then == "stall":
+                self._wait_and_probe(lambda: False, self._server.patience)
         except (_ConnectionOver, OSError):
             # The client closed the connection, unless this server is stopping or has timed out waiting for the client.
-            if not self._stopping.is_set() and request.waited_for is None:
-                self._closed_by_client(request)
+            if not self._server.stopping.is_set() and request.waited_for is None:
+                self._server.closed_by_client(request)
             return False
         if then == "reset":
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return bool(then == "keep")
 
-    def _body(
-        self,
-        connection: socket.socket,
-        request: RecordedRequest,
-        exchange: Members,
-        status: int,
-        *,
-        closes: bool,
-    ) -> None:
+    def _send_body(self, *, closes: bool) -> None:
         kind, text = "application/json", ""
-        if "problem" in exchange:
-            kind, text = "application/problem+json", compact(problem_body(exchange["problem"], status))
-        elif "job" in exchange:
-            text = compact(job_body(exchange["job"]))
-        elif "json" in exchange:
-            text = compact(exchange["json"])
-        elif "text" in exchange:
-            kind, text = "text/html", exchange["text"]
-        body = self._fill(text).encode()
+        match self._exchange:
+            case {"problem": members}:
+                kind, text = "application/problem+json", compact(problem_body(members, self._status))
+            case {"job": members}:
+                text = compact(job_body(members))
+            case {"json": value}:
+                text = compact(value)
+            case {"text": html}:
+                kind, text = "text/html", html
+        body = self._server.fill(text).encode()
         headers = {"Content-Type": kind if body else None, "Content-Length": str(len(body))}
         headers["Cache-Control"] = "no-store"
         headers["Connection"] = "close" if closes else None
-        if request.kind == "submits" and "job" in exchange:
+        if self._request.kind == "submits" and "job" in self._exchange:
             headers["Location"] = f"/v1/jobs/{JOB}"
-        self._send(connection, request, self._head(status, headers, exchange, request) + body)
+        self._send(self._head(headers) + body)
 
-    def _stream(
-        self,
-        connection: socket.socket,
-        request: RecordedRequest,
-        exchange: Members,
-        status: int,
-        *,
-        ends: bool,
-    ) -> None:
-        framing = exchange.get("framing", "chunked")
+    def _send_stream(self, *, ends: bool) -> None:
         headers = {
             "Content-Type": "text/event-stream",
             "Cache-Control": "no-store, no-transform",
             "X-Accel-Buffering": "no",
             "Connection": "close",
-            "Transfer-Encoding": "chunked" if framing == "chunked" else None,
+            "Transfer-Encoding": "chunked" if self._is_chunked else None,
         }
-        version = "1.0" if framing == "http/1.0" else "1.1"
-        self._send(connection, request, self._head(status, headers, exchange, request, version))
-        line_end = exchange.get("line_end", "lf")
-        log, cursor = self._scenario.log, request.cursor
-        steps = list(render(exchange["events"], self._fill, line_end=line_end, log=log, cursor=cursor))
-        if "cut_after" in exchange:
-            steps = list(cut(steps, exchange["cut_after"]))
-        for step in regroup(steps, exchange.get("chunk", "step")):
-            self._step(connection, request, step, chunked=framing == "chunked")
-        if framing == "chunked" and ends:
-            request.ending = time.monotonic(), "eof"
-            connection.sendall(b"0\r\n\r\n")
+        self._send(self._head(headers))
+        line_end, log = self._exchange.get("line_end", "lf"), self._server.scenario.log
+        events, cursor = self._exchange["events"], self._request.cursor
+        steps = list(render(events, self._server.fill, line_end=line_end, log=log, cursor=cursor))
+        if "cut_after" in self._exchange:
+            steps = list(cut(steps, self._exchange["cut_after"]))
+        for step in regroup(steps, self._exchange.get("chunk", "step")):
+            self._take_step(step)
+        if self._is_chunked and ends:
+            self._request.ending = time.monotonic(), "eof"
+            self._connection.sendall(b"0\r\n\r\n")
 
-    def _step(
-        self, connection: socket.socket, request: RecordedRequest, step: Step, *, chunked: bool
-    ) -> None:
+    def _take_step(self, step: Step) -> None:
+        server = self._server
         match step:
             case bytes():
                 if step:
-                    framed = b"%x\r\n%b\r\n" % (len(step), step) if chunked else step
-                    self._send(connection, request, step, framed)
-            case Flood(size, line):
+                    self._send(step, self._framed(step))
+            case {"flood": size}:
+                line = step.get("line", 0)
                 row = b"data:" + b"x" * (line - 6) + b"\n" if line else b"x"
                 piece = row * (_FLOOD_PIECE // len(row))
-                framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
-                self._send(connection, request, b"(a flood of x)", framed)
+                framed = self._framed(piece)
+                self._send(b"(a flood of x)", framed)
                 for _ in range(size // len(piece)):
-                    connection.sendall(framed)
-                request.flood_read = True
-            case StartTiming(name):
-                request.laps.append((name, time.monotonic()))
-            case Pause(seconds):
-                self._wait_and_probe(connection, request, lambda: False, seconds)
-            case WaitForDelivery(value):
-                if not self._wait_and_probe(connection, request, lambda: value in self._seen, self._patience):
-                    self._timed_out(request, f"the client delivers {compact(value)}")
-            case WaitForRequest(kind):
-                if not self._wait_and_probe(
-                    connection, request, lambda: bool(self.conversation.of_kind(kind)), self._patience
-                ):
-                    self._timed_out(request, f"the client sends a request of kind {kind!r}")
+                    self._connection.sendall(framed)
+                self._request.flood_read = True
+            case {"lap": name}:
+                self._request.laps.append((name, time.monotonic()))
+            case {"pause_ms": pause}:
+                self._wait_and_probe(lambda: False, pause / 1000)
+            case {"until_saw": value}:
+                self._wait_for_client(lambda: value in server.seen, f"the client delivers {compact(value)}")
+            case {"until_asked": kind}:
+                self._wait_for_client(
+                    lambda: bool(server.conversation.of_kind(kind)),
+                    f"the client sends a request of kind {kind!r}",
+                )
 
-    def _timed_out(self, request: RecordedRequest, what: str) -> None:
-        request.waited_for = what
-        raise _ConnectionOver
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
 
-    def _send(
-        self, connection: socket.socket, request: RecordedRequest, data: bytes, framed: bytes | None = None
-    ) -> None:
+    def _send(self, data: bytes, framed: bytes | None = None) -> None:
+        request = self._request
         request.last_sent_at = time.monotonic()
         request.sent.append((request.last_sent_at, data))
         # Record the id before the data is sent. A fast client may send its next request before this thread continues.
-        if data[-1:] in {b"\n", b"\r"}:
-            self._record_last_id(request)
-        connection.sendall(data if framed is None else framed)
+        if data[-1:] in {b"\n", b"\r"} and request.exchange is not None and "events" in request.exchange:
+            for name in _logged(b"".join(data for _, data in request.sent[1:])):
+                self._server.last_id = name
+        self._connection.sendall(data if framed is None else framed)
 
-    def _head(
-        self,
-        status: int,
-        headers: dict[str, str | None],
-        exchange: Members,
-        request: RecordedRequest,
-        version: str = "1.1",
-    ) -> bytes:
+    def _head(self, headers: dict[str, str | None]) -> bytes:
         # Allow every origin, because cross-origin access control is a feature of servers, and this scenario tests a client.
-        headers["Access-Control-Allow-Origin"] = request.headers.get("origin")
-        scripted = exchange.get("headers", {})
+        headers["Access-Control-Allow-Origin"] = self._request.headers.get("origin")
+        scripted = self._exchange.get("headers", {})
         kept = {
             name: value for name, value in headers.items() if name.lower() not in map(str.lower, scripted)
         }
-        lines = [f"HTTP/{version} {status} Scripted"]
-        lines += [f"{name}: {self._fill(value)}" for name, value in {**kept, **scripted}.items() if value]
+        version = "1.0" if self._exchange.get("framing") == "http/1.0" else "1.1"
+        lines = [f"HTTP/{version} {self._status} Scripted"]
+        lines += [
+            f"{name}: {self._server.fill(value)}" for name, value in {**kept, **scripted}.items() if value
+        ]
         return "\r\n".join(lines).encode() + b"\r\n\r\n"
-
-    def _fill(self, text: str) -> str:
-        for name, value in (
-            ("{job}", JOB),
-            ("{job2}", JOB_2),
-            ("{base}", self.url),
-            ("{other}", _origin(self._listeners[1])),
-        ):
-            text = text.replace(name, value)
-        return text
 
     # ---- waiting -----------------------------------------------------------------------------------------------
 
-    def _wait_and_probe(
-        self,
-        connection: socket.socket,
-        request: RecordedRequest,
-        condition: Callable[[], bool],
-        seconds: float,
-    ) -> bool:
+    def _wait_for_client(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for an action of the client, or record that the client did not do this in time, and end the response."""
+        if not self._wait_and_probe(condition, self._server.patience):
+            self._request.waited_for = what
+            raise _ConnectionOver
+
+    def _wait_and_probe(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition, and check meanwhile whether the connection is still open. Returns False on timeout."""
-        until = time.monotonic() + seconds
+        stopping, until = self._server.stopping, time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self.wait(lambda: condition() or self._stopping.is_set(), min(_PROBE_INTERVAL, left)):
-                if self._stopping.is_set():
+            if self._server.wait(lambda: condition() or stopping.is_set(), min(_PROBE_INTERVAL, left)):
+                if stopping.is_set():
                     raise _ConnectionOver
                 return True
-            if _is_closed(connection):
+            if _is_closed(self._connection):
                 raise _ConnectionOver
         return False
-
-    def _stay_open(self, connection: socket.socket, request: RecordedRequest) -> None:
-        while not self._stopping.is_set():
-            self._wait_and_probe(connection, request, lambda: False, self._patience)
-        raise _ConnectionOver
-
-    def _closed_by_client(self, request: RecordedRequest) -> None:
-        with self._changed:
-            request.closed = time.monotonic()
-            self._changed.notify_all()
-
-    def _record_last_id(self, request: RecordedRequest) -> None:
-        """Record the id of the last event that was sent completely. The client is expected to use this id as its
-        cursor.
-        """
-        if request.exchange is not None and "events" in request.exchange:
-            for name in _logged(b"".join(data for _, data in request.sent[1:])):
-                self._last_id = name
 
 
 def _in_band(exchange: Members) -> Members:
