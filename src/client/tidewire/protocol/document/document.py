@@ -180,8 +180,10 @@ class Document:
             target: Any = tree.growing.get(pointer) or tree.growable(pointer)
         except PointerError as error:
             raise DiffError(str(error)) from None
+        except DiffError as error:
+            raise DiffError(error.reason, path=pointer) from None
         if type(addition) is not (str if type(target) is Rope else list):
-            raise wrong_addition(target, addition)
+            raise DiffError(wrong_addition(target, addition).reason, path=pointer)
         target.extend(addition, tree.version)
         self._last = pointer, addition
 
