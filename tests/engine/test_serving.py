@@ -18,8 +18,7 @@ from support.model_checkpoints import CONTEXT, generate_one, random_llama
 from tidewire_server import Server
 from tidewire_server.generation import add_generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
-from tidewire_server.generation.torch_engine.models.loading_progress import logged_progress
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, logged_progress
 from tidewire_server.process.cli import _default_server, serve
 from tidewire_server.process.configuration import configure
 

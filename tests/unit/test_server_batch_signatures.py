@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tidewire_server import Append, Context, ItemError, Last, Server, Stream
-from tidewire_server.batching.batch_results import by_row
+from tidewire_server.batching.batch_call import by_row
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.errors import InvalidValueError
 

@@ -345,10 +345,10 @@ class Server:
             StoreError: The log cannot be opened, or another server is using it.
             RuntimeError: The server is already running.
         """
-        from tidewire_server.serving.serve import in_background  # noqa: PLC0415
+        from tidewire_server.serving.serve import bind, in_background  # noqa: PLC0415
 
         self._serving.check_not_running()
-        with in_background(self.app, self.settings, host=host, port=port, uds=uds) as url:
+        with in_background(self.app, self.settings, bind(host, port, uds=uds)) as url:
             yield url
 
     def call(self, endpoint: str, /, **members: Any) -> Any:

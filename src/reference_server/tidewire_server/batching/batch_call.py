@@ -33,7 +33,6 @@ from contextlib import aclosing, closing
 from functools import partial
 from typing import Any, Final
 
-from tidewire_server.batching.batch_results import by_row
 from tidewire_server.batching.batch_row_types import BatchedJob, BatchRow, Outcome, QueuedItem
 from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
@@ -198,12 +197,10 @@ class BatchCall:
             context = Context(rows={number: RowContext(row.writer) for number, row in enumerate(rows)})
         arguments = endpoint.input.batch_arguments(filled, context)
         if not endpoint.is_async:
-            if endpoint.is_generator:
-                return in_thread(self._drive, arguments, len(filled))
-            return in_thread(self._call, arguments, len(values), padding)
+            body = self._drive if endpoint.is_generator else self._call
+            return in_thread(body, arguments, len(values), padding)
         work = self._drain if endpoint.is_generator else self._call_async
-        rest = (len(filled),) if endpoint.is_generator else (len(values), padding)
-        self._task = self._loop.create_task(_replacing_exits(work, arguments, *rest))
+        self._task = self._loop.create_task(_replacing_exits(work, arguments, len(values), padding))
         return self._task
 
     async def _attempt(self, rows: list[BatchRow], work: asyncio.Future[Any]) -> None:
@@ -308,7 +305,7 @@ class BatchCall:
         for row in left:
             await self._end(row, final(row, self._endpoint))
 
-    async def _drain(self, arguments: dict[str, Any], known: int) -> None:
+    async def _drain(self, arguments: dict[str, Any], rows: int, padding: int) -> None:
         returned = self._endpoint.function(**arguments)
         generator: AsyncGenerator[Any, Any] = await returned if inspect.isawaitable(returned) else returned
         _check_generator(isinstance(generator, AsyncGenerator), generator)
@@ -319,7 +316,7 @@ class BatchCall:
                     yielded = await generator.asend(sent)
                 except StopAsyncIteration:
                     return
-                for row, outcome in take(yielded, self._rows, known, self._endpoint):
+                for row, outcome in take(yielded, self._rows, rows + padding, self._endpoint):
                     await self._end(row, outcome)
                 sent = await self._late_joiners() if self._wants_late_joiners else self._no_late_joiners
                 if not sent and self.rows == 0:
@@ -327,7 +324,7 @@ class BatchCall:
                 # Let other tasks run, because a generator that never awaits would otherwise block the event loop.
                 await asyncio.sleep(0)
 
-    def _drive(self, arguments: dict[str, Any], known: int) -> None:
+    def _drive(self, arguments: dict[str, Any], rows: int, padding: int) -> None:
         """Run a synchronous generator and apply the values that it yields. This method runs in a worker thread."""
         generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
         _check_generator(isinstance(generator, Generator), generator)
@@ -338,7 +335,7 @@ class BatchCall:
                     yielded = generator.send(sent)
                 except StopIteration:
                     return
-                ended = take(yielded, self._rows, known, self._endpoint)
+                ended = take(yielded, self._rows, rows + padding, self._endpoint)
                 if ended:
                     self._loop.call_soon_threadsafe(self._end_soon, ended)
                 sent = self._no_late_joiners
@@ -396,3 +393,56 @@ async def _replacing_exits(begin: Callable[..., Awaitable[Any]], *args: Any) -> 
         raise
     except BaseException as error:
         raise exit_replacement(error) from error
+
+
+def by_row(returned: Any, rows: int, padding: int, columns: int | None) -> list[Any]:
+    """Split the return value of a batched call into one result per row. Results for padding inputs are dropped.
+
+    Args:
+        returned: Return value of the function. It is a list of values or, if `columns` is not None, one list per output.
+        rows: Number of inputs, without padding.
+        padding: Number of padding inputs at the end of the batch.
+        columns: Number of outputs if the function returns one list per output, or None if it returns a single list of
+            values.
+
+    Returns:
+        The result of each row: a value, or an exception if the function returned an exception for this row.
+
+    Raises:
+        InvalidValueError: The return value is not a list, or the number of results differs from the number of inputs.
+    """
+    if columns is None:
+        return _sized(returned, rows, padding, "values")[:rows]
+    outputs = _listed(returned)
+    if len(outputs) != columns:
+        raise InvalidValueError(
+            f"the function returned {len(outputs)} lists, but its annotation declares {columns}"
+        )
+    names = [f"values in list {number} of {columns}" for number in range(1, columns + 1)]
+    lists = [_sized(output, rows, padding, name) for output, name in zip(outputs, names, strict=True)]
+    return [_joined(row) for row in zip(*lists, strict=True)][:rows]
+
+
+def _joined(row: tuple[Any, ...]) -> Any:
+    failed = next((value for value in row if isinstance(value, BaseException)), None)
+    if failed is not None:
+        return failed
+    return row[0] if len(row) == 1 else row
+
+
+def _sized(returned: Any, rows: int, padding: int, what: str) -> list[Any]:
+    results = _listed(returned)
+    if len(results) != rows + padding:
+        padded = f" ({padding} of them padding)" if padding else ""
+        raise InvalidValueError(
+            f"the function returned {len(results)} {what} for {rows + padding} inputs{padded}"
+        )
+    return results
+
+
+def _listed(returned: Any) -> list[Any]:
+    # Reject strings and mappings, although they are iterable. If the length of such a value matched, `list` would split
+    # it into items.
+    if isinstance(returned, str | bytes | dict | set | frozenset) or not hasattr(returned, "__len__"):
+        raise InvalidValueError(f"a batched function must return a list, not {type(returned).__name__}")
+    return list(returned)

@@ -18,6 +18,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import aclosing, closing
+from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel, JsonValue
@@ -95,7 +96,12 @@ def _final_value(returned: Any, endpoint: Endpoint, writer: ItemWriter) -> JsonV
         _refuse_unstarted(returned)
         return as_value(returned, endpoint)
     if returned is _NOTHING:
-        _check_unyielded(endpoint, writer)
+        try:
+            endpoint.value.check(writer.value)
+        except InvalidValueError as error:
+            raise InvalidValueError(
+                f"the function yielded nothing, and its initial value is invalid: {error}"
+            ) from None
         return UNSET
     if returned is not None:
         writer.replace(returned)
@@ -106,15 +112,6 @@ def _final_value(returned: Any, endpoint: Endpoint, writer: ItemWriter) -> JsonV
 
 _NOTHING: Final = object()
 """Sentinel result of a generator that yielded no value."""
-
-
-def _check_unyielded(endpoint: Endpoint, writer: ItemWriter) -> None:
-    try:
-        endpoint.value.check(writer.value)
-    except InvalidValueError as error:
-        raise InvalidValueError(
-            f"the function yielded nothing, and its initial value is invalid: {error}"
-        ) from None
 
 
 def _refuse_unstarted(returned: Any) -> None:
@@ -191,9 +188,9 @@ class YieldedSteps:
         """Apply one yielded object: append an `Append`, or set the item's value to any other object.
 
         Raises:
-            InvalidValueError: See `take_whole`. Also if the first `Append` to null does not match the schema.
-            StateTooLargeError: See `take_whole`.
-            StreamClosedError: See `take_whole`.
+            InvalidValueError: The value, or the first `Append` to null, is not JSON or does not match the schema.
+            StateTooLargeError: The job's state would exceed its limit.
+            StreamClosedError: The item has ended.
             ValueError: An `Append` does not match the value at its path.
         """
         if type(value) is Append:
@@ -205,8 +202,19 @@ class YieldedSteps:
                 if value.at and not self._endpoint.warned_about_columns and isinstance(value.x, str):
                     _warn_about_columns(self._endpoint, value.at)
             self._text = None
+        elif type(value) is Last:
+            raise InvalidValueError(_ONLY_IN_BATCHES)
         else:
-            take_whole(value, self._endpoint, self._writer, first=self._first)
+            # Validate large values only at the first and the last yield. Validating a growing value at each of n yields
+            # would take time proportional to n².
+            large = (
+                len(value) > _LARGE_TEXT
+                if isinstance(value, str)
+                else isinstance(value, list | dict | BaseModel)
+            )
+            if self._first or not large:
+                self._endpoint.value.check(self._endpoint.value.to_json(value))
+            self._writer.replace(value)
             if self._watches:
                 self._watch(value)
         self._first = False
@@ -260,24 +268,6 @@ def _warn_about_columns(endpoint: Endpoint, at: str) -> None:
     )
 
 
-def take_whole(value: Any, endpoint: Endpoint, writer: ItemWriter, *, first: bool) -> None:
-    """Set the item's value to a value that the endpoint's generator has yielded.
-
-    Raises:
-        InvalidValueError: The value is not JSON, or does not match the schema.
-        StateTooLargeError: The job's state would exceed its limit.
-        StreamClosedError: The item has ended.
-    """
-    if type(value) is Last:
-        raise InvalidValueError(_ONLY_IN_BATCHES)
-    # Validate large values only at the first and the last yield. Validating a growing value at each of n yields would
-    # take time proportional to n².
-    large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, list | dict | BaseModel)
-    if first or not large:
-        endpoint.value.check(endpoint.value.to_json(value))
-    writer.replace(value)
-
-
 def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
     """Convert the value that a function returned for one item to JSON, and validate it against the endpoint's schema.
 
@@ -319,24 +309,22 @@ def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]"
     outcome: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def settle(result: Any, error: BaseException | None) -> None:
-        if outcome.cancelled():
-            return
-        if error is None:
-            outcome.set_result(result)
-        else:
-            outcome.set_exception(error)
+    def settle(end: Callable[[], None]) -> None:
+        if not outcome.cancelled():
+            end()
 
-    def body() -> tuple[Any, BaseException | None]:
+    def body() -> Callable[[], None]:
         try:
-            return context.run(function, *args), None
+            return partial(outcome.set_result, context.run(function, *args))
+        except _CONTROL_EXCEPTIONS as raised:
+            return partial(outcome.set_exception, exit_replacement(raised))
         except BaseException as raised:  # noqa: BLE001 - raised again where the future is awaited
-            return None, exit_replacement(raised) if isinstance(raised, _CONTROL_EXCEPTIONS) else raised
+            return partial(outcome.set_exception, raised)
 
-    def report(ended: tuple[Any, BaseException | None]) -> None:
+    def report(end: Callable[[], None]) -> None:
         # `call_soon_threadsafe` raises RuntimeError if the event loop is closed. No task awaits the future in this case.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, *ended)
+            loop.call_soon_threadsafe(settle, end)
 
     start_call(body, report, getattr(function, "__name__", "worker"))
     return outcome

@@ -159,7 +159,8 @@ def serve(
             if started is not None:
                 started(url)
             else:
-                _print_url(url if path is None else f"{url} (Unix domain socket {path})")
+                where = url if path is None else f"{url} (Unix domain socket {path})"
+                print(f"serving on {where}", flush=True)
 
         _prepare(
             app, settings, listener, announce, raise_limit=True, shutdown_timeout=settings.shutdown_timeout
@@ -167,32 +168,21 @@ def serve(
 
 
 @contextlib.contextmanager
-def in_background(
-    app: TidewireApp,
-    settings: Settings,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    uds: str | os.PathLike[str] | None = None,
-) -> Iterator[str]:
+def in_background(app: TidewireApp, settings: Settings, listener: socket.socket) -> Iterator[str]:
     """Serve from a background thread during a `with` block, for tests and notebooks.
 
     Args:
         app: Application to serve.
         settings: Settings of the server.
-        host: Address to bind to.
-        port: Port to bind to, or 0 for any free port.
-        uds: Path of a Unix domain socket to bind to instead of `host` and `port`.
+        listener: Listening socket, which is closed at the end.
 
     Yields:
         URL of the server.
 
     Raises:
-        OSError: The address cannot be bound.
         ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
         StoreError: The log cannot be opened, or another server is using it.
     """
-    listener = bind(host, port, uds=uds)
     ready = threading.Event()
     start_errors: list[StoreError] = []
     with removed_at_exit(listener), contextlib.closing(listener):
@@ -269,10 +259,6 @@ def _short_gc_pauses() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-
-
-def _print_url(url: str) -> None:
-    print(f"serving on {url}", flush=True)
 
 
 def _with_mapped_addresses(networks: Iterable[str]) -> list[str]:

@@ -81,20 +81,16 @@ A cursor from an epoch that the log has forgotten is treated as unknown.
 """
 
 
-def next_starts(starts: tuple[Cursor, ...], block: Block, base: Cursor) -> tuple[Cursor, ...]:
-    """Return the new `Extent.starts` of a log after a block was appended to the log.
-
-    Args:
-        starts: Value of `Extent.starts` before the append.
-        block: Appended block.
-        base: The log's `Extent.base`. Only epochs that ended before this position can be forgotten.
+def extent_after(extent: Extent, block: Block) -> Extent:
+    """Return the new extent of a log after a block was appended to the log. Only epochs that ended before the extent's base
+    can be forgotten.
     """
-    if starts and starts[-1].epoch == block.last.epoch:
-        return starts
-    starts = (*starts, block.first)
-    while len(starts) > MAX_EPOCHS and starts[1].seq <= base.seq:
-        starts = starts[1:]
-    return starts
+    starts = extent.starts
+    if starts[-1].epoch != block.last.epoch:
+        starts = (*starts, block.first)
+        while len(starts) > MAX_EPOCHS and starts[1].seq <= extent.base.seq:
+            starts = starts[1:]
+    return Extent(extent.base, block.last, block.done, starts, block.state.columns)
 
 
 class LogChunk(NamedTuple):

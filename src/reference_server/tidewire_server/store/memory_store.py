@@ -27,7 +27,7 @@ from tidewire_server.store.interfaces import (
     LogReader,
     Queue,
     StateAt,
-    next_starts,
+    extent_after,
 )
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, Retention, Tombstone
@@ -48,12 +48,10 @@ class MemoryLog(Subscribers):
         start = first.first
         self._frames = FrameBuffer(start.seq - 1)
         self._frames.add(first.frames)
-        self._starts: tuple[Cursor, ...] = (start,)
-        self._base = Cursor(start.epoch, start.seq - 1)
-        self._head = first.last
+        base = Cursor(start.epoch, start.seq - 1)
+        self._extent = Extent(base, first.last, first.done, (start,), first.state.columns)
         self._state = first.state
         self._state_bytes = first.state_bytes
-        self._ended = first.done
         self._oldest = first.state
         self._checkpoints: list[StateAt] = []
         self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
@@ -63,15 +61,15 @@ class MemoryLog(Subscribers):
     # ---- for readers -------------------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
-        return Extent(self._base, self._head, self._ended, self._starts, self._state.columns)
+        return self._extent
 
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
-        extent = self.extent()
+        extent = self._extent
         if not extent.holds_after(after):
             return None
         frames, seq = self._frames.read(after.seq, max_bytes)
         last = extent.id_at(seq)
-        return LogChunk(frames, last, self._ended and bool(frames) and last == self._head)
+        return LogChunk(frames, last, extent.ended and bool(frames) and last == extent.head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:
         return self._oldest if oldest else self._state
@@ -83,15 +81,14 @@ class MemoryLog(Subscribers):
 
     def append_at_once(self, after: Cursor, block: Block) -> None:
         """Append a block synchronously. This is possible because writing to memory never waits."""
-        if self._closed or after != self._head or self._ended:
+        head = self._extent.head
+        if self._closed or after != head or self._extent.ended:
             raise HeadMovedError(
-                f"the append expected {after} to be the log's last event, but the last event is {self._head}"
+                f"the append expected {after} to be the log's last event, but the last event is {head}"
             )
         written = self._frames.add(block.frames)
-        if block.state.cursor.epoch != after.epoch:
-            self._starts = next_starts(self._starts, block, self._base)
-        self._head = block.last if block.done else block.state.cursor
-        self._state, self._ended, self._state_bytes = block.state, block.done, block.state_bytes
+        self._extent = extent_after(self._extent, block)
+        self._state, self._state_bytes = block.state, block.state_bytes
         self._limit_size(written)
         self.deliver(block)
 
@@ -119,19 +116,19 @@ class MemoryLog(Subscribers):
         Args:
             written: Number of bytes that were appended to the log so far.
         """
-        if written >= self._next_checkpoint_at and not self._ended:
+        if written >= self._next_checkpoint_at and not self._extent.ended:
             self._checkpoints.append(self._state)
             self._next_checkpoint_at = written + self._checkpoint_every
         while (
             self._checkpoints
             and self._frames.size > self._max_bytes
-            and self._checkpoints[0].cursor < self._head
+            and self._checkpoints[0].cursor < self._extent.head
         ):
             self._trim(self._checkpoints.pop(0))
 
     def _trim(self, state: StateAt) -> None:
         self._frames.cut(state.cursor.seq)
-        self._base = state.cursor
+        self._extent = self._extent._replace(base=state.cursor)
         self._oldest = state
 
 

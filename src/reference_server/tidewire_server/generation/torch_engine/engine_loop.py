@@ -94,7 +94,7 @@ class TorchEngine:
         self._cache = cache
         self.cache_bytes = cache.nbytes
         """Size of the key-value cache, in bytes."""
-        self._profiler = None if profile is None else StepProfiler.in_folder(profile)
+        self._profiler = None if profile is None else StepProfiler(profile)
         self._wake = threading.Condition()
         # The lock of `_wake` protects the scheduler and the attributes below.
         self._arrivals: deque[RunningRequest] = deque()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -31,31 +31,25 @@ class StepProfiler:
 
     Args:
         folder: Folder for the files `steps-FIRST-LAST-TIME.json`, which only the user who runs the server can read. It
-            must exist.
+            is created if necessary.
+
+    Raises:
+        LoadError: The folder cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
-        # Without a first profile, the profiler logs an error if it starts in another thread than that which imported torch.
-        with profile(activities=[ProfilerActivity.CPU]):
-            pass
-        self._folder = folder
-        self._steps = 0
-        self._profile: profile | None = None
-
-    @classmethod
-    def in_folder(cls, folder: Path) -> Self:
-        """Create the folder and a profiler that writes to it.
-
-        Raises:
-            LoadError: The folder cannot be created.
-        """
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LoadError(
                 f"the folder for profiles {folder} cannot be created: {error.strerror}"
             ) from error
-        return cls(folder)
+        # Without a first profile, the profiler logs an error if it starts in another thread than that which imported torch.
+        with profile(activities=[ProfilerActivity.CPU]):
+            pass
+        self._folder = folder
+        self._steps = 0
+        self._profile: profile | None = None
 
     @contextmanager
     def step(self, plan: StepPlan[Any]) -> Iterator[None]:

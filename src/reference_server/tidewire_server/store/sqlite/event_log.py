@@ -25,7 +25,14 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.messages import to_json
 from tidewire.protocol.sse import Decoder
 from tidewire_server.store.frame_buffer import FrameBuffer
-from tidewire_server.store.interfaces import Block, HeadMovedError, LogChunk, StateAt, StoreError, next_starts
+from tidewire_server.store.interfaces import (
+    Block,
+    HeadMovedError,
+    LogChunk,
+    StateAt,
+    StoreError,
+    extent_after,
+)
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 from tidewire_server.store.subscribers import Subscribers
@@ -105,10 +112,8 @@ class SqliteLog(Subscribers):
         self._saved = record_columns(record)
         self._log_ttl = retention.log_ttl
         self._on_end = on_end
-        extent = metadata.extent
-        self._base, self._head, self._ended = extent.base, extent.head, extent.ended
-        self._starts, self._columns = extent.starts, extent.columns
-        self._tail = FrameBuffer(self._head.seq)
+        self._extent = metadata.extent
+        self._tail = FrameBuffer(self._extent.head.seq)
         self._state = state
         self._checkpoints = deque(metadata.checkpoints)
         self._written = metadata.written
@@ -120,11 +125,10 @@ class SqliteLog(Subscribers):
     # ---- for readers -------------------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
-        return Extent(self._base, self._head, self._ended, self._starts, self._columns)
+        return self._extent
 
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
-        extent = self.extent()
-        if not extent.holds_after(after):
+        if not self._extent.holds_after(after):
             return None
         if after.seq >= self._tail.base:
             frames, seq = self._tail.read(after.seq, max_bytes)
@@ -133,8 +137,9 @@ class SqliteLog(Subscribers):
             if found is None:
                 return None
             frames, seq = found
-        last = self.extent().id_at(seq)
-        return LogChunk(frames, last, ended=self._ended and bool(frames) and last == self._head)
+        extent = self._extent
+        last = extent.id_at(seq)
+        return LogChunk(frames, last, ended=extent.ended and bool(frames) and last == extent.head)
 
     async def state(self, *, oldest: bool = False) -> StateAt:
         if not oldest:
@@ -146,9 +151,10 @@ class SqliteLog(Subscribers):
     # ---- for the writer ----------------------------------------------------------------------------------------
 
     async def append(self, after: Cursor, block: Block) -> None:
-        if self._closed or after != self._head or self._ended:
+        head = self._extent.head
+        if self._closed or after != head or self._extent.ended:
             raise HeadMovedError(
-                f"the append expected {after} to be the log's last event, but the last event is {self._head}"
+                f"the append expected {after} to be the log's last event, but the last event is {head}"
             )
         size = sum(map(len, block.frames))
         plan = self._plan(after, block, size)
@@ -186,14 +192,13 @@ class SqliteLog(Subscribers):
             # slow.
             self._tail.cut_to(TAIL_BYTES // 2)
         self._written += size
-        self._starts = next_starts(self._starts, block, self._base)
-        self._head, self._state, self._columns = block.last, block.state, block.state.columns
-        self._ended = block.done
+        self._extent = extent_after(self._extent, block)
+        self._state = block.state
         if written.state_bytes is not None:
             self._state_bytes = written.state_bytes
             self._checkpoints.append(StateCheckpoint(block.state.cursor, self._written))
         if plan.cut is not None:
-            self._base, self._cut = plan.cut.cursor, plan.cut.written
+            self._extent, self._cut = self._extent._replace(base=plan.cut.cursor), plan.cut.written
             while self._checkpoints and self._checkpoints[0].written <= self._cut:
                 self._checkpoints.popleft()
         if plan.record is not None:
@@ -206,9 +211,9 @@ class SqliteLog(Subscribers):
 
     def forget_events(self) -> None:
         """Update this object after all events except `done` were deleted from the file."""
-        before = self._head.seq - 1
+        before = self._extent.head.seq - 1
         self._tail.cut(max(before, self._tail.base))
-        self._base = self.extent().id_at(before)
+        self._extent = self._extent._replace(base=self._extent.id_at(before))
         self.clear_ephemeral_events()
 
     async def detach(self) -> None:
@@ -216,13 +221,14 @@ class SqliteLog(Subscribers):
         are deleted.
         """
         self._closed = True
-        if self._ended and not len(self._tail):
+        if self._extent.ended and not len(self._tail):
             await self.state()
-            found = await self._file.do(lambda db: read_events(db, self.number, self._head.seq - 1, 1))
+            before = self._extent.head.seq - 1
+            found = await self._file.do(lambda db: read_events(db, self.number, before, 1))
             if found is not None:
-                self._tail = FrameBuffer(self._head.seq - 1)
+                self._tail = FrameBuffer(before)
                 self._tail.add([found[0]])
-        self._base = self.extent().id_at(self._tail.base)
+        self._extent = self._extent._replace(base=self._extent.id_at(self._tail.base))
 
 
 # ---- in the writer thread ----------------------------------------------------------------------------------------

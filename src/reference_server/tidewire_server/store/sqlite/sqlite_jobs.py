@@ -444,13 +444,12 @@ def _expire(db: sqlite3.Connection, now: float, excess_keys: list[tuple[int]]) -
         kept = "UPDATE key SET until = NULL WHERE number = ? AND job IN (SELECT id FROM job)"
         if not db.execute(kept, (number,)).rowcount:
             db.execute("DELETE FROM key WHERE number = ?", (number,))
-    due = [
+    times = [
         db.execute("SELECT min(log_until) FROM job WHERE log_until IS NOT NULL").fetchone()[0],
         db.execute("SELECT min(expires_at) FROM job WHERE expires_at > ?", (now,)).fetchone()[0],
-        db.execute("SELECT until FROM tombstone ORDER BY until LIMIT 1").fetchone(),
-        db.execute("SELECT until FROM key WHERE until IS NOT NULL ORDER BY until LIMIT 1").fetchone(),
+        db.execute("SELECT min(until) FROM tombstone").fetchone()[0],
+        db.execute("SELECT min(until) FROM key WHERE until IS NOT NULL").fetchone()[0],
     ]
-    times = [each[0] if isinstance(each, tuple) else each for each in due]
     if release_free_pages(db) or len(expired) >= _MAX_EXPIRED_AT_ONCE:
         times.append(now)
     due_at = min((t for t in times if t is not None), default=None)

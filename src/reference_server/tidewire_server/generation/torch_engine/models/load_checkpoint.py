@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.logging import set_tqdm_hook
 
 from tidewire_server.generation.checkpoint_folder import LoadError, missing_folder
 from tidewire_server.generation.torch_engine.models import transformers_model
 from tidewire_server.generation.torch_engine.models.attention import Probe
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
-from tidewire_server.generation.torch_engine.models.loading_progress import logged_progress
 from tidewire_server.generation.torch_engine.models.tokenizer_bytes import (
     UnsupportedTokenizerError,
     vocabulary_of,
@@ -49,6 +51,9 @@ DTYPES = {
 }
 
 logger = logging.getLogger(__name__)
+
+INTERVAL = 5.0
+"""Minimum number of seconds between two messages about the progress. Models that load faster cause no message."""
 
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
@@ -354,3 +359,27 @@ def _end_ids(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> fro
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0] or type(error).__name__
+
+
+@contextmanager
+def logged_progress(interval: float = INTERVAL) -> Iterator[None]:
+    """Log the progress that transformers would display as a bar, while the body of the `with` statement runs."""
+
+    def hook(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        items = args[0] if args else None
+        return _counted(items, interval) if hasattr(items, "__len__") else bar(*args, **options)
+
+    previous = set_tqdm_hook(hook)
+    try:
+        yield
+    finally:
+        set_tqdm_hook(previous)
+
+
+def _counted(items: Any, interval: float) -> Iterator[Any]:
+    last, total = time.monotonic(), len(items)
+    for done, item in enumerate(items):
+        if time.monotonic() - last >= interval:
+            last = time.monotonic()
+            logger.info("loading the weights: %d %% (%d of %d tensors)", 100 * done // total, done, total)
+        yield item

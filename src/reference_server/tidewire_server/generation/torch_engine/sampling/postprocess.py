@@ -26,7 +26,6 @@ from tidewire_server.generation.torch_engine.sampling.score_columns import (
 class Scored(Protocol):
     """The part of a running request that postprocessing needs."""
 
-    prompt: list[int]
     sampling: Sampling
     scoring: Scoring | None
     processor: LogitsProcessor | None
