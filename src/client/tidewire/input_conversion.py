@@ -17,7 +17,6 @@ from tidewire.errors import InvalidInputError
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
 from tidewire.protocol.jsonable import (
     converted,
-    from_array,
     is_plain_dataclass,
     place_of,
     rows_of,
@@ -60,7 +59,7 @@ def _path_of(pointer: str) -> str:
 
 
 def _plain(value: Any, path: str = "") -> Any:
-    return converted(_ANYTHING, _checked(value, path, MAX_VALUE_DEPTH), from_array)
+    return converted(_ANYTHING, _checked(value, path, MAX_VALUE_DEPTH))
 
 
 _BYTES: Final = (
@@ -114,7 +113,7 @@ def _checked(value: Any, path: str, depth_left: int) -> Any:
         if isinstance(value, BaseModel):
             return value
         kind: Any = type(value)
-        return converted(rows_of_dataclass(kind), value, from_array)
+        return converted(rows_of_dataclass(kind), value)
     if isinstance(value, set | frozenset):
         raise TypeError(f"{path}: {_SET}")
     if isinstance(value, bytes | bytearray | memoryview):

@@ -7,6 +7,7 @@ serve as an example for other clients.
 """
 
 import argparse
+import inspect
 import json
 import ssl
 import sys
@@ -82,11 +83,17 @@ class _Reporter:
             options["retry"] = tidewire.RetryPolicy(attempts=self.command["attempts"])
         return options
 
-    def saved(self) -> dict[str, Any]:
-        """Return keyword arguments for `client.job`. They include a checkpoint if the command contains one."""
-        if "checkpoint" not in self.command:
-            return {}
-        return {"checkpoint": tidewire.Checkpoint.from_json(json.dumps(self.command["checkpoint"]))}
+    def job_of(self, client: Any) -> Any:
+        """Submit the command's job or attach to it, and return the job. `AsyncClient` submits with a coroutine."""
+        command = self.command
+        if "inputs" in command:
+            return client.submit_batch(command["endpoint"], command["inputs"])
+        if command["do"] == "submit":
+            return client.submit(command["endpoint"], command["input"])
+        if "checkpoint" not in command:
+            return client.job(command["job"])
+        saved = tidewire.Checkpoint.from_json(json.dumps(command["checkpoint"]))
+        return client.job(command["job"], checkpoint=saved)
 
     def saw(self, update: Any) -> None:
         self.kept.append(update)
@@ -152,12 +159,8 @@ async def run(command: Command, send: SendReport, tls: ssl.SSLContext) -> None:
                 await client.discover()
                 end = reporter.end("discovered")
             else:
-                if "inputs" in command:
-                    job = await client.submit_batch(command["endpoint"], command["inputs"])
-                elif command["do"] == "submit":
-                    job = await client.submit(command["endpoint"], command["input"])
-                else:
-                    job = client.job(command["job"], **reporter.saved())
+                found = reporter.job_of(client)
+                job = await found if inspect.isawaitable(found) else found
                 end = await _read(job, reporter)
                 if "then_job" in command:
                     job = client.job(command["then_job"])
@@ -194,12 +197,7 @@ def run_blocking(command: Command, send: SendReport, tls: ssl.SSLContext, second
                 client.discover()
                 end = reporter.end("discovered")
             else:
-                if "inputs" in command:
-                    job = client.submit_batch(command["endpoint"], command["inputs"])
-                elif command["do"] == "submit":
-                    job = client.submit(command["endpoint"], command["input"])
-                else:
-                    job = client.job(command["job"], **reporter.saved())
+                job = reporter.job_of(client)
                 end = _read_blocking(job, reporter)
                 if "then_job" in command:
                     job = client.job(command["then_job"])

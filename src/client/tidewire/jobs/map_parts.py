@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from tidewire.errors import (
     NOWHERE,
     InvalidInputError,
@@ -64,11 +66,6 @@ class Part:
             self.size -= len(content) + 1
         return self.pending.pop(number)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the part has all inputs of a submission of the resume file, so that it can be repeated unchanged."""
-        return self.recorded is not None and self.pending.keys() == self.recorded.pending.keys()
-
 
 @dataclass(slots=True, eq=False)
 class RunningPart:
@@ -123,20 +120,16 @@ class PartRequests:
             shared: Members that are added to every input that does not already have them.
             options: Members of every request in addition to the inputs.
             batch_size: Maximum number of inputs in one part.
-        """
-        self.batch_size: int = batch_size
-        self._shared: Any = jsonable(shared, "/shared")
-        self._options = options
-        self._batches = True
-        self._max_body = 0
-
-    def check_shared(self) -> None:
-        """Check that the shared members can be sent.
 
         Raises:
             InvalidInputError: A shared member is not valid JSON.
         """
-        encoded(self._shared)
+        self.batch_size: int = batch_size
+        self._shared: Any = jsonable(shared, "/shared")
+        self._shared_json = encoded(self._shared)
+        self._options = options
+        self._batches = True
+        self._max_body = 0
 
     def limit(self, limits: Limits, description: EndpointDescription) -> None:
         """Apply the limits of the server and of the endpoint."""
@@ -144,8 +137,7 @@ class PartRequests:
         self._batches = batch is not None
         most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
         self.batch_size = min(self.batch_size, most)
-        shared = encoded(self._shared) if self._batches else b""
-        self._max_body = limits.max_body_bytes - len(shared) - _BODY_OVERHEAD
+        self._max_body = limits.max_body_bytes - len(self._shared_json) - _BODY_OVERHEAD
 
     def is_full(self, part: Part) -> bool:
         """Whether a part has the inputs of one request or more. The limits must be known."""
@@ -170,22 +162,18 @@ class PartRequests:
         Raises:
             InvalidInputError: The shared members cannot be added to the input.
         """
-        more = {**self._options}
         if self._batches:
-            inputs = b",".join(part.inputs.values())
-            return (
-                b'{"inputs":['
-                + inputs
-                + b"]"
-                + _tail(more | ({"shared": self._shared} if self._shared else {}))
-            )
+            members = {"inputs": [*map(msgspec.Raw, part.inputs.values())], **self._options}
+            if self._shared:
+                members["shared"] = msgspec.Raw(self._shared_json)
+            return msgspec.json.encode(members)
         (content,) = part.inputs.values()
         if self._shared:
             value = loads(content)
             if not isinstance(value, dict):
                 raise InvalidInputError("shared members require inputs that are JSON objects")
             content = encoded(self.merged(value))
-        return b'{"input":' + content + _tail(more)
+        return msgspec.json.encode({"input": msgspec.Raw(content), **self._options})
 
 
 def derived_key(*parts: str, body: bytes) -> str:
@@ -214,11 +202,6 @@ def refused_number(part: Part, error: InvalidInputError) -> int | None:
     if len(part.inputs) == 1 and not (error.pointer or "").startswith("/shared"):
         return next(iter(part.inputs))
     return None
-
-
-def _tail(members: dict[str, Any]) -> bytes:
-    """Serialize the last members of a JSON object, followed by the closing brace of the object."""
-    return b"," + encoded(members)[1:] if members else b"}"
 
 
 def _within_input(place: re.Match[str]) -> str:

@@ -283,7 +283,7 @@ class MapWork(Generic[T]):
         """Add an input to the repetition of a submission. As soon as it has all inputs, submit it next."""
         part = self._repeats.setdefault(submission, Part(submission, submit=submission.number))
         part.add(number, content, digest)
-        if part.is_complete:
+        if part.pending.keys() == submission.pending.keys():
             self._full.append(self._repeats.pop(submission))
 
     def _attach(self, submission: Submission, job_id: str) -> Part:
@@ -391,7 +391,6 @@ class MapWork(Generic[T]):
             if self._file.endpoint is not None:
                 if self._endpoint not in {None, self._file.endpoint}:
                     raise self._file.of_another_endpoint(self._endpoint or "")
-                self._requests.check_shared()
                 self._endpoint_name = self._file.endpoint
                 return
         name = await self._prepare(self._endpoint)

@@ -7,12 +7,11 @@ path.
 from functools import lru_cache
 from typing import Any, Final
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from tidewire.protocol.jsonable import (
     converted,
-    from_array,
     is_plain_dataclass,
     rows_of,
     rows_of_dataclass,
@@ -48,20 +47,10 @@ def plain(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     if is_plain_dataclass(value):
         kind: Any = type(value)
-        return made_by(rows_of_dataclass(kind), value)
-    return made_by(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
+        return converted(rows_of_dataclass(kind), value)
+    return converted(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
 _BYTES: Final = "; to send binary data as base64, annotate it with tidewire_server.Binary"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
-
-
-def made_by(rows: TypeAdapter[list[Any]], value: Any) -> Any:
-    """Convert a value to plain JSON types with pydantic's serializer for a certain type.
-
-    Raises:
-        ValueError: The value has no JSON form.
-        TypeError: The value has no JSON form.
-    """
-    return converted(rows, value, from_array)
