@@ -36,12 +36,12 @@ from typing import Any
 from measured import save
 
 from tidewire.protocol.diff import apply
-from tidewire_server.log_writer.commit_schedule import GroupCommit
-from tidewire_server.log_writer.differ import ShadowCopy
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.snapshot_events import first_block
-from tidewire_server.log_writer.stream import Stream, writer_of
+from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.endpoints.stream import Stream, writer_of
+from tidewire_server.job_log.commit_schedule import GroupCommit
+from tidewire_server.job_log.differ import ShadowCopy
+from tidewire_server.job_log.log_writer import LogWriter
+from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from finding import job
 
 from tidewire import Client
+from tidewire.following.follower import Follower
 from tidewire.http.chunked_coding import ChunkedDecoder
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.protocol import messages
@@ -23,15 +24,15 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import apply, diff
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest, text_check
-from tidewire.protocol.follower import Follower
 from tidewire.protocol.sse import Decoder, Event
 from tidewire.protocol.strict_json import StrictJsonError, loads
+from tidewire.result_type import ResultType
 from tidewire.testing import FakeServer
-from tidewire.types import ItemChange, Position, ResultType
+from tidewire.updates import ItemChange, Position
+from tidewire_server.endpoints.stream import writer_of
 from tidewire_server.http.event_merging import EventMerger
+from tidewire_server.job_log.snapshot_events import snapshot_frame
 from tidewire_server.jobs.queue_positions import QueuePositions
-from tidewire_server.log_writer.snapshot_events import snapshot_frame
-from tidewire_server.log_writer.stream import writer_of
 from tidewire_server.store.interfaces import Block, QueueEntry, StateAt
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.memory_store import MemoryLog

@@ -35,7 +35,7 @@ import uvloop
 from measured import save
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.log_writer.snapshot_events import first_block
+from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.store.interfaces import Block, StateAt, Store
 from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.records import JobRecord, Retention

@@ -22,8 +22,8 @@ from proof.servers.faults import FAULTY_SERVERS
 from proof.servers.judge_server import plan
 from proof.servers.server_process import running_server
 from tidewire_conformance import registry
-from tidewire_conformance.clients.client_mode import scenario_runner as client_run
-from tidewire_conformance.clients.client_mode.choose_and_judge_client import choose
+from tidewire_conformance.clients.scenarios import play_all_scenarios as client_run
+from tidewire_conformance.clients.scenarios.client_mode import choose
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.report import terminal_report
 from tidewire_conformance.runner import run

@@ -16,8 +16,8 @@ from proof.clients.faulty_client import all_faulty_clients
 from proof.servers.faults import FAULTY_SERVERS
 from proof.unjudged_requirements import REASONS, unseen
 from tidewire_conformance import registry, specification
-from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
-from tidewire_conformance.clients.player import load_all
+from tidewire_conformance.clients.scenarios import load_all
+from tidewire_conformance.clients.scenarios.failed_requirements import name_of
 from tidewire_conformance.specification import Requirement
 
 ROOT = Path(__file__).parents[1]

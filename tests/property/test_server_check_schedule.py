@@ -7,8 +7,8 @@ import pytest
 
 from support.stream_harness import on_event_loop, pending_events, take_diffs
 from tidewire.protocol.document import Document
-from tidewire_server.log_writer.pending_events import addition, encoded_row
-from tidewire_server.log_writer.text_check_schedule import CHECK_EVERY
+from tidewire_server.job_log.pending_events import addition, encoded_row
+from tidewire_server.job_log.text_check_schedule import CHECK_EVERY
 
 
 def state():

@@ -21,16 +21,16 @@ from proof.reimplementations.plain_client import PlainClient
 from support.spec_document import document
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
-from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, run
-from tidewire_conformance.clients.client_mode.scenario_variants import VARIANTS, variant_scenarios
-from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
-from tidewire_conformance.clients.player import load_all
+from tidewire_conformance.clients.scenarios import load_all
+from tidewire_conformance.clients.scenarios.failed_requirements import name_of
+from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, run
+from tidewire_conformance.clients.scenarios.server_variants import VARIANTS, variant_scenarios
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
 
 PYTHON = shlex.quote(sys.executable)
-PROJECT_CLIENT = f"{PYTHON} -m tidewire.commands.conformance_adapter"
-SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell_launcher"
+PROJECT_CLIENT = f"{PYTHON} -m tidewire.conformance_adapter"
+SHELL = f"{PYTHON} -m tidewire_conformance.clients.examples.shell_client"
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SCHEMA = json.loads(
@@ -232,7 +232,9 @@ def test_an_error_of_the_suite_is_reported_as_an_error(monkeypatch):
 
     right = judge(PlainClient, "404", "410")
     assert right.exit_code == 0
-    monkeypatch.setattr(sys.modules["tidewire_conformance.clients.player.play_scenario"], "judge", breaks)
+    monkeypatch.setattr(
+        sys.modules["tidewire_conformance.clients.scenarios.scenario_player"], "judge", breaks
+    )
     report = judge(PlainClient, "404", "410")
     assert {verdict.outcome for verdict in report.run.verdicts} == {Outcome.ERROR}
     assert report.exit_code == 3
@@ -332,7 +334,7 @@ def test_a_browser_page_is_tested_like_any_other_client(tmp_path):
     ]
     arguments = [word for name in names for word in ("--only", name)]
     file = tmp_path / "report.json"
-    command = f"{PYTHON} -m tidewire_conformance.clients.adapters.chromium_page"
+    command = f"{PYTHON} -m tidewire_conformance.clients.examples.chromium_client"
     found = conformance("--client", command, *arguments, "--json", file)
     assert found.exit_code == 1
     broken = {

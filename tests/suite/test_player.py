@@ -15,7 +15,7 @@ import pytest
 from proof.reimplementations import plain_client
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import TRAITS, PlainClient
-from tidewire_conformance.clients.player import (
+from tidewire_conformance.clients.scenarios import (
     AdapterError,
     Outcome,
     ProgramAdapter,
@@ -25,11 +25,11 @@ from tidewire_conformance.clients.player import (
     load_all,
     play,
 )
-from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
-from tidewire_conformance.clients.player.failure_transcript import transcript
-from tidewire_conformance.clients.player.reported_values_and_texts import ClientOutput, same
-from tidewire_conformance.clients.player.scenario import JOB, Scenario
-from tidewire_conformance.clients.player.scenario_server import ScenarioServer
+from tidewire_conformance.clients.scenarios.client_output import ClientOutput, same
+from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conversation
+from tidewire_conformance.clients.scenarios.failure_transcript import transcript
+from tidewire_conformance.clients.scenarios.scenario import JOB, Scenario
+from tidewire_conformance.clients.scenarios.scenario_server import ScenarioServer
 
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -388,7 +388,7 @@ for line in sys.stdin:
 
 
 def test_a_program_with_too_many_reports_is_stopped(program, monkeypatch):
-    monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_REPORTS", 50)
+    monkeypatch.setattr("tidewire_conformance.clients.scenarios.client_adapter.MAX_REPORTS", 50)
     verdict = play(BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")))
     assert verdict.outcome is Outcome.ERROR
     assert "more than 50 reports" in verdict.note
@@ -400,7 +400,7 @@ def test_a_program_that_reports_endlessly_times_out(program):
 
 
 def test_an_endless_line_is_read_up_to_a_limit(program, monkeypatch):
-    monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_LINE", 10_000)
+    monkeypatch.setattr("tidewire_conformance.clients.scenarios.client_adapter.MAX_LINE", 10_000)
     verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
     assert verdict.outcome is Outcome.ERROR
     assert "a line that is not JSON" in verdict.note

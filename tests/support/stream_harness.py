@@ -9,16 +9,16 @@ from typing import Any
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.log_writer.append_retries import AppendRetries
-from tidewire_server.log_writer.backlog import Backlog
-from tidewire_server.log_writer.commit_schedule import GroupCommit
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.limited_state import LimitedState
-from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.pending_events import PendingEvents
-from tidewire_server.log_writer.snapshot_events import first_block
-from tidewire_server.log_writer.stream import Stream
-from tidewire_server.log_writer.user_values import plain
+from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.endpoints.stream import Stream
+from tidewire_server.endpoints.user_values import plain
+from tidewire_server.job_log.append_retries import AppendRetries
+from tidewire_server.job_log.backlog import Backlog
+from tidewire_server.job_log.commit_schedule import GroupCommit
+from tidewire_server.job_log.limited_state import LimitedState
+from tidewire_server.job_log.log_writer import LogWriter
+from tidewire_server.job_log.pending_events import PendingEvents
+from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
 

@@ -7,7 +7,8 @@ import pytest
 from tidewire.jobs.final_text import MAX_HELD, FinalTextReader
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import ItemChange, Position, ResultType
+from tidewire.result_type import ResultType
+from tidewire.updates import ItemChange, Position
 
 TEXT = "/items/0/value"
 MANY = 4 * MAX_HELD

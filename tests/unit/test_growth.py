@@ -8,9 +8,9 @@ import pytest
 from tidewire.jobs.batch_job_reader import _items_in_diff
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import Position
+from tidewire.updates import Position
 from tidewire_server.http.event_merging import EventMerger
-from tidewire_server.log_writer.text_check_schedule import note_change, nothing_unchecked, take_below
+from tidewire_server.job_log.text_check_schedule import note_change, nothing_unchecked, take_below
 
 N = 2000
 MOST = 20 * N * math.log2(N)

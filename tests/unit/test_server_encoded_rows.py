@@ -8,8 +8,8 @@ import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
 from tidewire.protocol.document.digests import digest
+from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer.item_writer import ItemWriter
 
 COLUMNS = ("/text", "/ids", "/top")
 EMPTY: dict[str, Any] = {"text": "", "ids": [], "top": []}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
+from tidewire_server.endpoints.stream import Stream
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
-from tidewire_server.log_writer.stream import Stream
 
 KIB = 1024
 

@@ -22,12 +22,12 @@ from support.spec_document import (
     exchanges,
     extract,
 )
+from tidewire.following.follower import Cause, Fatal, Follower, Reconnect
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.diff_shapes import DiffError, UnknownOpError
 from tidewire.protocol.document.digests import IntegrityError, digest, text_check
-from tidewire.protocol.follower import Cause, Fatal, Follower, Reconnect
 from tidewire.protocol.problems import REGISTRY as PROBLEMS
 
 TRACEABILITY = json.loads(

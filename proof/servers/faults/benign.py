@@ -171,8 +171,8 @@ def fields_in_reverse_order(exchange, frame):
 def snapshots_instead_of_diffs(hooks):
     """Every diff is logged as a snapshot."""
     from tidewire.protocol.cursor import Cursor
-    from tidewire_server.log_writer.pending_events import PendingEvents
-    from tidewire_server.log_writer.snapshot_events import snapshot_frame
+    from tidewire_server.job_log.pending_events import PendingEvents
+    from tidewire_server.job_log.snapshot_events import snapshot_frame
     from tidewire_server.store.interfaces import Block
 
     inner = PendingEvents.take

@@ -24,7 +24,7 @@ fault("oversized_state_accepted", "TW-FRM-050", "sizes.oversized_state_fails_the
 
 
 def set_results_in_parts(hooks):
-    from tidewire_server.log_writer.pending_events import PendingEvents, to_json
+    from tidewire_server.job_log.pending_events import PendingEvents, to_json
 
     def write_diffs(pending, ops, _size, check_below, *, reserved):
         (letter, path, text), *others = ops

@@ -29,7 +29,7 @@ def digest_by(write):
     """Return an installer that computes digests over the JSON that the function `write` returns."""
 
     def install(hooks):
-        from tidewire_server.log_writer.log_writer import LogWriter
+        from tidewire_server.job_log.log_writer import LogWriter
 
         async def digest(writer):
             return hashlib.sha256(write(writer.pending.state.value("/items")).encode()).hexdigest()[:16]

@@ -16,16 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import parse_option_values, registry
-from tidewire_conformance.clients.client_mode.choose_and_judge_client import (
-    choose,
-    judge_client,
-)
-from tidewire_conformance.clients.client_mode.scenario_runner import (
+from tidewire_conformance.clients.scenarios import AdapterError, ScenarioError
+from tidewire_conformance.clients.scenarios.client_mode import choose, judge_client
+from tidewire_conformance.clients.scenarios.failed_requirements import name_of
+from tidewire_conformance.clients.scenarios.play_all_scenarios import (
     DEFAULT_CONCURRENCY as DEFAULT_CLIENT_CONCURRENCY,
 )
-from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan as ClientPlan
-from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
-from tidewire_conformance.clients.player import AdapterError, ScenarioError
+from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan as ClientPlan
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.server_probe import ProbeError
 from tidewire_conformance.judging.verdict import Outcome, Verdict

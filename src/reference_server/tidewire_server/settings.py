@@ -1,8 +1,8 @@
 """Settings of a server and of the command `tidewire serve`, with their defaults, bounds and descriptions.
 
 A setting can be a keyword argument of `Server`, an environment variable such as `TIDEWIRE_MAX_BODY_BYTES`, or a line in
-the configuration file of `tidewire serve` (see `process/configuration.py`). Its name is the same in all three places.
-The most common settings also have a flag (see `process/flags.py`). Times are in seconds.
+the configuration file of `tidewire serve` (see `commands/configuration.py`). Its name is the same in all three places.
+The most common settings also have a flag (see `commands/flags.py`). Times are in seconds.
 """
 
 import ipaddress

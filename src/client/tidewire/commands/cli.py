@@ -36,11 +36,11 @@ from tidewire.errors import (
 )
 from tidewire.hooks import Hooks, log
 from tidewire.http.url_and_token import URL_VARIABLE
+from tidewire.inputs.submit_members import UNSET
 from tidewire.install_command import install_command
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.sync import Client
-from tidewire.types import UNSET
 
 JOB_FAILED, UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 1, 3, 4, 141
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tidewire.commands.server_url import command_line
 from tidewire.commands.tables import server_text
-from tidewire.protocol.input_words import resolved, words_for_required_members, words_of
+from tidewire.inputs.input_words import resolved, words_for_required_members, words_of
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.terminal_escapes import visible, visible_json
 

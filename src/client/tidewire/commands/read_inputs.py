@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewire.http.url_and_token import bearer
-from tidewire.protocol.input_words import member_schema, parse_word, takes_base64
+from tidewire.inputs.input_words import member_schema, parse_word, takes_base64
 from tidewire.protocol.strict_json import JsonValue, StrictJsonError, loads
 from tidewire.sync import Client
 

@@ -28,6 +28,16 @@ from tidewire.errors import (
     UnsupportedProtocolError,
     Where,
 )
+from tidewire.following.follower import HELLO_TIMEOUT
+from tidewire.following.http_status_actions import Action, RequestKind, action_for, retry_after
+from tidewire.following.request_policy import (
+    FIRST_ATTEMPTS,
+    MAX_REDIRECTS,
+    GiveUp,
+    Interruption,
+    RequestFault,
+    RequestPolicy,
+)
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
@@ -42,29 +52,12 @@ from tidewire.http.url_and_token import (
     UrlAndToken,
     may_contain_name,
 )
-from tidewire.http.urls import (
-    has_host,
-    is_under,
-    path_segment,
-    resolve,
-    same_origin,
-    without_credentials,
-)
+from tidewire.http.urls import has_host, is_under, path_segment, resolve, same_origin, without_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.base_model import MessageError, WireModel
-from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
-from tidewire.protocol.request_policy import (
-    FIRST_ATTEMPTS,
-    MAX_REDIRECTS,
-    GiveUp,
-    Interruption,
-    RequestFault,
-    RequestPolicy,
-)
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
-from tidewire.protocol.status_table import Action, RequestKind, action_for, retry_after
 
 log: Final = logging.getLogger("tidewire")
 

@@ -19,7 +19,7 @@ from tidewire.errors import NoTextError, VoidTextError, Where
 from tidewire.jobs.update_iterator import Projection
 from tidewire.protocol.document.apply_ops import TEXTS
 from tidewire.protocol.document.json_pointer import parse
-from tidewire.types import ItemChange, Position
+from tidewire.updates import ItemChange, Position
 
 _VALUE = "/items/0/value"
 

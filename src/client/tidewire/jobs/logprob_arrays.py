@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidewire.errors import TidewireError, Where
 from tidewire.jobs.tokens import ASK, invalid_columns, nats
-from tidewire.protocol.document.generation_columns import COLUMNS
+from tidewire.protocol.document.logprob_columns import COLUMNS
 
 if TYPE_CHECKING:
     import numpy as np

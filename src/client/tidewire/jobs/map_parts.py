@@ -10,19 +10,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from tidewire.errors import (
-    NOWHERE,
-    InvalidInputError,
-    ItemFailedError,
-    Where,
-)
+from tidewire.errors import NOWHERE, InvalidInputError, ItemFailedError, Where
+from tidewire.inputs.submit_members import encoded, jsonable
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.map_resume_file import ReceivedValue, Submission
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.protocol.resources import EndpointDescription, Limits
 from tidewire.protocol.strict_json import JsonValue, loads
-from tidewire.submit_members import encoded, jsonable
-from tidewire.types import ResultType
+from tidewire.result_type import ResultType
 
 T = TypeVar("T")
 

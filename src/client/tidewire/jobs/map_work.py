@@ -49,6 +49,7 @@ from tidewire.errors import (
     TransportError,
 )
 from tidewire.hooks import Hook, log
+from tidewire.inputs.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.jobs.batch_job import cancel_all
 from tidewire.jobs.map_parts import (
     BatchStarter,
@@ -63,8 +64,7 @@ from tidewire.jobs.map_parts import (
 from tidewire.jobs.map_resume_file import Known, ReceivedValue, Submission, input_digest, resume_file_of
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.options import Options, check_key
-from tidewire.submit_members import encoded, jsonable, options_on_the_wire
-from tidewire.types import ResultType
+from tidewire.result_type import ResultType
 
 CONCURRENCY: Final = 4
 """Default of the maximum number of jobs that run at the same time."""

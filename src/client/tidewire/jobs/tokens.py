@@ -24,7 +24,7 @@ from tidewire.options import Options
 from tidewire.protocol.document.json_pointer import parse
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
-from tidewire.types import ItemChange, Position
+from tidewire.updates import ItemChange, Position
 
 _VALUE = "/items/0/value"
 _IDS = f"{_VALUE}/token_ids"

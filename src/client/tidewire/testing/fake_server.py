@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tidewire.http.proxy_and_tls_checks import FAKE_SERVERS
+from tidewire.http.connection_arguments import FAKE_SERVERS
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.messages import to_json

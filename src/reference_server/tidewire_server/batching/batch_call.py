@@ -37,12 +37,7 @@ from tidewire_server.batching.batch_row_types import BatchedJob, BatchRow, Outco
 from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.invocation import (
-    YieldedSteps,
-    as_value,
-    exit_replacement,
-    in_thread,
-)
+from tidewire_server.endpoints.invocation import YieldedSteps, as_value, exit_replacement, in_thread
 from tidewire_server.errors import InvalidValueError
 
 _log = logging.getLogger(__name__)

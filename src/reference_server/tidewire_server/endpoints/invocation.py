@@ -24,15 +24,11 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.worker_threads import start_call
+from tidewire_server.endpoints.function_threads import start_call
+from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.yieldables import UNSET, Append, Last, Unset
-from tidewire_server.errors import (
-    InvalidValueError,
-    StateTooLargeError,
-    StreamClosedError,
-)
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter
+from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.job_log.log_writer import LogWriter
 
 _TURN: Final = 0.005
 """Time in seconds after which the server runs other tasks of the event loop before it reads the next value of an async

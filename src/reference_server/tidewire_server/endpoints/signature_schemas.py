@@ -34,12 +34,12 @@ from tidewire.protocol.document.json_pointer import build
 from tidewire.protocol.jsonable import converted, message_of, rows_of
 from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_errors import refused_input
+from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.endpoints.stream import Stream
+from tidewire_server.endpoints.user_values import plain
+from tidewire_server.endpoints.value_errors import named, said_of_value
 from tidewire_server.endpoints.yieldables import contains_append, value_type
 from tidewire_server.errors import InvalidValueError
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.stream import Stream
-from tidewire_server.log_writer.user_values import plain
-from tidewire_server.log_writer.value_errors import named, said_of_value
 
 STREAMED = (
     collections.abc.AsyncIterator,

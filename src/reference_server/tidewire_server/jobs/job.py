@@ -41,8 +41,11 @@ from tidewire.protocol.problems import Problem, problem
 from tidewire_server.endpoints.batch_options import BatchSlot
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.invocation import run
+from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.jobs.ephemeral_events import forget_progress, publish_progress, publish_queue_position
 from tidewire_server.jobs.live_item import Item, ItemEnd
 from tidewire_server.jobs.outcomes import (
@@ -56,9 +59,6 @@ from tidewire_server.jobs.outcomes import (
     write_failure,
 )
 from tidewire_server.jobs.stored_inputs import StoredInputs
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.value_errors import said_of_value
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import HeadMovedError, Log, QueueEntry
 from tidewire_server.store.records import JobRecord

@@ -17,7 +17,7 @@ from tidewire_server.errors import InvalidValueError, ItemError, LogUnavailableE
 from tidewire_server.jobs.job_resource import timestamp
 
 if TYPE_CHECKING:
-    from tidewire_server.log_writer.pending_events import PendingEvents
+    from tidewire_server.job_log.pending_events import PendingEvents
     from tidewire_server.store.records import JobRecord
 
 _log = logging.getLogger(__name__)
