@@ -5,7 +5,6 @@ server refuses.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -70,9 +69,6 @@ class RunningPart:
     job: AsyncBatchJob[Any]
     items: Sequence[int]
     reading: UpdateIterator[tuple[int, Any]]
-
-    def where(self) -> Where:
-        return Where(job_id=self.job.id)
 
 
 class NotValidated(ResultType[ReceivedValue]):
@@ -169,11 +165,6 @@ class PartRequests:
                 raise InvalidInputError("shared members require inputs that are JSON objects")
             content = encoded(self.merged(value))
         return msgspec.json.encode({"input": msgspec.Raw(content), **self._options})
-
-
-def derived_key(*parts: str, body: bytes) -> str:
-    """Derive the idempotency key of a submit from the key of the `map` and the request's body."""
-    return sha256(b"\0".join([*(each.encode() for each in parts), body])).hexdigest()
 
 
 def refused_input(number: int, error: InvalidInputError) -> ItemFailedError:

@@ -32,6 +32,7 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import anyio
@@ -47,6 +48,7 @@ from tidewire.errors import (
     TidewireError,
     TotalTimeoutError,
     TransportError,
+    Where,
 )
 from tidewire.hooks import Hook, log
 from tidewire.inputs.submit_members import encoded, jsonable, options_on_the_wire
@@ -57,7 +59,6 @@ from tidewire.jobs.map_parts import (
     Part,
     PartRequests,
     RunningPart,
-    derived_key,
     refused_input,
     refused_number,
 )
@@ -438,9 +439,11 @@ class MapWork(Generic[T]):
     def _key_of(self, part: Part, body: bytes) -> str:
         """Return the idempotency key of a submit. Inputs that are submitted again have another key."""
         if self._file is not None:
-            return derived_key(self._file.key, f"submit {part.submit}", body=body)
-        again = [f"again {part.used_keys}"] if part.used_keys else []
-        return derived_key(self._key, str(next(iter(part.inputs))), *again, body=body)
+            names = [self._file.key, f"submit {part.submit}"]
+        else:
+            names = [self._key, str(next(iter(part.inputs)))]
+            names += [f"again {part.used_keys}"] if part.used_keys else []
+        return sha256(b"\0".join([*map(str.encode, names), body])).hexdigest()
 
     def _remove_refused(self, part: Part, error: InvalidInputError) -> bool:
         """If the server refused one input of a job, remove this input from the job.
@@ -503,7 +506,7 @@ class MapWork(Generic[T]):
         index, outcome = ended
         if index >= len(running.items):
             what = f"the job has more items than its {len(running.items)} inputs"
-            raise ProtocolError(what, where=running.where())
+            raise ProtocolError(what, where=Where(job_id=running.job.id))
         number, part = running.items[index], running.part
         if number not in part.pending:
             return
@@ -522,7 +525,7 @@ class MapWork(Generic[T]):
         self._remove(running)
         if running.part.pending:
             what = f"the job ended without an outcome of input {next(iter(running.part.pending))}"
-            raise ProtocolError(what, where=running.where())
+            raise ProtocolError(what, where=Where(job_id=running.job.id))
 
     def _remove(self, running: RunningPart) -> None:
         self._under_way.remove(running)
