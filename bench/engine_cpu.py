@@ -44,9 +44,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from tidewire_server.default_model import default_model
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.model import default_model
 
 RESULTS = Path(__file__).parent / "results/engine_cpu.json"
 TOKENS = 32

@@ -20,6 +20,7 @@ import torch
 from measured import save
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tidewire_server.default_model import default_model
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
@@ -27,7 +28,6 @@ from tidewire_server.generation.torch_engine.models.load_checkpoint import Check
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan
-from tidewire_server.model import default_model
 
 RESULTS = Path(__file__).parent / "results" / "engine_sampling.json"
 ROWS, LENGTH = 64, 32

@@ -36,16 +36,16 @@ from typing import Any
 from measured import save
 
 from tidewire.protocol.diff import apply
-from tidewire_server.log_writer.commit_schedule import GroupCommit
-from tidewire_server.log_writer.differ import ShadowCopy
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.snapshot_events import first_block
-from tidewire_server.log_writer.stream import Stream, writer_of
+from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.endpoints.stream import Stream, writer_of
+from tidewire_server.job_log.commit_schedule import GroupCommit
+from tidewire_server.job_log.differ import ShadowCopy
+from tidewire_server.job_log.log_writer import LogWriter
+from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
 
-ROWS = (1, 1_000, 10_000)
+ROWS = (1, 1_000, 10_000, 100_000)
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 MAX_SECONDS = 0.5
 EDITS = 1000
@@ -71,7 +71,7 @@ def job(value: Any, columns: tuple[str, ...]) -> tuple[LogWriter, Stream[Any]]:
         commits=GroupCommit(lambda _e, _b: None, settings.merge_window),
     )
     writer = ItemWriter(
-        log_writer, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
+        log_writer.pending, 0, columns=columns, rollback=True, report=lambda _k, _m: None, to_json=lambda v: v
     )
     return log_writer, Stream(writer)
 

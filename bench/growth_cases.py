@@ -5,7 +5,6 @@ Each case is a function that prepares an input of size n, and returns the functi
 
 import asyncio
 import contextlib
-import itertools
 import json
 import math
 import random
@@ -17,6 +16,7 @@ from typing import Any, Final
 from finding import job
 
 from tidewire import Client
+from tidewire.following.follower import Follower
 from tidewire.http.chunked_coding import ChunkedDecoder
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.protocol import messages
@@ -24,16 +24,15 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import apply, diff
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest, text_check
-from tidewire.protocol.follower import Follower
 from tidewire.protocol.sse import Decoder, Event
 from tidewire.protocol.strict_json import StrictJsonError, loads
+from tidewire.result_type import ResultType
 from tidewire.testing import FakeServer
-from tidewire.types import ItemChange, Position, ResultType
+from tidewire.updates import ItemChange, Position
+from tidewire_server.endpoints.stream import writer_of
 from tidewire_server.http.event_merging import EventMerger
+from tidewire_server.job_log.snapshot_events import snapshot_frame
 from tidewire_server.jobs.queue_positions import QueuePositions
-from tidewire_server.log_writer.op_splitting import split_op
-from tidewire_server.log_writer.snapshot_events import snapshot_frame
-from tidewire_server.log_writer.stream import writer_of
 from tidewire_server.store.interfaces import Block, QueueEntry, StateAt
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.memory_store import MemoryLog
@@ -68,7 +67,7 @@ def cases() -> dict[str, dict[str, Case]]:
         "client: digests": _digests(),
         "client: iterate": _iteration(),
         "server: write": _server_writes(),
-        "server: split and merge": _server_events(),
+        "server: merge": _server_events(),
         "server: store": _server_store(),
         "server: queue": _server_queue(),
     }
@@ -226,21 +225,10 @@ def _apply_case(pair: Callable[[int], tuple[Any, Any]]) -> Case:
     return make
 
 
+# An op that is not an append copies the array or object that it changes, once for each diff, and can move all of its elements.
+# The cost of other ops is therefore bounded by the number of ops of a diff, `max_event_ops`, and not by n log n.
 _OPS: Final[dict[str, tuple[Callable[[int], Any], Callable[[int], Iterable[list[Any]]]]]] = {
-    "inserts at the front": (lambda n: {"v": list(range(n))}, lambda n: (["i", "/v/0", at] for at in range(n))),
-    "inserts at the front of an empty array": (lambda _: {"v": []}, lambda n: (["i", "/v/0", at] for at in range(n))),
-    "deletions at the front": (lambda n: {"v": list(range(n))}, lambda n: (["d", "/v/0"] for _ in range(n))),
-    "insertion and deletion in the middle": (
-        lambda n: {"v": list(range(n))},
-        lambda n: (op for at in range(n // 2) for op in (["i", f"/v/{n // 2}", at], ["d", f"/v/{n // 3}"])),
-    ),
-    "an array that moves on": (
-        lambda n: {"v": list(range(n))},
-        lambda n: (op for at in range(n // 2) for op in (["a", "/v", [at]], ["d", "/v/0"])),
-    ),
-    "each element set": (lambda n: {"v": list(range(n))}, lambda n: (["s", f"/v/{at}", -1] for at in range(n))),
     "elements appended": (lambda _: {"v": []}, lambda n: (["a", "/v", [at]] for at in range(n))),
-    "elements dropped": (lambda n: {"v": list(range(n))}, lambda n: (["t", "/v", 1] for _ in range(n))),
     "text appended": (lambda _: {"v": ""}, lambda n: (["a", "/v", "word "] for _ in range(n))),
     "text dropped": (lambda n: {"v": "x" * n}, lambda n: (["t", "/v", 1] for _ in range(n))),
     "text dropped and appended": (
@@ -250,19 +238,6 @@ _OPS: Final[dict[str, tuple[Callable[[int], Any], Callable[[int], Iterable[list[
     "texts of rows appended": (
         lambda n: {"v": [{"t": ""} for _ in range(n)]},
         lambda n: (["a", f"/v/{at}/t", "word"] for at in range(n)),
-    ),
-    "members set": (lambda _: {"v": {}}, lambda n: (["s", f"/v/{at}", at] for at in range(n))),
-    "members deleted": (
-        lambda n: {"v": {str(at): at for at in range(n)}},
-        lambda n: (["d", f"/v/{at}"] for at in range(n)),
-    ),
-    "members of members set": (
-        lambda n: {"v": {str(at): {"t": ""} for at in range(n)}},
-        lambda n: (["s", f"/v/{at}/t", "word"] for at in range(n)),
-    ),
-    "members deleted and set": (
-        lambda n: {"v": {str(at): at for at in range(n)}},
-        lambda n: (op for at in range(n // 2) for op in (["d", f"/v/{at}"], ["s", f"/v/{at}", at])),
     ),
 }  # fmt: skip
 
@@ -314,23 +289,12 @@ def _document_reads() -> dict[str, Case]:
             diffs.append({"ops": [op], "check": [text_check("/v", text)]})
         return each(n, diffs, lambda _: None, [])
 
-    def members(n: int) -> Call:
-        # Do not read the complete value of each state: it is a new dict, which takes time proportional to n to build.
-        at = itertools.count()
-        return each(
-            n,
-            [[["s", f"/m/{each}", each]] for each in range(n)],
-            lambda document: document.view().value(f"/m/{next(at) % n}"),
-            [],
-        )
-
     return {
         "texts, with a view of each state": lambda n: each(n, ["word "] * n, lambda d: d.view(), ["/v"]),
         "texts, with the change of each": lambda n: each(n, ["word "] * n, lambda d: d.text_changes, ["/v"]),
         "rows of two columns": lambda n: each(
             n, [[["r", "word", 1]]] * n, lambda d: d.text_changes, ["/v", "/w"]
         ),
-        "members, with the changed member of each state": members,
         "checks of a text": checked,
     }
 
@@ -376,7 +340,6 @@ def _follower() -> dict[str, Case]:
             lambda _: {"ops": [["s", TEXT, checked]], "check": [text_check(TEXT, checked)]},
         ),
         "progress": case(lambda at: {"current": at}, kind="progress", same_id=True),
-        "members": case(lambda at: [["s", f"/usage/{at}", at]]),
         "notes": case(lambda at: [["a", "/notes", [{"at": at, "level": "info", "text": "x"}]]]),
     }
 
@@ -521,20 +484,14 @@ def _server_writes() -> dict[str, Case]:
         "yield a text that grows": yields(
             lambda _: [""], text_grows, lambda n: math.isqrt(2 * n // len("word "))
         ),
-        "yield an array that grows": yields(lambda _: [], lambda whole, at: whole.append(at)),
-        "yield an object that grows": yields(lambda _: {}, lambda whole, at: whole.update({str(at): at})),
-        "yield an array that shrinks": yields(lambda n: [0] * n, lambda whole, _: whole.pop()),
+        # The same for the elements, because each yield is compared completely.
+        "yield an array that grows": yields(
+            lambda _: [], lambda whole, at: whole.append(at), lambda n: math.isqrt(2 * n)
+        ),
     }
 
 
 def _server_events() -> dict[str, Case]:
-    def split(op: Callable[[int], list[Any]]) -> Case:
-        def make(n: int) -> Call:
-            found = op(n)
-            return lambda: list(split_op(found, 1000))
-
-        return make
-
     def merged(data: Callable[[int], Any]) -> Case:
         def make(n: int) -> Call:
             events = [
@@ -553,10 +510,6 @@ def _server_events() -> dict[str, Case]:
         return make
 
     return {
-        "split a text": split(lambda n: ["s", "/v", "x" * n]),
-        "split an array": split(lambda n: ["s", "/v", list(range(n))]),
-        "split an object": split(lambda n: ["s", "/v", {str(at): at for at in range(n)}]),
-        "split nested arrays": split(lambda n: ["s", "/v", [[["x" * 100] * 20] * 20] * (n // 400 + 1)]),
         "merge texts": merged(lambda _: "word "),
         "merge rows": merged(lambda _: [["r", "word "]]),
         "merge appends to n texts": merged(lambda at: [["a", f"/items/{at}/value", "ab"]]),
@@ -575,6 +528,7 @@ RETENTION: Final = Retention(
     tombstone_ttl=1e6,
     idempotency_ttl=1e6,
     max_retained_jobs=10**9,
+    max_retained_bytes=HUGE,
     max_tombstones=10**9,
     max_log_bytes=HUGE,
 )

@@ -35,7 +35,7 @@ import uvloop
 from measured import save
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.log_writer.snapshot_events import first_block
+from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.store.interfaces import Block, StateAt, Store
 from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.records import JobRecord, Retention
@@ -44,7 +44,7 @@ from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 BLOCK = 100
 LOGS = 20
 START_LIMIT = 60.0
-RETENTION = Retention(600, 3600, 86_400, 86_400, 20_000, 100_000, 1 << 30)
+RETENTION = Retention(600, 3600, 86_400, 86_400, 20_000, 1 << 40, 100_000, 1 << 30)
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(RETENTION),
     "SQLite": lambda folder: SqliteStore(folder / "log.db", RETENTION),

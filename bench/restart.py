@@ -30,7 +30,7 @@ ACCEPTING = """
 import asyncio
 import sys
 from tidewire_server import Server
-from tidewire_server.generation.engine import CORE_MEMBERS, EngineCapabilities
+from tidewire_server.generation.engine_interface import CORE_MEMBERS, EngineCapabilities
 from tidewire_server.generation.generate_endpoint import add_engine
 
 

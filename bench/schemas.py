@@ -37,7 +37,8 @@ import numpy as np
 from llguidance import LLMatcher
 from measured import save
 
-from tidewire_server.generation.engine import InputError
+from tidewire_server.default_model import default_model
+from tidewire_server.generation.engine_interface import InputError
 from tidewire_server.generation.schema_check import check_schema
 from tidewire_server.generation.schema_limits import (
     DEFAULT_LIMITS,
@@ -49,7 +50,6 @@ from tidewire_server.generation.torch_engine.models.load_checkpoint import load
 from tidewire_server.generation.torch_engine.request_reader import COMPILE_STACK_BYTES
 from tidewire_server.generation.torch_engine.sampling.structured_output import LAYOUT, Grammars
 from tidewire_server.generation.vocabulary import Vocabulary
-from tidewire_server.model import default_model
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs/explanation/structured-output.md"

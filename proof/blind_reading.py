@@ -22,8 +22,8 @@ from proof.servers.faults import FAULTY_SERVERS
 from proof.servers.judge_server import plan
 from proof.servers.server_process import running_server
 from tidewire_conformance import registry
-from tidewire_conformance.clients.client_mode import scenario_runner as client_run
-from tidewire_conformance.clients.client_mode.choose_and_judge_client import choose
+from tidewire_conformance.clients.scenarios import play_all_scenarios as client_run
+from tidewire_conformance.clients.scenarios.client_mode import choose
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.report import terminal_report
 from tidewire_conformance.runner import run
@@ -82,7 +82,7 @@ def of_server(name: str) -> Report:
     """Run the whole suite against a faulty server."""
     checks = registry.checks()
     with running_server(name) as url:
-        return grade(asyncio.run(run(plan(url, budget=120), checks)), checks)
+        return grade(asyncio.run(run(plan(url, budget=120), checks)))
 
 
 def of_client(name: str) -> Report:
@@ -90,7 +90,7 @@ def of_client(name: str) -> Report:
     adapter = PlainAdapter(next(each for each in all_faulty_clients() if each.__name__ == name))
     adapter.name = "a client"
     found = client_run.run(client_run.ScenarioPlan("CLIENT", budget=240), choose([], [], []), adapter)
-    return grade(found, found.trials)
+    return grade(found)
 
 
 def console_text(report: Report) -> str:

@@ -15,9 +15,9 @@ from proof.kill_matrix import run_matrix
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import PlainClient
 from tidewire_conformance import specification
-from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, ScenarioRun, run
-from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
-from tidewire_conformance.clients.player import Scenario, load_all
+from tidewire_conformance.clients.scenarios import Scenario, load_all
+from tidewire_conformance.clients.scenarios.failed_requirements import name_of
+from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, ScenarioRun, run
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome
 
@@ -128,7 +128,7 @@ def _fault(client: type, found: ScenarioRun) -> str:
         return "not noticed"
     if client.control in at:
         return f"{client.control} fails"
-    report = grade(found, found.trials)
+    report = grade(found)
     return "" if report.exit_code in {0, 1} else f"exit code {report.exit_code}"
 
 

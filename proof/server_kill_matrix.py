@@ -14,6 +14,7 @@ from proof.kill_matrix import run_matrix
 from proof.servers.expected_side_failures import UNDETECTABLE
 from proof.servers.faults import FAULTY_SERVERS, FaultyServer
 from proof.servers.judge_server import findings_by_check, is_expected, is_noticed, judge, leading_check
+from proof.unjudged_requirements import unseen
 from tidewire_conformance import registry, specification
 
 HEAD = """# Faulty servers: the proof of the checks
@@ -158,10 +159,10 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
         "| requirement | level | |",
         "|---|---|---|",
     )
-    unseen = specification.unseen()
+    reasons = unseen()
     for one in specification.requirements().values():
         if one.role != "client" and one.level != "MAY" and one.id not in judged:
-            yield f"| {one.id} | {one.level} | {_cell(unseen.get(one.id, ''))} |"
+            yield f"| {one.id} | {one.level} | {_cell(reasons.get(one.id, ''))} |"
 
 
 def _proved(found: dict[str, ServerRow], servers: list[FaultyServer]) -> int:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from proof.clients.faulty_client import all_faulty_clients
 from proof.servers.faults import FAULTY_SERVERS
-from proof.unjudged_requirements import REASONS
+from proof.unjudged_requirements import REASONS, unseen
 from tidewire_conformance import registry, specification
-from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
-from tidewire_conformance.clients.player import load_all
+from tidewire_conformance.clients.scenarios import load_all
+from tidewire_conformance.clients.scenarios.failed_requirements import name_of
 from tidewire_conformance.specification import Requirement
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ def traces() -> list[RequirementTrace]:
         scenario = known[client.scenario]
         clients.setdefault(scenario.requirements[0], []).append(client.__name__)
         proved.add(name_of(scenario))
-    reasons = specification.unseen() | REASONS
+    reasons = unseen() | REASONS
     return [
         RequirementTrace(
             requirement,

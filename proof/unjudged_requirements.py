@@ -4,6 +4,10 @@ Requirements that cannot be observed from outside are listed in spec/README.md u
 fails if a check or scenario judges a requirement that is still listed here.
 """
 
+import re
+
+from tidewire_conformance import specification
+
 _READER_RULE = (
     "applies to the reader, which scenarios for clients judge; other checks judge what the server writes"
 )
@@ -88,3 +92,11 @@ REASONS = {
     "TW-VER-006": "no list states which names belong to extensions",
 }
 """Reasons by requirement."""
+
+
+def unseen() -> dict[str, str]:
+    """Return the requirements that no test over the network can judge, with the reasons from `spec/README.md`."""
+    text = (specification.folder() / "README.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Not seen on the wire\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (TW-[^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
+    return {name: why for names, why in rows for name in re.findall(r"TW-[A-Z]{3}-\d{3}", names)}

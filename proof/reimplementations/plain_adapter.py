@@ -4,7 +4,7 @@ import json
 
 from proof.reimplementations.plain_client import TRAITS, PlainClient
 from proof.reimplementations.plain_client import run as run_plain
-from tidewire_conformance.clients.player import AdapterDiedError, AdapterHungError
+from tidewire_conformance.clients.scenarios import AdapterDiedError, AdapterHungError
 
 
 class PlainAdapter:

@@ -31,7 +31,7 @@ def plan(url: str, budget: float = 60.0) -> Plan:
 
 def run_checks(url: str, checks: Sequence[Check], budget: float = 60.0) -> Report:
     """Run checks against the server at a URL."""
-    return grade(asyncio.run(run(plan(url, budget), checks)), checks)
+    return grade(asyncio.run(run(plan(url, budget), checks)))
 
 
 def checks_for(server: FaultyServer) -> list[Check]:

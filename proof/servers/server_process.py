@@ -153,6 +153,11 @@ def _serve(
     def square(n: int) -> int:
         return n * n
 
+    # The result is longer than one event, and shorter than what slow readers get as a snapshot.
+    @server.endpoint(examples=[{"length": server.settings.max_event_bytes + 4 * KIB}])
+    def report(length: int) -> str:
+        return "x" * length
+
     @server.endpoint(batch=True, max_batch_size=8, batch_timeout=0.005, examples=[{"word": "tide"}])
     def shout(word: list[str]) -> list[str]:
         return [each.upper() for each in word]

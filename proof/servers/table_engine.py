@@ -5,7 +5,7 @@ import math
 import random
 from types import SimpleNamespace
 
-from tidewire_server.generation.engine import CORE_MEMBERS, Delta, EngineCapabilities
+from tidewire_server.generation.engine_interface import CORE_MEMBERS, Delta, EngineCapabilities
 from tidewire_server.generation.vocabulary import Vocabulary
 
 WORDS = [" the", " sea", " tide", " wire", " né", " 😀", ",", ".", " and", " runs", " in", " out", " of", " a", " long", " day",
@@ -82,7 +82,7 @@ class TableEngine:
         )  # fmt: skip
 
     async def check(self, request) -> None:
-        from tidewire_server.generation.engine import InputError
+        from tidewire_server.generation.engine_interface import InputError
 
         used = {
             name

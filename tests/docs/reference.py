@@ -20,7 +20,7 @@ def errors() -> str:
 
 
 def table_of(model: type[BaseModel]) -> str:
-    from tidewire_server.process.flags import FLAGS, flag_of, shown
+    from tidewire_server.commands.flags import FLAGS, flag_of, shown
     from tidewire_server.setting_errors import allowed
 
     rows = ["| setting | flag | default | allowed | meaning |", "|---|---|---|---|---|"]
@@ -32,7 +32,7 @@ def table_of(model: type[BaseModel]) -> str:
 
 
 def statuses() -> str:
-    from tidewire.protocol.status_table import STATUS_TABLE, RequestKind, action_for
+    from tidewire.following.http_status_actions import STATUS_TABLE, RequestKind, action_for
 
     kinds = [RequestKind.STREAM, RequestKind.REQUEST, RequestKind.SUBMIT]
     rows = ["| status | event stream | read | submit |", "|---|---|---|---|"]
@@ -47,7 +47,7 @@ def statuses() -> str:
 
 def actions() -> str:
     """Return a Markdown table of the actions and their docstrings."""
-    import tidewire.protocol.status_table as module
+    import tidewire.following.http_status_actions as module
 
     source = inspect.getsource(module.Action)
     rows = ["| action | meaning |", "|---|---|"]
@@ -58,7 +58,7 @@ def actions() -> str:
 
 def faults() -> str:
     """Return a Markdown table of the request faults and their docstrings."""
-    import tidewire.protocol.request_policy as module
+    import tidewire.following.request_policy as module
 
     rows = [
         "| fault | at first contact | at first contact, after a request reached a server or a gateway | later |",
@@ -75,7 +75,7 @@ def faults() -> str:
 
 def retry_limits() -> str:
     """Return a Markdown table of the fields of `RetryPolicy` and their docstrings."""
-    from tidewire.protocol.backoff import RetryPolicy
+    from tidewire.following.retry_policy import RetryPolicy
 
     rows = ["| field | default | meaning |", "|---|---|---|"]
     pattern = r'^    (\w+): .*? = (.*?)\n    """(.*?)"""'
@@ -88,7 +88,7 @@ def retry_limits() -> str:
 
 def interruptions() -> str:
     """Return a Markdown table of the interruptions, what they count as, and the wait after them."""
-    import tidewire.protocol.request_policy as module
+    import tidewire.following.request_policy as module
 
     rows = ["| interruption | counts as a failure | wait |", "|---|---|---|"]
     meanings = dict(
@@ -119,7 +119,7 @@ def launch() -> str:
 
 
 def of_endpoints() -> str:
-    from tidewire_server.process.configuration import EndpointSettings
+    from tidewire_server.commands.configuration import EndpointSettings
     from tidewire_server.setting_errors import allowed
 
     rows = ["| in `[endpoints.NAME]` | allowed | meaning |", "|---|---|---|"]

@@ -15,7 +15,8 @@ from tidewire.errors import NOWHERE
 from tidewire.jobs.logprob_arrays import logprobs_of
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import ItemChange, ItemUpdate, Position, ResultType, Update
+from tidewire.result_type import ResultType
+from tidewire.updates import ItemChange, ItemUpdate, Position, Update
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import tidewire
 import tidewire.errors
 import tidewire_server
 from docs import reference
-from tidewire_server.process.cli import serve
+from tidewire_server.commands.cli import serve
 
 
 @pytest.mark.parametrize("page", reference.PARTS)

@@ -27,7 +27,7 @@ from support.model_checkpoints import (
     random_tokenizer,
     save,
 )
-from tidewire_server.generation.engine import InputError
+from tidewire_server.generation.engine_interface import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel

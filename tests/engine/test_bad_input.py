@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from support.model_checkpoints import CONTEXT, collect, generate, generate_one, random_llama
-from tidewire_server.generation.engine import Delta, EngineError, InputError
+from tidewire_server.generation.engine_interface import Delta, EngineError, InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint

@@ -37,7 +37,7 @@ from tidewire import Client
 from tidewire.protocol import strict_json
 from tidewire_server import Server
 from tidewire_server.errors import ProblemError
-from tidewire_server.generation.engine import Delta, EngineError, FinishReason
+from tidewire_server.generation.engine_interface import Delta, EngineError, FinishReason
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine

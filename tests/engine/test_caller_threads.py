@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tidewire_server.generation.engine import EngineFullError
+from tidewire_server.generation.engine_interface import EngineFullError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine.caller_threads import CallerThreads
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint

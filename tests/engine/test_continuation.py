@@ -14,7 +14,7 @@ from support.reference_server import QUICK, eventually, serving
 from support.stream_harness import StreamHarness
 from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import OnRestart
-from tidewire_server.generation.engine import ContinuationError, Delta, LoggedTokens
+from tidewire_server.generation.engine_interface import ContinuationError, Delta, LoggedTokens
 from tidewire_server.generation.generate_endpoint import _write, add_engine, columns_of, initial_of
 from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
 from tidewire_server.generation.torch_engine import TorchEngine

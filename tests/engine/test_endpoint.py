@@ -16,7 +16,7 @@ from tidewire.errors import SeveralItemsError
 from tidewire_server import ItemError, Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation import add_generate
-from tidewire_server.generation.engine import (
+from tidewire_server.generation.engine_interface import (
     CORE_MEMBERS,
     EngineClosedError,
     EngineFullError,

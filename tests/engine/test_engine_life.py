@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from support.model_checkpoints import CONTEXT, Output, collect, crafted_checkpoint, generate, generate_one
-from tidewire_server.generation.engine import (
+from tidewire_server.generation.engine_interface import (
     Delta,
     EngineClosedError,
     EngineError,

@@ -29,10 +29,10 @@ from support.model_checkpoints import (
     random_tokenizer,
     save,
 )
+from tidewire_server.default_model import default_model
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
-from tidewire_server.model import default_model
 
 Start = Callable[..., TorchEngine]
 PROMPTS = ["def f(x):\n", "import re\n\nclass Tree", "return", "# naïve: ", "x" * 70]

@@ -11,14 +11,14 @@ from support import callers
 from support.model_checkpoints import generate, random_llama
 from support.reference_server import QUICK
 from tidewire_server import Server
+from tidewire_server.commands.cli import _default_server
+from tidewire_server.commands.configuration import configure
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.prefix_reuse import REUSED_TOKENS
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepScheduler
-from tidewire_server.process.cli import _default_server
-from tidewire_server.process.configuration import configure
 
 Start = Callable[..., TorchEngine]
 

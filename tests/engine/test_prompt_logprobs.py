@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from support.model_checkpoints import collect, crafted_checkpoint, generate, generate_one, random_llama
 from tidewire_server import Server
-from tidewire_server.generation.engine import EngineError
+from tidewire_server.generation.engine_interface import EngineError
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine, step_runner, step_scheduler

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.model_checkpoints import generate_one
+from tidewire_server.default_model import default_model, model_card, recipe, stdlib_corpus
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.model import default_model, model_card, recipe, stdlib_corpus
 
 Start = Callable[..., TorchEngine]
 

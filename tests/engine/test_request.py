@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from support.model_checkpoints import generate_one, random_llama
-from tidewire_server.generation.engine import InputError, check_members
+from tidewire_server.generation.engine_interface import InputError, check_members
 from tidewire_server.generation.generate_input_and_value import (
     MAX_STOP_LENGTH,
     MAX_STOPS,

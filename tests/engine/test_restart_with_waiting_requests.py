@@ -7,7 +7,7 @@ from typing import Any
 
 from support.reference_server import QUICK, Peer
 from tidewire_server import Server
-from tidewire_server.generation.engine import Delta
+from tidewire_server.generation.engine_interface import Delta
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine

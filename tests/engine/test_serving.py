@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from support.model_checkpoints import CONTEXT, generate_one, random_llama
 from tidewire_server import Server
+from tidewire_server.commands.cli import _default_server, serve
+from tidewire_server.commands.configuration import configure
 from tidewire_server.generation import add_generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, logged_progress
-from tidewire_server.process.cli import _default_server, serve
-from tidewire_server.process.configuration import configure
 
 Start = Callable[..., TorchEngine]
 
@@ -178,8 +178,8 @@ class SlowImport(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, SlowImport())
 logging.basicConfig(level="INFO", stream=sys.stdout)
-from tidewire_server.process.cli import _default_server
-from tidewire_server.process.configuration import configure
+from tidewire_server.commands.cli import _default_server
+from tidewire_server.commands.configuration import configure
 
 _default_server(configure({"model": sys.argv[1], "device": "cpu"}, None))
 '''
@@ -210,7 +210,7 @@ def test_the_line_while_a_model_loads_names_the_model(
         shown.append(text)
         yield
 
-    monkeypatch.setattr("tidewire_server.process.banner.transient_line", line)
+    monkeypatch.setattr("tidewire_server.commands.banner.transient_line", line)
     _default_server(configure({"device": "cpu"} | ({} if is_default else {"model": str(folder)}), None))
     name = "the default model" if is_default else f"the model {folder.name}"
     assert re.fullmatch(rf"loading {name} \([\d.]+ [kM]B\) …", shown[0])

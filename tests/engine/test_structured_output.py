@@ -21,12 +21,12 @@ from support.model_checkpoints import (
     generate_one,
     random_llama,
 )
-from tidewire_server.generation.engine import InputError, InputTooExpensiveError
+from tidewire_server.default_model import default_model
+from tidewire_server.generation.engine_interface import InputError, InputTooExpensiveError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import load
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammars
-from tidewire_server.model import default_model
 
 Start = Callable[..., TorchEngine]
 PERSON = {

@@ -22,14 +22,14 @@ from support.scripted_server import endpoint
 from tidewire.commands import codegen, schema_keywords
 from tidewire.commands.describe_text import describe_endpoint
 from tidewire.errors import TidewireError
+from tidewire.following.follower import Follower
 from tidewire.http import status_errors
 from tidewire.http.response import Response
+from tidewire.inputs.input_words import member_schema, parse_word
 from tidewire.protocol import messages, strict_json
 from tidewire.protocol.document.diff_shapes import DiffError
 from tidewire.protocol.document.digests import IntegrityError
 from tidewire.protocol.document.document import Document
-from tidewire.protocol.follower import Follower
-from tidewire.protocol.input_words import member_schema, parse_word
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobList, JobResource
 from tidewire.protocol.sse import Decoder, Event
 from tidewire.terminal_escapes import visible, visible_json

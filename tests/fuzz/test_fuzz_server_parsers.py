@@ -16,11 +16,11 @@ from starlette.testclient import TestClient
 
 from support.fuzzing import fuzzed
 from tidewire_server import Server
+from tidewire_server.commands.configuration import ConfigurationError, configure
+from tidewire_server.commands.flags import FIELDS
 from tidewire_server.errors import ProblemError
 from tidewire_server.http.host_check import HostCheck, is_loopback
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
-from tidewire_server.process.configuration import ConfigurationError, configure
-from tidewire_server.process.flags import FIELDS
 from tidewire_server.settings import Settings
 
 # ---- requests ------------------------------------------------------------------------------------------------------

@@ -16,13 +16,18 @@ COMPARE = [sys.executable, str(REPOSITORY / "bench/compare.py")]
 
 
 def worktrees(folder):
-    """The git worktrees in `folder`, the temporary folder of the command.
+    """The git worktrees in `folder`, the temporary folder of the command, with a line for each of their properties.
 
     Worktrees elsewhere may belong to another comparison that runs at the same time.
     """
     listed = ["git", "-C", str(REPOSITORY), "worktree", "list", "--porcelain"]
-    report_data = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in report_data if line.startswith(f"worktree {folder}/")]
+    found = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\n\n")
+    return [each.splitlines() for each in found if each.startswith(f"worktree {folder}/")]
+
+
+def is_checked_out(folder):
+    """Whether there is a worktree, and git has written all of its files. Until then, git keeps it locked."""
+    return any(not any(line.startswith("locked") for line in each) for each in worktrees(folder))
 
 
 @pytest.mark.slow
@@ -51,7 +56,7 @@ def test_an_interrupt_removes_the_worktree_of_a_revision(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        eventually(lambda: [*tmp_path.glob("**/bench/compare.py")], within=30)
+        eventually(lambda: is_checked_out(tmp_path), within=30)
         assert len(worktrees(tmp_path)) == 1
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer.testing
 from pydantic import Field
 
-from support.terminal import shown_on_terminal
+from support.terminal import run, shown_on_terminal
 from tidewire import Client
 from tidewire.commands import cli
 from tidewire.http import transport
@@ -47,6 +46,9 @@ def make_server() -> Server:
     def counted(stream: Stream[str], end: str = "", error: bool = False) -> None:
         for number in range(1, 10):
             stream.progress(number, 9, unit="page")
+            if number == 1:
+                # The first progress must arrive before the first text, because a line of text holds progress back.
+                time.sleep(0.1)
             stream.append(f"text{number} ")
             time.sleep(0.05)
         stream.append(end)
@@ -107,13 +109,6 @@ def objects_url():
 def _no_environment(monkeypatch):
     monkeypatch.delenv("TIDEWIRE_URL", raising=False)
     monkeypatch.delenv("TIDEWIRE_TOKEN", raising=False)
-
-
-def run(*arguments, stdin=""):
-    result = typer.testing.CliRunner().invoke(cli.app, list(arguments), input=stdin)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 # ---- input --------------------------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
-import typer.testing
 
 from support.sample_server import sentence, served
 from support.scripted_server import HOLD, ScriptedServer
+from support.terminal import run
 from tidewire import Client
-from tidewire.commands import cli, display, plugins
+from tidewire.commands import display, plugins
 from tidewire.testing import FakeServer, FakeToken
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.commands.cli"]
@@ -26,14 +26,6 @@ COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.commands.cli"]
 def url():
     with served(retry=0.005) as url:
         yield url
-
-
-def run(*arguments, stdin=""):
-    """Run a command in this process, because starting an interpreter for each command is slow."""
-    result = typer.testing.CliRunner().invoke(cli.app, list(arguments), input=stdin)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def test_call_writes_text_and_a_line_break_at_its_end(url):

@@ -22,7 +22,7 @@ from tidewire.errors import (
     SilenceTimeoutError,
     TransportError,
 )
-from tidewire.protocol.request_policy import FIRST_ATTEMPTS
+from tidewire.following.request_policy import FIRST_ATTEMPTS
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from tidewire import AsyncClient
 
 TEXT = "/items/0/value"
 SRC = str(Path(tidewire.__file__).parent)
-MAX_CALLS = 20
+MAX_CALLS = 14
 """Maximum number of functions and coroutines of the client that run for one event. A resumed coroutine counts as a
 call. Constructors that Python generates for dataclasses and named tuples do not count, because they have no source."""
 MAX_CALLS_OUTSIDE_PROTOCOL = 8
@@ -25,15 +25,19 @@ def chunk(content):
 
 
 async def calls_for_each_event(url, send):
-    """Read a job whose events arrive one at a time, and return the names of the functions that ran for each event."""
-    seen, found = [], []
+    """Read a job whose events arrive one at a time. Return the names of the functions that ran for each event, and the
+    number of timers that were started.
+    """
+    seen, found, timers = [], [], 0
 
     def watch(frame, what, _):
+        nonlocal timers
         if what == "call":
             code = frame.f_code
             if code.co_name == "data_received":
                 seen.clear()
             elif code.co_filename.startswith(SRC):
+                timers += code.co_name == "call_later"
                 seen.append(f"{code.co_filename.removeprefix(SRC)} {code.co_qualname}")
 
     async with AsyncClient(url) as client, client.job("j1").updates() as updates:
@@ -47,7 +51,7 @@ async def calls_for_each_event(url, send):
                 sys.setprofile(None)
             assert update.text == f"{seq} "
             found.append([*seen])
-    return found
+    return found, timers
 
 
 def test_an_isolated_event_takes_few_calls():
@@ -60,10 +64,11 @@ def test_an_isolated_event_takes_few_calls():
             yield piece
 
     with ScriptedServer(script) as server:
-        found = asyncio.run(calls_for_each_event(server.url, pieces.put))
+        found, timers = asyncio.run(calls_for_each_event(server.url, pieces.put))
         pieces.put(b"")
     # The first events may take longer ways, for example past the `retry` field of the first event.
     for calls in found[2:]:
         outside = [each for each in calls if not each.startswith("/protocol/")]
         assert len(outside) <= MAX_CALLS_OUTSIDE_PROTOCOL, "\n".join(outside)
         assert len(calls) <= MAX_CALLS, "\n".join(calls)
+    assert timers <= 1

@@ -14,7 +14,7 @@ from support.scripted_server import CLOSE, STREAM, ScriptedServer, done, event, 
 from tidewire import AsyncClient, Client
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.digests import text_check
-from tidewire.types import ResultType
+from tidewire.result_type import ResultType
 
 SIZE = 2_000_000
 MAX_MULTIPLE = 2.7

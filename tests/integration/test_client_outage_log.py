@@ -27,7 +27,7 @@ async def read(job, started):
 
 async def main(url, count):
     async with AsyncClient(url) as client:
-        jobs = [await client.submit("talk", words=8, pause=0.1) for _ in range(count)]
+        jobs = [await client.submit("talk", words=20, pause=0.1) for _ in range(count)]
         started = [asyncio.Event() for _ in jobs]
         reading = asyncio.gather(*map(read, jobs, started))
         for each in started:

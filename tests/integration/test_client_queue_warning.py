@@ -9,11 +9,10 @@ import threading
 
 import anyio
 import pytest
-import typer.testing
 
 from support.reference_server import QUICK
+from support.terminal import run
 from tidewire import AsyncClient, Client
-from tidewire.commands import cli
 from tidewire.errors import QueueTimeoutError
 from tidewire.jobs import job_reader
 from tidewire_server import Context, Server
@@ -72,14 +71,6 @@ def warnings():
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
-
-
-def run(*arguments):
-    """Run a command in this process."""
-    result = typer.testing.CliRunner().invoke(cli.app, list(arguments))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
 
 
 def test_a_script_behind_the_job_of_an_earlier_one_prints_its_position_and_the_remedy(url):

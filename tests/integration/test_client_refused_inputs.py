@@ -17,7 +17,7 @@ from typing_extensions import TypeAliasType, TypedDict
 
 from tidewire import AsyncClient, Client
 from tidewire.errors import TidewireError
-from tidewire.submit_members import jsonable
+from tidewire.inputs.submit_members import jsonable
 from tidewire.testing import FakeServer
 
 CLOSED_PORT_URL = "http://127.0.0.1:1"

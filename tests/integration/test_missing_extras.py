@@ -165,7 +165,7 @@ def test_serve_names_a_missing_engine_package(run_without, hidden):
             "from tidewire_server import Server, generation; generation.add_generate(Server())",
             "engine",
         ),
-        (["tokenizers"], "import tidewire_server.model.recipe", "engine"),
+        (["tokenizers"], "import tidewire_server.default_model.recipe", "engine"),
     ],
 )
 def test_a_failed_import_names_the_extra_in_its_last_line(run_without, hidden, code, extra):

@@ -555,23 +555,6 @@ def test_discovery_reports_max_inputs_of_a_job_not_the_batch_size():
 # ---- events ------------------------------------------------------------------------------------------------------------
 
 
-def test_items_of_a_batch_share_the_events_of_their_starts_and_of_their_ends():
-    server = Server(**QUICK)
-
-    @server.endpoint(batch=True, max_batch_size=64)
-    def embed(n: list[int]) -> list[list[float]]:
-        return [[each + k / 7 for k in range(384)] for each in n]
-
-    with serving(server) as peer:
-        events = peer.events(peer.start("embed", inputs=[{"n": n} for n in range(64)]), "0-0")
-    values = [item["value"] for item in Fold().take(events).items]
-    assert values == [[n + k / 7 for k in range(384)] for n in range(64)]
-    sizes = [len(event.data) for event in events if event.type == "message"]
-    size = len(json.dumps(values))
-    assert len(sizes) <= 1 + -(-size // 32_768)
-    assert max(sizes) <= 65_536
-
-
 def test_items_that_end_with_texts_and_errors_next_to_others_are_complete():
     server = Server(**QUICK)
 
@@ -584,21 +567,6 @@ def test_items_that_end_with_texts_and_errors_next_to_others_are_complete():
     items = Fold().take(events).items
     assert [item.get("value") for item in items] == ["0", 1, None, "3", 4, None, "6", 7, None]
     assert [item["status"] for item in items] == ["succeeded", "succeeded", "failed"] * 3
-
-
-@pytest.mark.parametrize(("merge_window", "together"), [(0.0, False), (0.005, True)])
-def test_ends_of_items_share_an_event_only_if_the_server_merges(merge_window, together):
-    server = Server(**(QUICK | {"merge_window": merge_window}))
-
-    @server.endpoint(batch=True)
-    def same(n: list[int]) -> list[int]:
-        return n
-
-    with serving(server) as peer:
-        events = peer.events(peer.start("same", inputs=[{"n": n} for n in range(4)]), "0-0")
-    ended = [str(event.data).count('"succeeded"') for event in events if event.type == "message"]
-    assert (max(ended) > 1) is together
-    assert sum(ended) == 4
 
 
 def test_no_event_contains_the_start_and_the_result_of_an_item():

@@ -60,7 +60,7 @@ def test_a_connection_above_the_limit_gets_503_until_another_closes():
         surplus.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head, _, body = read_all(surplus).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 503")
-        assert b"\r\nRetry-After: 1\r\n" in head
+        assert b"\r\nretry-after: 1\r\n" in head
         problem = json.loads(body)
         assert (problem["code"], problem["retryable"]) == ("unavailable", True)
         assert f"limit of {BOUND} open connections" in problem["detail"]

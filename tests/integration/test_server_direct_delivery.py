@@ -7,6 +7,7 @@ import asyncio
 import socket
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 import httpx
@@ -14,12 +15,15 @@ import pytest
 import uvicorn
 from starlette.types import Message
 
+import tidewire
+import tidewire_server
 from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES, UvicornConnection
 from tidewire_server.serving.serve import bind, url_of
-from tidewire_server.store.memory_store import MemoryLog
+
+SOURCES = tuple(str(Path(package.__file__ or "").parent) for package in (tidewire, tidewire_server))
 
 
 def make_server(**settings: object) -> Server:
@@ -215,21 +219,21 @@ def test_an_append_after_a_pause_is_sent_without_a_further_append():
             assert reading.until("done")
 
 
-def test_an_appended_block_reaches_the_socket_of_a_caught_up_reader_in_five_calls():
-    """The calls of functions of the server in one pass, from the append to the log up to `transport.write`."""
-    server = make_server(merge_window=0.005)
+def test_an_isolated_token_reaches_the_socket_of_a_caught_up_reader_in_fourteen_calls():
+    """The calls of functions of the project, from `Stream.append` to `transport.write`. Five of them follow the commit."""
+    server = make_server(merge_window=1e-6)
     pieces: asyncio.Queue[str | None] = asyncio.Queue()
     loops: list[asyncio.AbstractEventLoop] = []
     passes: list[list[str]] = []
 
     def count(frame: FrameType, event: str, _argument: object) -> None:
-        name = frame.f_code.co_name
-        if event == "call" and "tidewire_server" in frame.f_code.co_filename:
-            if name == MemoryLog.append_at_once.__name__:
+        name = frame.f_code.co_qualname
+        if event == "call" and frame.f_code.co_filename.startswith(SOURCES):
+            if name == "Stream.append":
                 passes.append([])
             if passes:
                 passes[-1].append(name)
-        elif event == "c_call" and passes and name == "write_at_once":
+        elif event == "c_call" and passes and name == "UvicornConnection.write_at_once":
             passes[-1].append("C")
 
     @server.endpoint
@@ -252,5 +256,7 @@ def test_an_appended_block_reaches_the_socket_of_a_caught_up_reader_in_five_call
             loop.call_soon_threadsafe(pieces.put_nowait, None)
             reading.until("done")
     direct = [each[: each.index("C")] for each in passes if "C" in each]
-    assert direct
-    assert all(len(each) <= 5 for each in direct), direct
+    # A token that follows the commit of another too soon waits for a timer, which takes more calls.
+    token = min(direct, key=len)
+    assert len(token) <= 14, token
+    assert all(len(each) - each.index("MemoryLog.append_at_once") <= 5 for each in direct), direct

@@ -716,7 +716,7 @@ def test_a_job_beyond_max_state_bytes_fails():
         assert peer.submit("say", {"text": "x" * 100_000}).status_code == 201
 
 
-def test_a_change_larger_than_max_event_bytes_is_split():
+def test_no_diff_is_larger_than_max_event_bytes():
     server = make_server(max_event_bytes=2048, merge_window=0.0)
 
     @server.endpoint

@@ -5,11 +5,11 @@ from collections import Counter
 
 from support.reference_server import JSON, QUICK, eventually, serving
 from tidewire_server import Context, ItemError, Server, Stream
+from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.http.event_stream import EventStream
 from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender
+from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.jobs.job import Job
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter
 
 KEPT = 5
 ROUNDS = 14

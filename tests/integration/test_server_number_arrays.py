@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.reference_server import QUICK, Fold, data, logged, serving
+from support.reference_server import QUICK, Fold, data, serving
 from tidewire.protocol.document.digests import digest
 from tidewire_server import ItemError, Server
 
@@ -91,16 +91,3 @@ def test_digest_is_that_of_the_final_items(peer, endpoint):
 def test_consecutive_calls_of_a_plain_function_share_a_thread(peer):
     job = peer.start("embed", inputs=[{"n": n} for n in range(ITEMS)])
     assert Fold().take(peer.events(job)).items[-1]["value"][-1] < ITEMS / 2
-
-
-def test_end_of_an_item_and_start_of_the_next_item_share_an_event():
-    server = Server(**(QUICK | {"merge_window": 1.0}))
-
-    @server.endpoint
-    def embed(n: int) -> list[float]:
-        return [n, *NUMBERS]
-
-    with serving(server) as peer:
-        job = peer.start("embed", inputs=[{"n": n} for n in range(ITEMS)])
-        peer.ended(job)
-        assert len(logged(peer.events(job, after="0-0"))) <= ITEMS + 4

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import os
+import signal
 import socket
 import string
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -14,6 +12,7 @@ from datetime import datetime
 import httpx
 import pytest
 
+from support import serve_command
 from support.reference_server import QUICK, Fold, Peer, Reading, data, eventually, serving
 from support.sample_server import served
 from tidewire import AsyncClient, Client
@@ -266,37 +265,20 @@ def test_processes_that_share_a_secret_accept_each_others_tokens():
 
 
 def test_the_server_prints_no_token(tmp_path):
-    port_file = tmp_path / "port"
-    module = tmp_path / "small.py"
-    module.write_text(
+    (tmp_path / "small.py").write_text(
         "from tidewire_server import Server\nserver = Server()\n\n\n@server.endpoint\ndef say() -> str:\n    return 'hi'\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "tidewire_server",
-        f"{module}:server",
-        "--port",
-        "0",
-        "--log-level",
-        "debug",
-    ]
-    command += ["--port-file", str(port_file)]
-    environment = os.environ | {"TIDEWIRE_TOKENS": "me:a-long-token", "TIDEWIRE_STREAM_TOKEN_SECRET": SECRET}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        try:
-            eventually(lambda: port_file.exists() or process.poll() is not None, within=60)
-            url = f"http://127.0.0.1:{port_file.read_text().strip()}"
-            with Peer(url, authorization="Bearer a-long-token") as peer:
-                job = peer.start("say")
-                stream = url_of(peer, job)
-                read(peer, stream)
-                read(peer, f"{stream}x")
-        finally:
-            process.terminate()
-            output = process.communicate(timeout=30)[0]
+    secrets = {"TIDEWIRE_TOKENS": "me:a-long-token", "TIDEWIRE_STREAM_TOKEN_SECRET": SECRET}
+    with serve_command.served(tmp_path, "small.py:server", "--log-level", "debug", **secrets) as (
+        process,
+        server,
+    ):
+        with Peer(server.url, authorization="Bearer a-long-token") as peer:
+            stream = url_of(peer, peer.start("say"))
+            read(peer, stream)
+            read(peer, f"{stream}x")
+        process.send_signal(signal.SIGTERM)
+        output = "".join(process.communicate())
     assert "serving" in output or "tidewire" in output
     for secret in (stream.partition("token=")[2], "a-long-token", SECRET):
         assert secret not in output

@@ -31,7 +31,7 @@ def test_a_thread_blocked_by_backpressure_writes_nothing_after_its_item_ended(co
         # Block the event loop, and so the commits, until the thread waits for space in the buffer.
         running = server.app.service._live[job]
         held.set()
-        eventually(lambda: running._log_writer._backlog_fell and running._log_writer._backlog_fell._waiters)
+        eventually(lambda: (fell := running._pending.backlog.fell) and fell._waiters)
         await running._end_item(0, "cancelled")
 
     with serving(server) as peer:

@@ -28,7 +28,7 @@ from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
 from tidewire.protocol.strict_json import loads
 from tidewire.testing import FakeServer, FakeToken
-from tidewire.testing.http_messages import FakeRequest
+from tidewire.testing.fake_transport import FakeRequest
 
 pytest_plugins = ["tidewire.testing.pytest_plugin"]
 

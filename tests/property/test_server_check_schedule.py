@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from support.stream_harness import log_writer, on_event_loop
+from support.stream_harness import on_event_loop, pending_events, take_diffs
 from tidewire.protocol.document import Document
-from tidewire_server.log_writer.text_check_schedule import CHECK_EVERY
+from tidewire_server.job_log.pending_events import addition, encoded_row
+from tidewire_server.job_log.text_check_schedule import CHECK_EVERY
 
 
 def state():
@@ -16,7 +17,9 @@ def state():
 
 
 def writer_for(columns, *, merge, max_event_bytes=2**20):
-    return log_writer(state(), columns, merge=merge, max_event_bytes=max_event_bytes, max_state_bytes=2**24)
+    return pending_events(
+        state(), columns, merge=merge, max_event_bytes=max_event_bytes, max_state_bytes=2**24
+    )
 
 
 def apply_all(diffs, columns):
@@ -37,8 +40,8 @@ TEXT, IDS, OTHER = (f"/items/0/value/{name}" for name in ("text", "ids", "other"
 async def test_event_for_each_append_has_a_check_at_the_configured_interval(merge):
     writer = writer_for([TEXT], merge=merge)
     for i in range(3 * CHECK_EVERY):
-        writer.append([(TEXT, f" {i}")])
-    document, checks = apply_all(writer.take(), [TEXT])
+        writer.append([addition(TEXT, f" {i}")])
+    document, checks = apply_all(take_diffs(writer), [TEXT])
     assert document.value(TEXT) == "".join(f" {i}" for i in range(3 * CHECK_EVERY))
     assert checks == (0 if merge else 3)
 
@@ -55,20 +58,20 @@ async def test_readers_document_equals_the_writers_for_any_mixture_of_changes(se
         word = "é🙂x"[rng.randrange(3)] * rng.randrange(6)
         match rng.randrange(6):
             case 0 | 1:
-                writer.row([word, i])
+                writer.append_rows([encoded_row([word, i])])
             case 2:
-                writer.append([(TEXT, word)])
+                writer.append([addition(TEXT, word)])
             case 3:
-                writer.append([(OTHER, word), (TEXT, word), (IDS, [i])])
+                writer.append([addition(OTHER, word), addition(TEXT, word), addition(IDS, [i])])
             case 4:
-                length = writer.document.text_length(OTHER)
+                length = writer.state.document.text_length(OTHER)
                 writer.change([["t", OTHER, rng.randrange(length + 1)]])
             case _:
                 writer.change([["s", OTHER, word], ["a", OTHER, word]])
         if rng.random() < 0.1:
-            taken += writer.take()
-    writer.change([["s", "/items/0/status", "succeeded"]], check_below="/items/0/value", ends=True)
-    taken += writer.take()
+            taken += take_diffs(writer)
+    writer.change([["s", "/items/0/status", "succeeded"]], check_below="/items/0/value", reserved=True)
+    taken += take_diffs(writer)
     document, checks = apply_all(taken, columns)
-    assert document.value() == writer.document.value()
+    assert document.value() == writer.state.document.value()
     assert checks > 0

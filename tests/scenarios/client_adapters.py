@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from proof.reimplementations.plain_client import TRAITS
-from tidewire_conformance.clients.player import ProgramAdapter
+from tidewire_conformance.clients.scenarios import ProgramAdapter
 
 OWN = (sys.executable, "-m", "tidewire.under_test")
 JAVASCRIPT = ("node", str(Path(__file__).parents[1] / "interop/javascript/client_adapter.mjs"))

@@ -15,10 +15,10 @@ from proof.clients.faulty_client import all_faulty_clients
 from proof.reimplementations.plain_adapter import PlainAdapter
 from scenarios.client_adapters import JAVASCRIPT_CLIENT, PROJECT_CLIENTS
 from support.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
-from tidewire_conformance.clients.client_mode.scenario_verdicts import verdict_of
-from tidewire_conformance.clients.player import Outcome, describe, load_all, play
-from tidewire_conformance.clients.player.scenario import JOB
-from tidewire_conformance.clients.player.scenario_bodies import (
+from tidewire_conformance.clients.scenarios import Outcome, describe, load_all, play
+from tidewire_conformance.clients.scenarios.failed_requirements import verdict_of
+from tidewire_conformance.clients.scenarios.scenario import JOB
+from tidewire_conformance.clients.scenarios.scenario_bodies import (
     ENDPOINT,
     discovery_body,
     job_body,

@@ -160,8 +160,8 @@ def test_fuzzed_schemas_of_one_caller_leave_the_engine_to_another(tmp_path: Path
     """The CPU time of the engine decides, because other processes of the machine do not affect it."""
     schemas = map(hostile_schema, itertools.count(1000))
     with SchemaAttack(tmp_path) as attack:
-        attack.window(0.5)
-        before, attacked, after = attack.window(1.5), attack.window(4.0, schemas), attack.window(1.5)
+        attack.window(0.3)
+        before, attacked, after = attack.window(1.0), attack.window(3.0, schemas), attack.window(1.0)
         assert attack.process.poll() is None
         grown = attack.peak_bytes - attack.start_bytes
     assert attacked.outcomes.keys() <= OUTCOMES

@@ -10,7 +10,7 @@ import pytest
 from support.reference_server import QUICK, eventually, serving
 from tidewire_server import Server
 from tidewire_server.errors import ProblemError
-from tidewire_server.http.incoming_bodies import IncomingBodies
+from tidewire_server.http.body_memory_limit import IncomingBodies
 
 LIMIT = 300_000
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tidewire_server import Server
-from tidewire_server.process.configuration import ConfigurationError, configure
+from tidewire_server.commands.configuration import ConfigurationError, configure
 
 PLACES = ("constructor", "configure", "flag", "environment", "configuration file", "token file")
 NAMES = ("anonymous", "anonymous 127.0.0.1", "anonymous ")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewire_server.process import load_target
+from tidewire_server.commands import load_target
 from tidewire_server.serving.port_file import PortFileError, port_file
 
 SHADOWED = (

@@ -21,16 +21,16 @@ from proof.reimplementations.plain_client import PlainClient
 from support.spec_document import document
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
-from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan, run
-from tidewire_conformance.clients.client_mode.scenario_variants import VARIANTS, variant_scenarios
-from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
-from tidewire_conformance.clients.player import load_all
+from tidewire_conformance.clients.scenarios import load_all
+from tidewire_conformance.clients.scenarios.failed_requirements import name_of
+from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, run
+from tidewire_conformance.clients.scenarios.server_variants import VARIANTS, variant_scenarios
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
 
 PYTHON = shlex.quote(sys.executable)
-PROJECT_CLIENT = f"{PYTHON} -m tidewire.commands.conformance_adapter"
-SHELL = f"{PYTHON} -m tidewire_conformance.clients.adapters.shell_launcher"
+PROJECT_CLIENT = f"{PYTHON} -m tidewire.conformance_adapter"
+SHELL = f"{PYTHON} -m tidewire_conformance.clients.examples.shell_client"
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SCHEMA = json.loads(
@@ -69,7 +69,7 @@ def program(tmp_path):
 
 def judge(client, *names, **options):
     found = run(ScenarioPlan("a client", **options), [BY_NAME[name] for name in names], PlainAdapter(client))
-    return grade(found, found.trials)
+    return grade(found)
 
 
 # ---- exit codes --------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_undeclared_traits_are_not_counted_and_untested_scenarios_are():
         "answers.submit": SkipReason.NOT_DECLARED,
         "answers.404": None,
     }
-    assert all(each.is_whole or not each.total for each in grade(found, found.trials).grades)
+    assert all(each.is_whole or not each.total for each in grade(found).grades)
     spent = judge(PlainClient, "404", budget=-1)
     assert [verdict.why for verdict in spent.run.verdicts] == [SkipReason.UNTESTED]
     assert spent.exit_code == 4
@@ -232,7 +232,9 @@ def test_an_error_of_the_suite_is_reported_as_an_error(monkeypatch):
 
     right = judge(PlainClient, "404", "410")
     assert right.exit_code == 0
-    monkeypatch.setattr(sys.modules["tidewire_conformance.clients.player.play_scenario"], "judge", breaks)
+    monkeypatch.setattr(
+        sys.modules["tidewire_conformance.clients.scenarios.scenario_player"], "judge", breaks
+    )
     report = judge(PlainClient, "404", "410")
     assert {verdict.outcome for verdict in report.run.verdicts} == {Outcome.ERROR}
     assert report.exit_code == 3
@@ -298,7 +300,7 @@ def test_a_variant_detects_a_client_that_mishandles_it(variant, faulty_name):
         if variant_scenario.area == variant
     ]
     found = run(ScenarioPlan("a client", patience=0.3), chosen, PlainAdapter(client))
-    report = grade(found, found.trials)
+    report = grade(found)
     assert VARIANTS[variant].requirements[0] in {each.requirement.id for each in report.failures}
 
 
@@ -332,7 +334,7 @@ def test_a_browser_page_is_tested_like_any_other_client(tmp_path):
     ]
     arguments = [word for name in names for word in ("--only", name)]
     file = tmp_path / "report.json"
-    command = f"{PYTHON} -m tidewire_conformance.clients.adapters.chromium_page"
+    command = f"{PYTHON} -m tidewire_conformance.clients.examples.chromium_client"
     found = conformance("--client", command, *arguments, "--json", file)
     assert found.exit_code == 1
     broken = {

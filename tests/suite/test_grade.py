@@ -60,18 +60,11 @@ def reports(draw):
     found = [draw(verdicts(number)) for number in range(draw(st.integers(0, 5)))]
     known = dict.fromkeys(draw(st.sets(st.sampled_from(CHOICE), max_size=2)), "known")
     run = DrawnRun(found, draw(st.sampled_from(["", "", "the run was interrupted"])))
-    checks = [NamedCheck(each.check, each.requirements) for each in found]
-    return grade(run, checks, known, draw(st.sampled_from(["", "", "2 of 9 checks"])))
-
-
-@dataclass
-class NamedCheck:
-    name: str
-    requirements: tuple
+    return grade(run, known, draw(st.sampled_from(["", "", "2 of 9 checks"])))
 
 
 def report_of(*found, **options):
-    return grade(DrawnRun([*found]), [NamedCheck(each.check, each.requirements) for each in found], **options)
+    return grade(DrawnRun([*found]), **options)
 
 
 def assertions_of(report, sentence):

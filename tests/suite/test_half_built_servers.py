@@ -91,7 +91,7 @@ def judged(url, folder=None, checks=CHECKS):
     """Run the suite and return the graded run, in which no check has the outcome `error`. With a folder, write every report."""
     other = Wire(url, header=[("Authorization", f"Bearer {BOB}")])
     plan = Plan(url, CALLER, Hooks(second=other, origin=ORIGIN), budget=40, patience=0.2)
-    report = grade(asyncio.run(run(plan, checks)), checks)
+    report = grade(asyncio.run(run(plan, checks)))
     for way in (badge, html_report, json_report, junit_report) if folder else ():
         way.write(report, folder / "report")
         terminal_report.show(report, Console(file=io.StringIO(), width=100), everything=True)

@@ -54,7 +54,7 @@ def test_a_resume_that_is_off_by_one_leads_with_the_check_of_resume(fault, tmp_p
     broken_anyway = requirements_left_out()["yes"]
     checks = [check for check in CHECKS if not broken_anyway & {*check.requirements}]
     with changed_foreign_server(tmp_path, OFF_BY_ONE[fault]) as url:
-        report = grade(asyncio.run(run(Plan(url), checks)), checks)
+        report = grade(asyncio.run(run(Plan(url), checks)))
     assert len(report.failures) > 3
     assert leading_check(report) == "resume.ended_job_resumes_from_every_id"
 

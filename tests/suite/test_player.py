@@ -15,7 +15,7 @@ import pytest
 from proof.reimplementations import plain_client
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import TRAITS, PlainClient
-from tidewire_conformance.clients.player import (
+from tidewire_conformance.clients.scenarios import (
     AdapterError,
     Outcome,
     ProgramAdapter,
@@ -24,13 +24,12 @@ from tidewire_conformance.clients.player import (
     load,
     load_all,
     play,
-    play_all,
 )
-from tidewire_conformance.clients.player.conversation import ClientRun, Conversation
-from tidewire_conformance.clients.player.failure_transcript import transcript
-from tidewire_conformance.clients.player.reported_values_and_texts import ClientOutput, same
-from tidewire_conformance.clients.player.scenario import JOB, Scenario
-from tidewire_conformance.clients.player.scenario_server import ScenarioServer
+from tidewire_conformance.clients.scenarios.client_output import ClientOutput, same
+from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conversation
+from tidewire_conformance.clients.scenarios.failure_transcript import transcript
+from tidewire_conformance.clients.scenarios.scenario import JOB, Scenario
+from tidewire_conformance.clients.scenarios.scenario_server import ScenarioServer
 
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -42,6 +41,12 @@ def scripted(*exchanges, **members):
     return Scenario(
         "made-up", "…", ("TW-CLI-009",), {"end": ["succeeded"]}, scripts={"streams": exchanges}, **members
     )
+
+
+def play_all(scenarios, adapter, workers=16):
+    """Play scenarios concurrently, and return the verdicts."""
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda one: play(one, adapter), scenarios))
 
 
 @contextlib.contextmanager
@@ -383,7 +388,7 @@ for line in sys.stdin:
 
 
 def test_a_program_with_too_many_reports_is_stopped(program, monkeypatch):
-    monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_REPORTS", 50)
+    monkeypatch.setattr("tidewire_conformance.clients.scenarios.client_adapter.MAX_REPORTS", 50)
     verdict = play(BY_NAME["404"], program(INTRODUCED + textwrap.indent(FLOOD, "    ")))
     assert verdict.outcome is Outcome.ERROR
     assert "more than 50 reports" in verdict.note
@@ -395,7 +400,7 @@ def test_a_program_that_reports_endlessly_times_out(program):
 
 
 def test_an_endless_line_is_read_up_to_a_limit(program, monkeypatch):
-    monkeypatch.setattr("tidewire_conformance.clients.player.client_adapter.MAX_LINE", 10_000)
+    monkeypatch.setattr("tidewire_conformance.clients.scenarios.client_adapter.MAX_LINE", 10_000)
     verdict = play(BY_NAME["404"], program(INTRODUCED + "    while True: sys.stdout.write('x' * 4096)\n"))
     assert verdict.outcome is Outcome.ERROR
     assert "a line that is not JSON" in verdict.note
@@ -414,7 +419,7 @@ def test_scenarios_interrupted_by_another_ones_crash_are_replayed(program):
 """
     )
     adapter = program(text)
-    adapter._traits = frozenset(TRAITS)
+    adapter.traits = frozenset(TRAITS)
     names = ["404", "discovery", "410"]
     found = {v.scenario.name: v for v in play_all([BY_NAME[name] for name in names], adapter, workers=3)}
     died = {name for name, v in found.items() if "died" in {finding.kind for finding in v.findings}}

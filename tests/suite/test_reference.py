@@ -29,7 +29,7 @@ def reference_url():
 
 
 def report(plan_of_run, checks=CHECKS):
-    return grade(asyncio.run(run(plan_of_run, checks)), checks)
+    return grade(asyncio.run(run(plan_of_run, checks)))
 
 
 def untested(found):

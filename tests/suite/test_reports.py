@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from suite.test_grade import CHOICE, DrawnRun, NamedCheck, report_of, verdict_with
+from suite.test_grade import CHOICE, DrawnRun, report_of, verdict_with
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report import badge, failure_groups, html_report, junit_report, terminal_report
@@ -110,7 +110,7 @@ def report_of_failure(answer, place="/v1/jobs/a/events", **arguments):
     verdict = Verdict("area.check", (CHOICE[0],), "what it is about")
     verdict.assertions.append(Assertion(CHOICE[0], False, "this", "that", exchange, block))
     verdict.outcome = Outcome.FAIL
-    return grade(DrawnRun([verdict]), [NamedCheck("area.check", (CHOICE[0],))])
+    return grade(DrawnRun([verdict]))
 
 
 def terminal_output(report, width=100):
@@ -154,7 +154,7 @@ def test_a_record_is_shown_once_and_abbreviated_in_the_middle():
     verdict.requirements = (CHOICE[0], CHOICE[1])
     verdict.assertions[0] = Assertion(CHOICE[0], False, "this", "", failures.exchange)
     verdict.assertions.append(Assertion(CHOICE[1], False, "this, too", "", failures.exchange))
-    text = terminal_output(grade(report.run, [NamedCheck("area.check", verdict.requirements)]))
+    text = terminal_output(grade(report.run))
     assert text.count("> GET http") == 1
     assert f"frames    shown above, under {CHOICE[0]}" in text
     assert re.search(r"< data:3\\n\\n\n +< … 32 blocks\n +\d+\.\d  < data:36\\n\\n", text)
@@ -341,11 +341,11 @@ def test_long_lists_of_names_and_symptoms_are_abbreviated():
     first, *_ = CHOICE
     same = [
         broken(f"area.{number}", (first,), (first, "two", "one"))
-        for number in range(terminal_report.MAX_NAMES + 5)
+        for number in range(failure_groups.MAX_NAMES + 5)
     ]
     text = terminal_output(report_of(*same))
-    assert f"area.{terminal_report.MAX_NAMES} and 4 more" in " ".join(text.split())
-    assert f"… and {terminal_report.MAX_NAMES + 4} more failures" in text
+    assert f"area.{failure_groups.MAX_NAMES} and 4 more" in " ".join(text.split())
+    assert f"… and {failure_groups.MAX_NAMES + 4} more failures" in text
     different = [broken(f"area.{number}", (first,), (first, f"{number}", "")) for number in range(9)]
     text = terminal_output(report_of(*different))
     assert text.count("\n      check ") == failure_groups.MAX_SYMPTOMS

@@ -61,7 +61,7 @@ def check_of(body, name="own.check", **members):
 
 def verdicts(url, *checks, **options):
     found = asyncio.run(run(Plan(url, plan(url).header, **options), checks))
-    return found, grade(found, checks)
+    return found, grade(found)
 
 
 def test_a_correct_server_exits_with_0(url):
@@ -265,7 +265,7 @@ def test_an_interrupt_keeps_the_results_so_far(url):
 
     checks = [check_of(sound), check_of(interrupted, "own.late", requirements=("TW-DSC-005",), serial=True)]
     found = cli._run(Plan(url, plan(url).header), checks)
-    report = grade(found, checks)
+    report = grade(found)
     assert [each.outcome for each in found.verdicts] == [Outcome.PASS, Outcome.SKIPPED]
     assert found.verdicts[1].note == found.cut_short == "the run was interrupted"
     assert (report.exit_code, report.headline) == (3, "no profile · 1/2 MUST · 0/0 SHOULD")
@@ -315,7 +315,7 @@ def test_the_run_stops_when_the_server_stops_answering():
     assert re.match(
         r"the server has stopped responding \(.*Refused.*GET .*/v1, sent by discovery", found.cut_short
     )
-    report = grade(found, checks)
+    report = grade(found)
     assert report.exit_code == 4, "nothing was judged"
 
 

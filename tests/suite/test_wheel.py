@@ -83,7 +83,7 @@ def test_an_installed_wheel_checks_a_third_party_server_by_each_command(python, 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_plays_its_scenarios(python, tmp_path):
-    client = f"{python} -m tidewire.commands.conformance_adapter"
+    client = f"{python} -m tidewire.conformance_adapter"
     words = ["conformance", "--client", client, "--only", "framing"]
     output = run(python.with_name("tidewire"), *words, env=OUTSIDE, cwd=tmp_path)
     assert re.match(r"core · (\d+)/\1 MUST", output)

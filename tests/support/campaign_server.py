@@ -13,11 +13,11 @@ import torch
 
 from support.sample_server import SLOW, WORDS, Point, sentence
 from tidewire_server import ItemError, Server, Stream
+from tidewire_server.default_model import default_model
 from tidewire_server.endpoints.endpoint import OnRestart
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import load
-from tidewire_server.model import default_model
 
 # Load the model before the fork, on one thread: a forked child cannot use threads that torch started in the parent.
 torch.set_num_threads(1)

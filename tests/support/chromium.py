@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidewire_conformance.clients.adapters.chromium_page import FLAGS
+from tidewire_conformance.clients.examples.chromium_client import FLAGS
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """Path of the installed browser; None if there is none."""

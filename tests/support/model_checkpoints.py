@@ -10,8 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from tidewire.protocol.document.generation_columns import COLUMNS
-from tidewire_server.generation.engine import Delta, LoggedTokens
+from tidewire.protocol.document.logprob_columns import COLUMNS
+from tidewire_server.generation.engine_interface import Delta, LoggedTokens
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 

@@ -80,7 +80,7 @@ def _rss() -> int:
 def _walk(grammars: Any, checkpoint: Any, schema: dict[str, Any], seed: int, steps: int) -> Walk:
     import torch
 
-    from tidewire_server.generation.engine import InputError
+    from tidewire_server.generation.engine_interface import InputError
 
     before, begun = _rss(), time.thread_time()
     try:
@@ -108,9 +108,9 @@ def _walk(grammars: Any, checkpoint: Any, schema: dict[str, Any], seed: int, ste
 def _work(steps: int) -> None:
     import torch
 
+    from tidewire_server.default_model import default_model
     from tidewire_server.generation.torch_engine.models.load_checkpoint import load
     from tidewire_server.generation.torch_engine.sampling.structured_output import Grammars
-    from tidewire_server.model import default_model
 
     torch.set_num_threads(1)
     c = load(default_model(), device="cpu")

@@ -56,6 +56,8 @@ BOUND = {
     "{left}": "2yJq8sVbT1mHkP0dXw4RcA",
     "{two}": "2yJq8sVbT1mHkP0dXw4RcA",
     "{ended}": "2yJq8sVbT1mHkP0dXw4RcA",
+    "{report}": "2yJq8sVbT1mHkP0dXw4RcA",
+    "{textdigest}": "0123456789abcdef",
     '"{error}"': '{"code":"worker_lost","title":"The worker that ran the job was lost","status":500}',
     "{digest}": "0123456789abcdef",
     '"{checks}"': "[]",

@@ -10,7 +10,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Done, done_frame
 from tidewire.protocol.sse import encode
-from tidewire_server.log_writer.snapshot_events import snapshot_frame
+from tidewire_server.job_log.snapshot_events import snapshot_frame
 from tidewire_server.store.interfaces import Block, StateAt, Store
 from tidewire_server.store.records import JobRecord, Key, Retention
 

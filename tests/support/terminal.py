@@ -1,4 +1,4 @@
-"""Commands whose standard output and standard error are a terminal of a certain width."""
+"""The command `tidewire`, run in this process, or with a terminal of a certain width as its output."""
 
 import fcntl
 import os
@@ -7,10 +7,22 @@ import re
 import struct
 import termios
 import threading
+from typing import Any
+
+import typer.testing
 
 from proof.forked_process import Forked
+from tidewire.commands import cli
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+def run(*arguments: str, stdin: str = "") -> Any:
+    """Run a command in this process, because starting an interpreter for each command is slow."""
+    result = typer.testing.CliRunner().invoke(cli.app, list(arguments), input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
 
 
 def shown_on_terminal(width: int, *arguments: str) -> str:

@@ -119,7 +119,7 @@ def test_invalid_proxy_url_is_refused_with_an_example_and_without_its_password(p
 
 
 def test_missing_proxy_package_raises_an_error_that_names_the_package(monkeypatch):
-    monkeypatch.setattr("tidewire.http.proxy_and_tls_checks.find_spec", lambda _: None)
+    monkeypatch.setattr("tidewire.http.connection_arguments.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"socks5://proxy.example .*: run `pip install socksio`") as caught:
         Client(NOWHERE, proxy="socks5://user:secret@proxy.example")
     assert "secret" not in str(caught.value)

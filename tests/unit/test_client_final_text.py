@@ -7,7 +7,8 @@ import pytest
 from tidewire.jobs.final_text import MAX_HELD, FinalTextReader
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import ItemChange, Position, ResultType
+from tidewire.result_type import ResultType
+from tidewire.updates import ItemChange, Position
 
 TEXT = "/items/0/value"
 MANY = 4 * MAX_HELD
@@ -62,7 +63,7 @@ def test_stable_text_is_released_after_buffered_updates_were_merged(final, docum
         # A merged update may reach beyond the stable length; the reader then releases less text.
         if seq % (MANY // 3) == 0:
             assert stable - len(document.value(TEXT)) // (MAX_HELD // 8) <= len(released) <= stable
-            assert final.final.position.text(TEXT) == released
+            assert final.settled(None)[-1].position.text(TEXT) == released
     assert document.value(TEXT).startswith(released)
     assert released + "".join(final.finish()) == document.value(TEXT)
     assert final.settled(None)[-1].cursor.seq == MANY - 1

@@ -7,7 +7,8 @@ import pytest
 import tidewire
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import ItemChange, ItemUpdate, Position, ResultType, Update
+from tidewire.result_type import ResultType
+from tidewire.updates import ItemChange, ItemUpdate, Position, Update
 
 
 def test_errors_are_available_as_an_attribute_of_the_package():

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tidewire.following.event_continuity import Continuity, continuity_of_change, continuity_of_snapshot
 from tidewire.protocol.cursor import BEGINNING, ENDED_BY_PROBLEM, Cursor, CursorError
-from tidewire.protocol.event_continuity import Continuity, continuity_of_change, continuity_of_snapshot
 
 
 @pytest.mark.parametrize("text", ["1-1", "1-17", "9999999999-999999999999999"])

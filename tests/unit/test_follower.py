@@ -8,12 +8,7 @@ import tracemalloc
 
 import pytest
 
-from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.cursor import MAX_SEQ, Cursor
-from tidewire.protocol.document import Document
-from tidewire.protocol.document.digests import digest
-from tidewire.protocol.document.document import TextChange, View
-from tidewire.protocol.follower import (
+from tidewire.following.follower import (
     MAX_EVENT_OPS,
     MAX_RESYNCS,
     RESYNC_HEALED,
@@ -26,8 +21,13 @@ from tidewire.protocol.follower import (
     Notice,
     Reconnect,
 )
+from tidewire.following.request_policy import RequestPolicy
+from tidewire.following.retry_policy import RetryPolicy
+from tidewire.protocol.cursor import MAX_SEQ, Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.digests import digest
+from tidewire.protocol.document.document import TextChange, View
 from tidewire.protocol.messages import MessageError
-from tidewire.protocol.request_policy import RequestPolicy
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventWithoutId
 

@@ -1,6 +1,5 @@
 """The cost of operations on inputs of size n is at most proportional to n log n. It is counted, not timed."""
 
-import itertools
 import math
 import sys
 
@@ -9,10 +8,9 @@ import pytest
 from tidewire.jobs.batch_job_reader import _items_in_diff
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import Position
+from tidewire.updates import Position
 from tidewire_server.http.event_merging import EventMerger
-from tidewire_server.log_writer.differ import ShadowCopy
-from tidewire_server.log_writer.text_check_schedule import note_change, nothing_unchecked, take_below
+from tidewire_server.job_log.text_check_schedule import note_change, nothing_unchecked, take_below
 
 N = 2000
 MOST = 20 * N * math.log2(N)
@@ -101,24 +99,6 @@ def test_schedule_of_the_checks_of_many_texts():
                 assert take_below(unchecked, f"/v/{at}") == [f"/v/{at}/t"]
 
         return events
-
-    assert_at_most_n_log_n(run)
-
-
-def test_yields_of_an_array_that_shrinks():
-    def run(n):
-        rows = [{"row": at} for at in range(n + 100)]
-        # The first comparison takes so long that no full comparison follows.
-        clock = map(float, itertools.chain((0, 1e6), itertools.count(1_000_001))).__next__
-        shadow = ShadowCopy(rows, clock=clock)
-        shadow.step(rows)
-
-        def steps():
-            for _ in range(n):
-                rows.pop()
-                assert shadow.step(rows) == [["t", "", 1]]
-
-        return steps
 
     assert_at_most_n_log_n(run)
 

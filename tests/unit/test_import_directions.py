@@ -97,7 +97,7 @@ def test_only_the_transport_imports_the_http_library():
         "tidewire.http.transport",
         "tidewire.http.fast_body_reader",
         "tidewire.http.httpx_fixes",
-        "tidewire.http.proxy_and_tls_checks",
+        "tidewire.http.connection_arguments",
         "tidewire.http.request_errors",
         "tidewire.http.urls",
         "tidewire.testing.fake_transport",
@@ -141,7 +141,7 @@ def test_suite_imports_neither_client_nor_server():
 
 def test_only_the_torch_engine_and_the_model_recipe_import_torch():
     def is_allowed(name):
-        return name.startswith(("tidewire_server.generation.torch_engine", "tidewire_server.model"))
+        return name.startswith(("tidewire_server.generation.torch_engine", "tidewire_server.default_model"))
 
     heavy = ["torch", "transformers", "tokenizers", "safetensors"]
     assert offenders("tidewire_server", heavy, unless=is_allowed) == []
@@ -160,7 +160,7 @@ def loaded_after(code):
     [
         ("import tidewire", ["httpx", "anyio", "pydantic", "asyncio", "typer", "rich"]),
         (
-            "import tidewire.protocol.follower",
+            "import tidewire.following.follower",
             ["httpx", "httpx_sse", "anyio", "asyncio", "rfc8785", "typer", "rich"],
         ),
         ("import tidewire; dir(tidewire); tidewire.__all__", ["httpx"]),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidewire.protocol.input_words import (
+from tidewire.inputs.input_words import (
     member_schema,
     parse_word,
     takes_base64,

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from tidewire import RetryPolicy
+from tidewire.following.request_policy import OUTAGE_FAILURES, RequestFault, RequestPolicy
 from tidewire.http.outage_log import QUIET_TIME, OutageLog
-from tidewire.protocol.request_policy import OUTAGE_FAILURES, RequestFault, RequestPolicy
 from tidewire.terminal_escapes import LINE_LIMIT, one_line
 
 

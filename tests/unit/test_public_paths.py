@@ -19,12 +19,16 @@ PATHS = {
     "tidewire.protocol.follower": [
         "Follower", "Applied", "Notice", "Ignored", "Reconnect", "Fatal", "FatalKind", "Cause", "Outcome",
     ],
+    "tidewire.following.follower": [
+        "Follower", "Applied", "Notice", "Ignored", "Reconnect", "Fatal", "FatalKind", "Cause", "Outcome",
+    ],
     "tidewire.logprobs": ["Logprobs"],
     "tidewire.mapping": ["MapProgress"],
     "tidewire.testing": ["Answer", "FakeEndpoint", "FakeServer", "FakeToken", "Submit"],
     "tidewire_server": ["Server", "Stream", "Context", "ItemError", "Append", "Last"],
     "tidewire_server.generation": ["add_generate"],
     "tidewire_server.model": ["default_model"],
+    "tidewire_server.default_model": ["default_model"],
 }  # fmt: skip
 
 
@@ -39,9 +43,11 @@ def test_public_name_is_importable_from_its_path(module, name):
     "module",
     [
         "tidewire.under_test",
+        "tidewire.conformance_adapter",
         "tidewire.testing.pytest_plugin",
         "tidewire_conformance.pytest_plugin",
         "tidewire_server.model.recipe",
+        "tidewire_server.default_model.recipe",
         "tidewire.__main__",
         "tidewire_server.__main__",
         "tidewire_conformance.__main__",
@@ -59,4 +65,4 @@ def test_former_name_of_the_conformance_adapter_still_runs():
         timeout=60,
         check=True,
     )
-    assert done.stdout.startswith("usage: python -m tidewire.under_test")
+    assert done.stdout.startswith("usage: python -m tidewire.conformance_adapter")

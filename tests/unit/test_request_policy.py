@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tidewire.protocol.backoff import RetryPolicy
-from tidewire.protocol.request_policy import (
+from tidewire.following.http_status_actions import STATUS_TABLE, Action, RequestKind, action_for
+from tidewire.following.request_policy import (
     FAULT_TABLE,
     FIRST_ATTEMPTS,
     FIRST_WAIT,
@@ -16,7 +16,7 @@ from tidewire.protocol.request_policy import (
     RequestFault,
     RequestPolicy,
 )
-from tidewire.protocol.status_table import STATUS_TABLE, Action, RequestKind, action_for
+from tidewire.following.retry_policy import RetryPolicy
 
 
 class Clock:

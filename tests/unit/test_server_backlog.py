@@ -7,7 +7,7 @@ import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import LogUnavailableError
-from tidewire_server.log_writer import append_retries, log_writer
+from tidewire_server.job_log import append_retries, backlog, pending_events
 from tidewire_server.store.interfaces import Block, StoreError
 
 
@@ -35,7 +35,8 @@ def churn(harness: StreamHarness) -> None:
 @on_event_loop
 async def test_a_function_on_the_event_loop_fails_above_the_limit_while_the_store_refuses_writes(monkeypatch):
     monkeypatch.setattr(append_retries, "RETRY_INTERVAL", 0.001)
-    monkeypatch.setattr(log_writer, "_MAX_PENDING_BYTES", 20_000)
+    for module in (backlog, pending_events):
+        monkeypatch.setattr(module, "MAX_PENDING_BYTES", 20_000)
     harness = StreamHarness("")
     writer = harness.log_writer
     writer._log, writer._append_at_once = (log := UnwritableLog(harness.log)), None
@@ -45,12 +46,12 @@ async def test_a_function_on_the_event_loop_fails_above_the_limit_while_the_stor
     commit = asyncio.ensure_future(writer.commit())
     await asyncio.sleep(0)
     assert writer.backlog == 0  # the refused block does not count, because it was taken before
-    writer.backlog = 20_000
-    churn(harness)  # exactly at the limit, so accepted
+    writer.pending.backlog.size = 20_000
+    harness.stream.append("x")  # exactly at the limit, so accepted
     assert writer.backlog > 20_000
     with pytest.raises(LogUnavailableError, match="submit the job again"):
         churn(harness)
     assert isinstance(harness.writer.failure, LogUnavailableError)
     log.full = False
     await commit
-    assert await harness.read() == ""
+    assert await harness.read() == "x"

@@ -3,7 +3,7 @@
 import pytest
 
 from tidewire_server import Server
-from tidewire_server.process.banner import startup_banner
+from tidewire_server.commands.banner import startup_banner
 
 URL = "http://127.0.0.1:8000"
 

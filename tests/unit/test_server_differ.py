@@ -1,4 +1,4 @@
-"""Diffs of changed values: `ShadowCopy`, the splitting of large ops, and the buffer of the log writer."""
+"""Diffs of changed values: `ShadowCopy`, and pending events."""
 
 import copy
 import json
@@ -6,17 +6,15 @@ import random
 from typing import Any
 from zlib import crc32
 
-import orjson
 import pytest
 
-from support.stream_harness import log_writer, on_event_loop
+from support.stream_harness import on_event_loop, pending_events, take_diffs
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
 from tidewire_server.errors import StateTooLargeError
-from tidewire_server.log_writer.differ import NotPlainError, ShadowCopy
-from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.op_splitting import split_op, split_text
+from tidewire_server.job_log.differ import NotPlainError, ShadowCopy
+from tidewire_server.job_log.pending_events import PendingEvents, addition
 
 
 def test_value_mutated_in_place_is_detected():
@@ -111,88 +109,59 @@ def test_type_outside_json_and_excessive_depth_raise_different_errors():
         ShadowCopy([]).step(loop)
 
 
-# ---- splitting of large ops -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", ["x" * 1000, "é🎉" * 300, '\x00\x1f"\\' * 200])
-def test_long_text_is_split_into_parts_within_the_limit(text):
-    parts = list(split_text(text, 120))
-    assert "".join(parts) == text
-    assert max(len(orjson.dumps(part)) for part in parts) <= 122
-
-
-@pytest.mark.parametrize(
-    ("state", "op", "start"),
-    [
-        ({"t": ""}, ["a", "/t", "é" * 2000], 0),
-        ({"t": ""}, ["s", "/t", "x" * 3000], 0),
-        ({"t": [1, 2]}, ["a", "/t", list(range(500))], 2),
-        ({"t": [1, 2]}, ["a", "/t", [["y" * 900], {"deep": ["z" * 900, {"er": list(range(300))}]}, 5]], 2),
-        ({"t": 0}, ["s", "/t", {f"name/{number}~": "v" * 50 for number in range(40)}], 0),
-        ({"t": [1, 2]}, ["i", "/t/1", ["w" * 600, [], {}]], 0),
-        ({"t": [1]}, ["s", "/t/1", [list(range(200))]], 0),
-        ({"t": 1}, ["d", "/t"], 0),
-    ],
-)
-def test_large_op_is_split_into_small_ops_with_the_same_result(state, op, start):
-    parts = list(split_op(op, 256, start=start))
-    assert max(len(orjson.dumps(part)) for part in parts) <= 256
-    assert apply(state, parts) == apply(state, [op])
-
-
 # ---- append buffer of the log writer --------------------------------------------------------------------------------
 
 
-def writer_for(value: Any, *columns: str, **settings: Any) -> LogWriter:
-    return log_writer(value, columns, **settings)
+def writer_for(value: Any, *columns: str, **settings: Any) -> PendingEvents:
+    return pending_events(value, columns, **settings)
 
 
 @on_event_loop
 async def test_adjacent_appends_are_merged_into_one_event():
     writer = writer_for({"a": "", "b": "", "c": 0}, "/a")
     for text in ("x", "y", "é"):
-        writer.append([("/a", text)])
-    writer.append([("/b", "z")])
+        writer.append([addition("/a", text)])
+    writer.append([addition("/b", "z")])
     writer.change([["s", "/c", 1]])
-    writer.append([("/a", "w")])
-    assert [json.loads(diff) for diff in writer.take()] == [
+    writer.append([addition("/a", "w")])
+    assert [json.loads(diff) for diff in take_diffs(writer)] == [
         [["a", "/a", "xyé"], ["a", "/b", "z"]],
         [["s", "/c", 1]],
         "w",
     ]
-    assert writer.take() == []
+    assert take_diffs(writer) == []
 
 
 @on_event_loop
 async def test_new_array_is_logged_before_appends_to_it():
     writer = writer_for({"rows": []})
-    writer.append([("/rows", [["a"]])])
-    writer.append([("/rows/0", ["b"])])
+    writer.append([addition("/rows", [["a"]])])
+    writer.append([addition("/rows/0", ["b"])])
     document = Document({"rows": []})
-    for diff in writer.take():
+    for diff in take_diffs(writer):
         document.apply(json.loads(diff))
-    assert document.value() == {"rows": [["a", "b"]]} == writer.document.value()
+    assert document.value() == {"rows": [["a", "b"]]} == writer.state.document.value()
 
 
 @on_event_loop
 async def test_each_call_is_an_event_if_merging_is_off():
     writer = writer_for({"a": ""}, "/a", merge=False)
     for text in "xyz":
-        writer.append([("/a", text)])
-    assert writer.take() == [b'"x"', b'"y"', b'"z"']
+        writer.append([addition("/a", text)])
+    assert take_diffs(writer) == [b'"x"', b'"y"', b'"z"']
 
 
 @on_event_loop
 async def test_change_above_the_state_limit_is_refused_as_a_whole():
     writer = writer_for({"a": "", "b": ""}, "/a", max_state_bytes=2000, reserve=500)
-    writer.append([("/a", "x" * 1000)])
+    writer.append([addition("/a", "x" * 1000)])
     with pytest.raises(StateTooLargeError):
-        writer.append([("/a", "y" * 600)])
+        writer.append([addition("/a", "y" * 600)])
     with pytest.raises(StateTooLargeError):
         writer.change([["s", "/b", "y" * 600]])
-    writer.change([["s", "/b", "y" * 600]], ends=True)
-    assert writer.document.value() == {"a": "x" * 1000, "b": "y" * 600}
-    assert [json.loads(diff) for diff in writer.take()] == ["x" * 1000, [["s", "/b", "y" * 600]]]
+    writer.change([["s", "/b", "y" * 600]], reserved=True)
+    assert writer.state.document.value() == {"a": "x" * 1000, "b": "y" * 600}
+    assert [json.loads(diff) for diff in take_diffs(writer)] == ["x" * 1000, [["s", "/b", "y" * 600]]]
 
 
 @on_event_loop
@@ -200,43 +169,31 @@ async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
     writer = writer_for({"a": ""}, max_state_bytes=2000)
     for number in range(100):
         writer.change([["s", "/a", str(number) * 500]])
-    assert writer.document.value("/a") == "99" * 500
+    assert writer.state.document.value("/a") == "99" * 500
 
 
 @on_event_loop
-async def test_status_changes_next_to_a_long_text_are_kept_in_order():
-    writer = writer_for({"status": "running", "text": ""}, "/text")
-    writer.change([["s", "/status", "succeeded"], ["s", "/text", "x" * 9000], ["s", "/status", "succeeding"]])
-    diffs = [json.loads(diff) for diff in writer.take()]
-    ops = [op for diff in diffs for op in (diff["ops"] if type(diff) is dict else diff) if op[1] == "/status"]
-    assert ops == [["s", "/status", "succeeded"], ["s", "/status", "succeeding"]]
-    assert writer.document.value() == {"status": "succeeding", "text": "x" * 9000}
-
-
-@on_event_loop
-async def test_split_ops_of_a_change_apply_in_sequence():
+async def test_change_longer_than_an_event_is_a_snapshot_of_the_state_after_it():
     writer = writer_for({"rows": [1, 2, 3], "text": "abc"}, "/text")
-    change = [
-        ["s", "/rows", []],
-        ["a", "/rows", [["y" * 5000], "z"]],
-        ["s", "/text", "abd" + "x" * 5000],
-        ["s", "/text", "ab" + "x" * 5000],
-        ["s", "/text", "ab" + "x" * 4990],
-    ]
-    wanted = apply({"rows": [1, 2, 3], "text": "abc"}, change)
-    writer.change(change)
-    document = Document({"rows": [1, 2, 3], "text": "abc"}, ["/text"])
-    for diff in writer.take():
-        document.apply(json.loads(diff))
-    assert document.value() == wanted == writer.document.value()
+    writer.append([addition("/text", "d")])
+    writer.change([["s", "/rows", []], ["a", "/rows", [["y" * 5000], "z"]]])
+    writer.append([addition("/text", "x" * 5000)])
+    first, *snapshots = take_diffs(writer)
+    assert json.loads(first) == "d"
+    assert [json.loads(snapshot)["reason"] for snapshot in snapshots] == ["compacted"] * 2
+    states = [json.loads(snapshot)["state"] for snapshot in snapshots]
+    rows = [["y" * 5000], "z"]
+    assert states == [{"rows": rows, "text": "abcd"}, {"rows": rows, "text": "abcd" + "x" * 5000}]
+    assert writer.state.document.value() == states[-1]
+    assert writer.pending_checks() == [["/text", 5004, crc32(b"abcd" + b"x" * 5000)]]
 
 
 @on_event_loop
 async def test_pending_check_follows_its_text_when_elements_move():
     writer = writer_for({"rows": ["a", "b", "c"]})
-    writer.append([("/rows/2", "!")])
+    writer.append([addition("/rows/2", "!")])
     writer.change([["d", "/rows/0"]])
     writer.change([["i", "/rows/1", "new"]])
-    assert writer.document.value("/rows") == ["b", "new", "c!"]
+    assert writer.state.document.value("/rows") == ["b", "new", "c!"]
     assert writer.pending_checks("/rows") == [["/rows/2", 2, crc32(b"c!")]]
     assert writer.pending_checks("/rows") == []

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tidewire_server.log_writer.commit_schedule import WIDEST, GroupCommit
+from tidewire_server.job_log.commit_schedule import WIDEST, GroupCommit
 
 WINDOW = 0.005
 """In seconds, like all durations in this file."""

@@ -3,6 +3,7 @@
 import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
+from tidewire_server.job_log.pending_events import addition
 
 MAX_OPS = 64
 COUNT = 2 * MAX_OPS + 10
@@ -20,7 +21,7 @@ def append_to_many_texts(job):
 
 
 def append_to_many_texts_at_once(job):
-    job.log_writer.append([(f"/items/0/value/texts/{index}", "y") for index in range(COUNT)])
+    job.log_writer.pending.append([addition(f"/items/0/value/texts/{index}", "y") for index in range(COUNT)])
 
 
 def append_rows(job):
@@ -70,7 +71,7 @@ async def test_check_of_a_split_change_is_in_its_last_part():
     job.stream.append("y", at="/text")
     await job.log_writer.commit()
     ops = [["s", f"/items/0/value/texts/{index}", ""] for index in range(COUNT)]
-    job.log_writer.change(ops, check_below="/items/0")
+    job.log_writer.pending.change(ops, check_below="/items/0")
     *parts, last = (await job.events())[1:]
     assert op_counts([*parts, last]) == [MAX_OPS, MAX_OPS, 10]
     assert all(isinstance(part, list) for part in parts)

@@ -10,8 +10,8 @@ from pydantic import BaseModel, field_serializer, model_serializer
 
 from tidewire.protocol import strict_json
 from tidewire_server.endpoints.signature_schemas import shapes_of
+from tidewire_server.endpoints.user_values import plain
 from tidewire_server.errors import InvalidValueError
-from tidewire_server.log_writer.user_values import plain
 
 
 class Loose(BaseModel):

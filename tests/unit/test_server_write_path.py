@@ -1,74 +1,58 @@
-"""Number of classes whose methods run between `Stream.append` and `Log.append`."""
+"""Number of calls from `Stream.append` to the bytes of the event, for a token that is not merged."""
 
 import asyncio
 import sys
-from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-import tidewire.protocol.document
+import tidewire
+import tidewire_server
 from support.stream_harness import StreamHarness, on_event_loop
+from tidewire_server.store.interfaces import Block
 
-MAX_CLASSES = 6
-"""Stream, ItemWriter, LogWriter, Document, GroupCommit, and the log."""
-
-DOCUMENT = tidewire.protocol.document.__name__
-"""The document package counts as one class, because its ropes and views belong to the document."""
+SOURCES = tuple(str(Path(package.__file__ or "").parent) for package in (tidewire, tidewire_server))
 
 
-def class_of(frame: FrameType) -> str | None:
-    """Return the class whose method a frame runs, or None for a plain function."""
-    owner, _, _ = frame.f_code.co_qualname.partition(".<locals>")[0].rpartition(".")
-    module = frame.f_globals.get("__name__", "")
-    if not owner or not module.startswith(("tidewire.", "tidewire_server.")):
-        return None
-    return DOCUMENT if module.startswith(f"{DOCUMENT}.") else f"{module}.{owner}"
+async def calls_of_one_token(job: StreamHarness) -> list[str]:
+    """Return the names of the functions in `src` that run from the append of a token to the delivery of its event."""
+    delivered = asyncio.Event()
+    calls: list[str] = []
 
-
-async def classes_up_to_the_log(write: Callable[[], None]) -> set[str]:
-    """Return the classes whose methods run from the call up to `Log.append_at_once`, inclusive."""
-    passed: set[str] = set()
-    reached = False
+    def deliver(block: Block | None) -> None:
+        sys.setprofile(None)
+        delivered.set()
 
     def note(frame: FrameType, event: str, _arg: Any) -> None:
-        nonlocal reached
-        if event == "call" and not reached and (found := class_of(frame)) is not None:
-            passed.add(found)
-            reached = frame.f_code.co_name == "append_at_once"
+        if event == "call" and frame.f_code.co_filename.startswith(SOURCES):
+            calls.append(frame.f_code.co_qualname)
 
+    stop = job.log.watch(deliver)
     sys.setprofile(note)
     try:
-        write()
-        while not reached:
-            await asyncio.sleep(0)
+        job.stream.append("token ")
+        await delivered.wait()
     finally:
         sys.setprofile(None)
-    return passed
-
-
-@pytest.mark.parametrize("merge_window", [0.0, 0.005])
-@on_event_loop
-async def test_append_runs_methods_of_at_most_six_classes(merge_window):
-    job = StreamHarness("", merge_window=merge_window)
-    first = await classes_up_to_the_log(lambda: job.stream.append("x"))
-    next_one = await classes_up_to_the_log(lambda: job.stream.append("y"))
-    assert job.stream.value == "xy"
-    for passed in (first, next_one):
-        assert len(passed) <= MAX_CLASSES, sorted(passed)
-        assert DOCUMENT in passed
-        assert any(name.endswith(".MemoryLog") for name in passed)
+        stop()
+    return calls
 
 
 @on_event_loop
-async def test_row_runs_methods_of_at_most_six_classes():
-    job = StreamHarness({"text": "", "ids": []}, ("/text", "/ids"))
-    first = await classes_up_to_the_log(lambda: job.stream.row("a", 1))
-    next_one = await classes_up_to_the_log(lambda: job.stream.row("b", 2))
-    assert job.stream.value == {"text": "ab", "ids": [1, 2]}
-    for passed in (first, next_one):
-        assert len(passed) <= MAX_CLASSES, sorted(passed)
+async def test_isolated_token_takes_few_calls_to_the_log():
+    job = StreamHarness("")
+    for _ in range(3):
+        # The first append to a text looks the text up.
+        job.stream.append("token ")
+        await job.log_writer.commit()
+    job.log_writer.committed_at = float("-inf")
+    calls = await calls_of_one_token(job)
+    to_the_log = calls[: calls.index("MemoryLog.append_at_once") + 1]
+    assert len(to_the_log) <= 10, to_the_log
+    assert calls[0] == "Stream.append"
+    assert await job.read() == "token " * 4
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 1.0])

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tidewire.protocol.status_table import Action, RequestKind, action_for, is_event_stream, retry_after
+from tidewire.following.http_status_actions import (
+    Action,
+    RequestKind,
+    action_for,
+    is_event_stream,
+    retry_after,
+)
 
 COMMON_ACTIONS = {
     200: Action.USE,

@@ -10,7 +10,8 @@ from tidewire.jobs.final_text import MAX_HELD
 from tidewire.jobs.tokens import TokenRows, Vocabulary
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.types import ItemChange, Position, ResultType
+from tidewire.result_type import ResultType
+from tidewire.updates import ItemChange, Position
 
 TEXT, IDS = "/items/0/value/text", "/items/0/value/token_ids"
 COLUMNS = (TEXT, IDS)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tidewire_server.process.banner import transient_line
+from tidewire_server.commands.banner import transient_line
 
 
 def shown(monkeypatch, terminal):

@@ -8,7 +8,7 @@ import pytest
 
 FORKED = """
 import os, threading
-from tidewire_server.endpoints.worker_threads import start_call
+from tidewire_server.endpoints.function_threads import start_call
 
 def call():
     ended = threading.Event()

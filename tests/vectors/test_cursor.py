@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from support.spec_vectors import for_each_vector, load_vectors
+from tidewire.following.follower import Applied, Cause, Follower, Ignored, Reconnect
 from tidewire.protocol.cursor import BEGINNING, Cursor, CursorError
 from tidewire.protocol.document.digests import digest
-from tidewire.protocol.follower import Applied, Cause, Follower, Ignored, Reconnect
 from tidewire.protocol.messages import LOGGED
 from tidewire.protocol.sse import Decoder, Event
 

@@ -206,7 +206,7 @@ def test_engine_scores_the_processed_distribution_of_the_vector(vector, torch):
 
 
 def members_served():
-    from tidewire_server.generation.engine import CORE_MEMBERS
+    from tidewire_server.generation.engine_interface import CORE_MEMBERS
     from tidewire_server.generation.torch_engine.capabilities import SUPPORTED_MEMBERS
 
     return CORE_MEMBERS | SUPPORTED_MEMBERS
@@ -214,7 +214,7 @@ def members_served():
 
 @for_each_vector("logprobs/columns")
 def test_engine_returns_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
-    from tidewire_server.generation.engine import EngineCapabilities, InputError, check_members
+    from tidewire_server.generation.engine_interface import EngineCapabilities, InputError, check_members
     from tidewire_server.generation.generate_input_and_value import Generate
 
     request = Generate(**vector["input"])

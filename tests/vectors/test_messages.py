@@ -8,10 +8,7 @@ import pytest
 
 from support.random_json import canonical_text
 from support.spec_vectors import bytes_of, for_each_vector, load_vectors
-from tidewire.jobs.reconnecting_stream import _is_stream
-from tidewire.protocol import messages, resources, strict_json
-from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.follower import (
+from tidewire.following.follower import (
     MAX_RESYNCS,
     Applied,
     Cause,
@@ -22,10 +19,13 @@ from tidewire.protocol.follower import (
     Notice,
     Reconnect,
 )
+from tidewire.following.http_status_actions import RequestKind, action_for, retry_after
+from tidewire.jobs.reconnecting_stream import _is_stream
+from tidewire.protocol import messages, resources, strict_json
+from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import MessageError
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.sse import Event, EventWithoutId
-from tidewire.protocol.status_table import RequestKind, action_for, retry_after
 
 # ---- JSON
 

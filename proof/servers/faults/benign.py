@@ -171,20 +171,20 @@ def fields_in_reverse_order(exchange, frame):
 def snapshots_instead_of_diffs(hooks):
     """Every diff is logged as a snapshot."""
     from tidewire.protocol.cursor import Cursor
-    from tidewire_server.log_writer.log_writer import LogWriter
-    from tidewire_server.log_writer.snapshot_events import snapshot_frame
+    from tidewire_server.job_log.pending_events import PendingEvents
+    from tidewire_server.job_log.snapshot_events import snapshot_frame
     from tidewire_server.store.interfaces import Block
 
-    inner = LogWriter._block
+    inner = PendingEvents.take
 
-    def block(journal, now):
-        found = inner(journal, now)
+    def take(pending, after):
+        found = inner(pending, after)
         if found is None:
             return None
-        at = found.state._replace(cursor=Cursor(journal._head.epoch, journal._head.seq + 1))
+        at = found.state._replace(cursor=Cursor(after.epoch, after.seq + 1))
         return Block([snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")], at)
 
-    LogWriter._block = block
+    PendingEvents.take = take
 
 
 @benign_variant()

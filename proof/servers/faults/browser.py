@@ -219,7 +219,7 @@ def preflight_allows_all_origins_with_credentials(exchange, status, headers):
         headers["access-control-allow-credentials"] = "true"
 
 
-@faulty_server("TW-BRW-016", "browser.stream_ends_when_its_token_expires")
+@faulty_server("TW-BRW-027", "browser.stream_ends_when_its_token_expires")
 def stream_outlives_its_token(hooks):
     """A stream stays open after the stream token with which it was opened has expired."""
     hooks.settings["stream_token_ttl"] = 2.0

@@ -17,9 +17,17 @@ fault("fractional_milliseconds", "TW-OVR-012", "discovery.discovery_document_is_
       bodies=rewrite_body(rb'("heartbeat_ms":\d+)', rb"\1.5", at="/v1"),
       also_fails={"every response is checked for fractional integers":
           "json_and_times.nulls_and_times_are_well_formed"})
+fault("too_many_ops_declared", "TW-DSC-026", "discovery.discovery_document_is_valid",
+      "Discovery declares that a diff may have 20,000 ops.",
+      bodies=rewrite_body(b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1"),
+      also_fails={"all bodies are compared with their schemas": "jobs.response_bodies_fit_their_schemas"})
 fault("limit_missing_in_discovery", "TW-DSC-001", "discovery.discovery_document_is_valid",
       "Discovery omits a limit.",
       bodies=rewrite_body(b'"max_depth"', b'"depth"', at="/v1"))
+fault("too_many_ops_declared", "TW-DSC-026", "discovery.discovery_document_is_valid",
+      "Discovery declares that a diff may have 20,000 ops.",
+      bodies=rewrite_body(b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1"),
+      also_fails={"all bodies are compared with their schemas": "jobs.response_bodies_fit_their_schemas"})
 
 fault("expires_at_contradicts_ended_at", "TW-RES-052", "discovery.expires_at_respects_state_ttl_s",
       "`expires_at` contradicts `ended_at` and `state_ttl_s`.",
@@ -29,7 +37,8 @@ fault("expires_at_contradicts_ended_at", "TW-RES-052", "discovery.expires_at_res
 fault("done_expires_in_the_past", "TW-RES-052", "discovery.expires_at_respects_state_ttl_s",
       "The member `expires_at` of a `done` event is in the past.",
       frames=rewrite_events(rb'("expires_at":")\d{4}', rb"\g<1>2001"),
-      bodies=rewrite_body(rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001"))
+      bodies=rewrite_body(rb'("done":\{.*?"expires_at":")\d{4}', rb"\g<1>2001"),
+      also_run="jobs.ended_job_includes_done")
 
 fault("capability_not_declared", "TW-DSC-003", "discovery.capabilities_match_discovery",
       "Discovery omits a capability that the server has.",

@@ -58,7 +58,8 @@ fault("wrong_method_on_stream_gets_404", "TW-JOB-003", "errors.unknown_resources
 fault("cancel_response_is_plain_text", "TW-JOB-005", "errors.successful_responses_are_application_json",
       "The response to a cancel request has the media type `text/plain`.",
       heads=set_header("content-type", "text/plain",
-          lambda exchange, status: exchange.path.endswith("/cancel") and status < 300))
+          lambda exchange, status: exchange.path.endswith("/cancel") and status < 300),
+      also_run="cancels.cancel_of_ended_job_has_no_effect")
 # fmt: on
 
 

@@ -40,10 +40,12 @@ fault("links_name_internal_host", "TW-OVR-013", "jobs.links_resolve_to_their_res
       also_run="jobs.submit_returns_the_job")
 fault("cancel_link_broken", "TW-OVR-013", "jobs.links_resolve_to_their_resources",
       "The link `cancel` of a job refers to a URL that does not exist.",
-      bodies=rewrite_body(rb'("cancel":"[^"]*)/cancel"', rb'\1/stop"'))
+      bodies=rewrite_body(rb'("cancel":"[^"]*)/cancel"', rb'\1/stop"'),
+      also_run="jobs.submit_returns_the_job")
 fault("events_link_names_the_job", "TW-OVR-013", "jobs.links_resolve_to_their_resources",
       "The link `events` of a job refers to the job resource.",
-      bodies=rewrite_body(rb'("events":"[^"]*)/events"', rb'\1"', at="/v1/jobs.*"))
+      bodies=rewrite_body(rb'("events":"[^"]*)/events"', rb'\1"', at="/v1/jobs.*"),
+      also_run="jobs.submit_returns_the_job")
 fault("jobs_link_broken", "TW-OVR-013", "jobs.links_resolve_to_their_resources",
       "The link `jobs` of an endpoint refers to a URL that does not exist.",
       bodies=rewrite_body(rb'("jobs":"[^"]*)/jobs"', rb'\1/run"', at="/v1/endpoints.*"))

@@ -16,12 +16,29 @@ fault("discovery_declares_smaller_event_limit", "TW-FRM-047", "sizes.events_stay
 fault("diff_with_too_many_ops", "TW-DIF-071", "sizes.change_of_many_ops_is_split_over_several_events",
       "A change of more than `max_event_ops` ops is sent in one event.",
       settings={"max_event_ops": 10_000}, bodies=rewrite_body(b'"max_event_ops":10000', b'"max_event_ops":100'))
-fault("too_many_ops_declared", "TW-DSC-026", "discovery.discovery_document_is_valid",
-      "Discovery declares that a diff may have 20,000 ops.",
-      bodies=rewrite_body(b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1"),
-      also_fails={"all bodies are compared with their schemas": "jobs.response_bodies_fit_their_schemas"})
 
 fault("oversized_state_accepted", "TW-FRM-050", "sizes.oversized_state_fails_the_job",
       "A job succeeds although its state exceeds `max_state_bytes`.",
       settings={"max_state_bytes": 8 * 1024 * 1024}, bodies=rewrite_body(b":8388608,", b":3145728,"))
+# fmt: on
+
+
+def set_results_in_parts(hooks):
+    from tidewire_server.job_log.pending_events import PendingEvents, to_json
+
+    def write_diffs(pending, ops, _size, check_below, *, reserved):
+        (letter, path, text), *others = ops
+        parts = [["a", path, text[at : at + 2000]] for at in range(0, len(text), 2000)]
+        for op in [*([["s", path, ""]] if letter == "s" else []), *parts, *others]:
+            pending._write_diff([op], to_json([op]), check_below, reserved=reserved)
+
+    PendingEvents._write_snapshot = write_diffs
+
+
+# fmt: off
+fault("long_result_sent_in_parts", "TW-FRM-082", "sizes.long_result_is_set_in_one_event",
+      "A result longer than `max_event_bytes` is set by several diffs.",
+      settings={"max_event_bytes": 16 * 1024}, install=set_results_in_parts,
+      also_fails={"the value is set before the item ends": "discovery.value_is_set_once_without_streaming",
+                  "the parts are appends without checks": "text_checks_due.required_text_checks_are_sent"})
 # fmt: on

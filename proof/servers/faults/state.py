@@ -29,12 +29,12 @@ def digest_by(write):
     """Return an installer that computes digests over the JSON that the function `write` returns."""
 
     def install(hooks):
-        from tidewire_server.log_writer.ended_items import EndedItems
+        from tidewire_server.job_log.log_writer import LogWriter
 
-        async def digest(_self, document, **_options):
-            return hashlib.sha256(write(document.value("/items")).encode()).hexdigest()[:16]
+        async def digest(writer):
+            return hashlib.sha256(write(writer.pending.state.value("/items")).encode()).hexdigest()[:16]
 
-        EndedItems.digest = digest
+        LogWriter._digest = digest
 
     return install
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidewire.checkpoint import Checkpoint
     from tidewire.client import AsyncClient
     from tidewire.errors import TidewireError
+    from tidewire.following.retry_policy import RetryPolicy
     from tidewire.hooks import Hooks
     from tidewire.jobs.batch_job import AsyncBatchJob
     from tidewire.jobs.job import AsyncJob
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     from tidewire.jobs.map_iterator import AsyncMap
     from tidewire.jobs.map_work import MapProgress
     from tidewire.jobs.tokens import Token
-    from tidewire.protocol.backoff import RetryPolicy
     from tidewire.protocol.jsonable import Binary
     from tidewire.sync import Client
-    from tidewire.types import ItemUpdate, TextDelta, Update
+    from tidewire.updates import ItemUpdate, TextDelta, Update
 
     __version__: str
 
@@ -64,15 +64,15 @@ _HOMES = {
     "Checkpoint": "tidewire.checkpoint",
     "Client": "tidewire.sync",
     "Hooks": "tidewire.hooks",
-    "ItemUpdate": "tidewire.types",
+    "ItemUpdate": "tidewire.updates",
     "Job": "tidewire.blocking.blocking_jobs",
     "Logprobs": "tidewire.jobs.logprob_arrays",
     "MapProgress": "tidewire.jobs.map_work",
-    "RetryPolicy": "tidewire.protocol.backoff",
-    "TextDelta": "tidewire.types",
+    "RetryPolicy": "tidewire.following.retry_policy",
+    "TextDelta": "tidewire.updates",
     "TidewireError": "tidewire.errors",
     "Token": "tidewire.jobs.tokens",
-    "Update": "tidewire.types",
+    "Update": "tidewire.updates",
 }
 
 

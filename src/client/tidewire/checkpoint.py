@@ -2,8 +2,9 @@
 even in another process or on another machine.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from tidewire.errors import CheckpointError
 from tidewire.protocol.base_model import MessageError
@@ -61,6 +62,8 @@ class Checkpoint:
         job = client.job(checkpoint=Checkpoint.from_json(path.read_text()))
     """
 
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
+
     protocol: Literal["tidewire/1"] = PROTOCOL
     job: str
     url: str | None = None
@@ -107,22 +110,10 @@ class Checkpoint:
         from tidewire.protocol.jsonable import describe  # noqa: PLC0415
 
         try:
-            return TypeAdapter(cls).validate_python(_members(text, {each.name for each in fields(cls)}))
+            return TypeAdapter(cls).validate_json(text)
         except ValueError as error:
             why = describe(error) if isinstance(error, ValidationError) else error
             raise CheckpointError(f"the checkpoint is not valid: {why}", advice=NO_CHECKPOINT) from None
-
-
-def _members(text: str | bytes, names: set[str]) -> Any:
-    from pydantic_core import from_json  # noqa: PLC0415
-
-    try:
-        members = from_json(text)
-    except ValueError as error:
-        raise ValueError(f"Invalid JSON: {error}") from None
-    if isinstance(members, dict) and (unknown := members.keys() - names):
-        raise ValueError(f"unknown members: {', '.join(sorted(unknown))}")
-    return members
 
 
 def _check_undelivered(checkpoint: Checkpoint) -> None:

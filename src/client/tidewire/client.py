@@ -8,24 +8,24 @@ from typing import Any, Final, Literal, NoReturn, Self, TypeVar, overload
 
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
+from tidewire.following.retry_policy import RetryPolicy
 from tidewire.hooks import Hooks
 from tidewire.http.api_session import ApiSession, Timing
 from tidewire.http.auth_refresh import Auth
-from tidewire.http.proxy_and_tls_checks import FAKE_SERVERS, check_proxy, check_uds, check_verify
+from tidewire.http.connection_arguments import FAKE_SERVERS, check_proxy, check_uds, check_verify
 from tidewire.http.request_errors import Route
 from tidewire.http.transport import Transport
 from tidewire.http.url_and_token import read_url_and_token
+from tidewire.inputs.submit_members import UNSET, Unset, many_inputs, many_members, one_input, shared_members
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
 from tidewire.jobs.job_starter import JobStarter
 from tidewire.jobs.map_iterator import AsyncMap
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, total_of
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, Options, check_key, without_key
-from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
-from tidewire.submit_members import many_inputs, many_members, one_input, shared_members
-from tidewire.types import UNSET, ResultType, Returns, Unset
+from tidewire.result_type import ResultType, Returns
 
 T = TypeVar("T")
 

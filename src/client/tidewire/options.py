@@ -12,7 +12,7 @@ from functools import wraps
 from types import MappingProxyType
 from typing import Any, Final, Literal, ParamSpec, Self, TypeVar
 
-from tidewire.protocol.backoff import RetryPolicy
+from tidewire.following.retry_policy import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 
 P = ParamSpec("P")

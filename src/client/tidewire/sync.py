@@ -16,15 +16,15 @@ from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
 from tidewire.client import NO_COPY, AsyncClient
 from tidewire.errors import ItemFailedError
+from tidewire.following.retry_policy import RetryPolicy
 from tidewire.hooks import Hooks
 from tidewire.http.auth_refresh import Auth
+from tidewire.inputs.submit_members import UNSET, Unset, many_inputs, shared_members
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, total_of
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, without_key
-from tidewire.protocol.backoff import RetryPolicy
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
-from tidewire.submit_members import many_inputs, shared_members
-from tidewire.types import UNSET, ResultType, Returns, Unset
+from tidewire.result_type import ResultType, Returns
 
 T = TypeVar("T")
 

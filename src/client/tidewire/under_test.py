@@ -1,8 +1,6 @@
-"""Public entry point `python -m tidewire.under_test`. It starts the adapter with which the conformance suite tests this
-client.
-"""
+"""Former name of `python -m tidewire.conformance_adapter`."""
 
-from tidewire.commands.conformance_adapter import main
+from tidewire.conformance_adapter import main
 
 if __name__ == "__main__":
     main()

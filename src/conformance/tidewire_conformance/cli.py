@@ -4,9 +4,10 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -15,17 +16,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import parse_option_values, registry
-from tidewire_conformance.clients.client_mode.choose_and_judge_client import (
-    NoSuchNameError,
-    choose,
-    judge_client,
-)
-from tidewire_conformance.clients.client_mode.scenario_runner import (
+from tidewire_conformance.clients.scenarios import AdapterError, ScenarioError
+from tidewire_conformance.clients.scenarios.client_mode import choose, judge_client
+from tidewire_conformance.clients.scenarios.failed_requirements import name_of
+from tidewire_conformance.clients.scenarios.play_all_scenarios import (
     DEFAULT_CONCURRENCY as DEFAULT_CLIENT_CONCURRENCY,
 )
-from tidewire_conformance.clients.client_mode.scenario_runner import ScenarioPlan as ClientPlan
-from tidewire_conformance.clients.client_mode.scenario_verdicts import name_of
-from tidewire_conformance.clients.player import AdapterError, ScenarioError
+from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan as ClientPlan
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.server_probe import ProbeError
 from tidewire_conformance.judging.verdict import Outcome, Verdict
@@ -73,6 +70,10 @@ reached, the client program's output cannot be parsed, the suite failed, or the 
 """
 
 RepeatedOption = list[str] | None
+_of_server = partial(typer.Option, rich_help_panel="Server")
+_of_client = partial(typer.Option, rich_help_panel="Client")
+_of_checks = partial(typer.Option, rich_help_panel="Checks")
+_of_reports = partial(typer.Option, rich_help_panel="Reports")
 LINE_SECONDS: Final = 10.0
 """Interval, in seconds, between progress lines. They are printed only if standard error is not a terminal."""
 
@@ -86,199 +87,138 @@ def conformance(
     ] = "",
     client: Annotated[
         str,
-        typer.Option(
+        _of_client(
             metavar="CMD",
             help="Test a client instead of a server. CMD is the command line of a program that drives the client.",
-            rich_help_panel="Client",
         ),
     ] = "",
     variants: Annotated[
         RepeatedOption,
-        typer.Option(
+        _of_client(
             metavar="NAME",
             help="Unusual server with which the client is also tested: a name, `all` or `none`. By default, the client is tested with a few scenarios on each unusual server.",
-            rich_help_panel="Client",
         ),
     ] = None,
     only: Annotated[
         RepeatedOption,
-        typer.Option(
+        _of_checks(
             metavar="NAME",
             help="Area, requirement id or name of checks to run. A name may contain * as a wildcard.",
-            rich_help_panel="Checks",
         ),
     ] = None,
     skip: Annotated[
         RepeatedOption,
-        typer.Option(
-            metavar="NAME",
-            help="Area, requirement id or name of checks to leave out.",
-            rich_help_panel="Checks",
-        ),
+        _of_checks(metavar="NAME", help="Area, requirement id or name of checks to leave out."),
     ] = None,
     profile: Annotated[
         RepeatedOption,
-        typer.Option(
+        _of_checks(
             metavar="PROFILE",
             help="Profile whose requirements are checked. By default, all profiles are checked.",
-            rich_help_panel="Checks",
         ),
     ] = None,
     header: Annotated[
         RepeatedOption,
-        typer.Option(
-            metavar="NAME: VALUE", help="HTTP header to send with each request.", rich_help_panel="Server"
-        ),
+        _of_server(metavar="NAME: VALUE", help="HTTP header to send with each request."),
     ] = None,
     second_header: Annotated[
         RepeatedOption,
-        typer.Option(
+        _of_server(
             metavar="NAME: VALUE",
             help="HTTP header with the credentials of a second user. Checks use it to test whether jobs are private.",
-            rich_help_panel="Server",
         ),
     ] = None,
     endpoint: Annotated[
         RepeatedOption,
-        typer.Option(
-            metavar="NAME",
-            help="Endpoint whose examples are run. By default, all endpoints are used.",
-            rich_help_panel="Server",
+        _of_server(
+            metavar="NAME", help="Endpoint whose examples are run. By default, all endpoints are used."
         ),
     ] = None,
     example: Annotated[
         RepeatedOption,
-        typer.Option(
+        _of_server(
             metavar="ENDPOINT=JSON",
             help="Input to use for an endpoint in place of the examples in its description.",
-            rich_help_panel="Server",
         ),
     ] = None,
     origin: Annotated[
         str,
-        typer.Option(
-            metavar="ORIGIN",
-            help="Web origin that the server is configured to allow, for the CORS checks.",
-            rich_help_panel="Server",
+        _of_server(
+            metavar="ORIGIN", help="Web origin that the server is configured to allow, for the CORS checks."
         ),
     ] = "",
     restart_cmd: Annotated[
         str,
-        typer.Option(
-            metavar="CMD",
-            help="Shell command that kills the server and starts it again.",
-            rich_help_panel="Server",
-        ),
+        _of_server(metavar="CMD", help="Shell command that kills the server and starts it again."),
     ] = "",
     expire_cmd: Annotated[
         str,
-        typer.Option(
-            metavar="CMD",
-            help="Shell command that makes the server delete its ended jobs.",
-            rich_help_panel="Server",
-        ),
+        _of_server(metavar="CMD", help="Shell command that makes the server delete its ended jobs."),
     ] = "",
     replica_url: Annotated[
         str,
-        typer.Option(
-            metavar="URL", help="Base URL of another replica of the server.", rich_help_panel="Server"
-        ),
+        _of_server(metavar="URL", help="Base URL of another replica of the server."),
     ] = "",
     patience: Annotated[
         float,
-        typer.Option(
+        _of_checks(
             min=0.1,
             max=100,
             metavar="FACTOR",
             help="Factor that multiplies all timeouts. The report shows it.",
-            rich_help_panel="Checks",
         ),
     ] = 1.0,
     budget: Annotated[
         float,
-        typer.Option(
-            min=1,
-            metavar="SECONDS",
-            help="Time, in seconds, after which no further check starts.",
-            rich_help_panel="Checks",
-        ),
+        _of_checks(min=1, metavar="SECONDS", help="Time, in seconds, after which no further check starts."),
     ] = 300.0,
     seed: Annotated[
         int,
-        typer.Option(
-            metavar="NUMBER", help="Seed for the random choices of the checks.", rich_help_panel="Checks"
-        ),
+        _of_checks(metavar="NUMBER", help="Seed for the random choices of the checks."),
     ] = 0,
     repeat: Annotated[
         int,
-        typer.Option(
+        _of_checks(
             min=1,
             max=1000,
             metavar="TIMES",
             help="Number of times to run each check. The worst result counts.",
-            rich_help_panel="Checks",
         ),
     ] = 1,
     lanes: Annotated[
         int | None,
-        typer.Option(
+        _of_checks(
             min=1,
             max=64,
             metavar="NUMBER",
             help=f"Number of checks that run concurrently. The default is {DEFAULT_CONCURRENCY}, or {DEFAULT_CLIENT_CONCURRENCY} for a client.",
-            rich_help_panel="Checks",
         ),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            metavar="FILE",
-            help="TOML file that lists known failures.",
-            rich_help_panel="Checks",
-        ),
+        _of_checks(exists=True, dir_okay=False, metavar="FILE", help="TOML file that lists known failures."),
     ] = None,
     json: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the report as JSON to this file.", rich_help_panel="Reports"
-        ),
+        _of_reports(metavar="FILE", help="Write the report as JSON to this file."),
     ] = None,
     junit_xml: Annotated[
         Path | None,
-        typer.Option(
-            "--junit",
-            metavar="FILE",
-            help="Write the report as JUnit XML to this file.",
-            rich_help_panel="Reports",
-        ),
+        _of_reports("--junit", metavar="FILE", help="Write the report as JUnit XML to this file."),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            "--page",
-            metavar="FILE",
-            help="Write the report as one HTML page to this file.",
-            rich_help_panel="Reports",
-        ),
+        _of_reports("--page", metavar="FILE", help="Write the report as one HTML page to this file."),
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option(
-            "--badge",
-            metavar="FILE",
-            help="Write the grade as an SVG badge to this file.",
-            rich_help_panel="Reports",
-        ),
+        _of_reports("--badge", metavar="FILE", help="Write the grade as an SVG badge to this file."),
     ] = None,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Also list the checks that passed.", rich_help_panel="Reports"),
+        _of_reports("--verbose", "-v", help="Also list the checks that passed."),
     ] = False,
-    list_checks: Annotated[
-        bool, typer.Option("--list", help="Print the checks without running them.", rich_help_panel="Checks")
-    ] = False,
+    list_checks: Annotated[bool, _of_checks("--list", help="Print the checks without running them.")] = False,
 ) -> None:
     """Report the requirements of the specification that a server or a client violates."""
     console = Console(highlight=False, width=None if os.environ.get("COLUMNS") else max(100, Console().width))
@@ -295,27 +235,23 @@ def conformance(
     try:
         known = parse_option_values.baseline(baseline)
         if client or variants:
-            if (
-                url
-                or header
-                or second_header
-                or endpoint
-                or origin
-                or restart_cmd
-                or expire_cmd
-                or replica_url
-            ):
+            if any((url, header, second_header, endpoint, origin, restart_cmd, expire_cmd, replica_url)):
                 _fail("--client cannot be combined with a URL or with the options for a server", USAGE)
             if not client or profile:
                 _fail("--variants requires --client, and --profile requires a URL", USAGE)
             client_plan = ClientPlan(
-                client, seed, repeat, patience, budget, lanes or DEFAULT_CLIENT_CONCURRENCY
+                client,
+                lanes or DEFAULT_CLIENT_CONCURRENCY,
+                seed=seed,
+                repeat=repeat,
+                patience=patience,
+                budget=budget,
             )
             report = _client(client_plan, only or [], skip or [], variants or [], known, console, list_checks)
             _write_and_show(replace(report, part=selection), writers, console, verbose)
         chosen = parse_option_values.chosen(only or (), skip or (), profile or ())
         if list_checks:
-            _list(console, chosen)
+            _list(console, ((each.name, each.requirements, each.about) for each in chosen))
             return
         url = parse_option_values.server_url(url)
         if not url:
@@ -325,15 +261,12 @@ def conformance(
             endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
             patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or DEFAULT_CONCURRENCY,
         )  # fmt: skip
+        found = _run(plan, chosen)
     except parse_option_values.EmptySelectionError as error:
         _fail(str(error), NOTHING_RAN)
     except parse_option_values.UsageError as error:
         _fail(str(error), USAGE)
-    except registry.BrokenChecksError as error:
-        _fail(str(error), UNREACHABLE)
-    try:
-        found = _run(plan, chosen)
-    except ProbeError as error:
+    except (registry.BrokenChecksError, ProbeError) as error:
         _fail(str(error), UNREACHABLE)
     if not found.server.samples:
         reasons = [f" ({each.why})" for each in found.server.failed_examples[:1]]
@@ -344,7 +277,7 @@ def conformance(
         )
     count = len(registry.checks())
     part = f"{len(chosen)} of {count} checks, by {selection}" if len(chosen) < count else ""
-    _write_and_show(grade(found, chosen, known, part), writers, console, verbose)
+    _write_and_show(grade(found, known, part), writers, console, verbose)
 
 
 conformance.__doc__ = HELP
@@ -361,14 +294,10 @@ def _client(
 ) -> Report:
     try:
         scenarios = choose(only, skip, variants)
-    except NoSuchNameError as error:
-        _fail(str(error), NOTHING_RAN)
     except ScenarioError as error:
         _fail(str(error), UNREACHABLE)
     if list_only:
-        for each in scenarios:
-            console.print(f"[bold]{name_of(each)}[/bold]  {' '.join(each.requirements)}")
-            console.print(f"    {each.about}", markup=False)
+        _list(console, ((name_of(each), each.requirements, each.about) for each in scenarios))
         raise typer.Exit(CONFORMANT)
     try:
         with _show_progress(f"starting {plan.command}", len(scenarios) * plan.repeat) as (watch, _):
@@ -442,10 +371,10 @@ def _show_progress(first: str, total: int) -> Iterator[tuple[Watch, Callable[[st
         yield watch, lambda text: console.print(text, markup=False, soft_wrap=True)
 
 
-def _list(console: Console, checks: list[Check]) -> None:
-    for each in checks:
-        console.print(f"[bold]{each.name}[/bold]  {' '.join(each.requirements)}")
-        console.print(f"    {each.about}", markup=False)
+def _list(console: Console, rows: Iterable[tuple[str, Sequence[str], str]]) -> None:
+    for name, requirements, about in rows:
+        console.print(f"[bold]{name}[/bold]  {' '.join(requirements)}")
+        console.print(f"    {about}", markup=False)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -3,10 +3,10 @@
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from json import loads
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tidewire_conformance import registry, specification
@@ -16,6 +16,7 @@ from tidewire_conformance.session import Hooks
 from tidewire_conformance.wire.recording_client import Wire
 
 Fields = tuple[tuple[str, str], ...]
+Entry = TypeVar("Entry")
 
 URL_VARIABLE: Final = "TIDEWIRE_URL"
 TOKEN_VARIABLE: Final = "TIDEWIRE_TOKEN"  # noqa: S105 - the name of a variable
@@ -29,7 +30,7 @@ class UsageError(ValueError):
 
 
 class EmptySelectionError(UsageError):
-    """Raised if a name matches no check, or if the options leave no check to run."""
+    """Raised if a name matches no check or scenario, or if the options leave nothing to run."""
 
 
 def plan(
@@ -128,20 +129,39 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
     known = {requirement.profile for requirement in specification.requirements().values()} - {"client"}
     if unknown := [each for each in profiles if each not in known]:
         raise UsageError(f"there is no profile {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
-    checks = registry.checks()
-    unknown = [each for each in [*only, *skip] if not any(check.is_named_by([each]) for check in checks)]
-    if unknown:
-        raise EmptySelectionError(f"no check matches {', '.join(unknown)}; --list prints all checks")
-    found = [
-        check
-        for check in checks
-        if (not only or check.is_named_by(only))
-        and not check.is_named_by(skip)
-        and (not profiles or check.profiles & {*profiles})
-    ]
+    named = select(registry.checks(), Check.is_named_by, only, skip, "check")
+    found = [check for check in named if not profiles or check.profiles & {*profiles}]
     if not found:
         raise EmptySelectionError("the options leave no check to run; --list prints all checks")
     return found
+
+
+def select(
+    entries: Sequence[Entry],
+    is_named_by: Callable[[Entry, Sequence[str]], bool],
+    only: Sequence[str],
+    skip: Sequence[str],
+    kind: str,
+) -> list[Entry]:
+    """Return the checks or scenarios that patterns select.
+
+    Args:
+        entries: All checks or scenarios.
+        is_named_by: Function that returns whether one of several patterns matches an entry.
+        only: Patterns of the entries to run. By default, all entries run.
+        skip: Patterns of the entries to leave out.
+        kind: What an entry is, for the error message.
+
+    Raises:
+        EmptySelectionError: A pattern matches no entry.
+    """
+    if unknown := [
+        each for each in (*only, *skip) if not any(is_named_by(entry, [each]) for entry in entries)
+    ]:
+        raise EmptySelectionError(f"no {kind} matches {', '.join(unknown)}; --list prints all {kind}s")
+    return [
+        entry for entry in entries if (not only or is_named_by(entry, only)) and not is_named_by(entry, skip)
+    ]
 
 
 def part(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = ()) -> str:

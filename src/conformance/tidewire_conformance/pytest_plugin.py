@@ -21,6 +21,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -243,15 +244,11 @@ class _Background:
     def __init__(self, plan: Plan, chosen: list[Check], known: dict[str, str]) -> None:
         self.plan, self.chosen, self.known = plan, chosen, known
         self.report: Report | None = None
-        self._checks: list[Check] = []
+        self._verdicts: dict[str, Future[Verdict]] = {}
         self._progress: CheckProgress | None = None
-        self._verdicts: dict[str, Verdict] = {}
-        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._fault: BaseException | None = None
-        self._is_over = False
 
     def verdict(self, check: Check, checks: list[Check]) -> Verdict:
         """Return the verdict of a check. The first call starts the run.
@@ -261,51 +258,46 @@ class _Background:
             checks: All checks to run.
         """
         if self._thread is None:
-            self._checks = checks
-            self._progress = CheckProgress(self.plan, checks, self._on_verdict)
-            self._thread = threading.Thread(target=self._work, name="tidewire conformance", daemon=True)
+            self._verdicts = {each.name: Future() for each in checks}
+            self._progress = CheckProgress(
+                self.plan, checks, lambda verdict, *_: self._verdicts[verdict.check].set_result(verdict)
+            )
+            self._thread = threading.Thread(
+                target=self._work, args=[self._progress], name="tidewire conformance", daemon=True
+            )
             self._thread.start()
-        with self._changed:
-            self._changed.wait_for(lambda: check.name in self._verdicts or self._is_over)
-            if check.name in self._verdicts:
-                return self._verdicts[check.name]
-        if isinstance(self._fault, ProbeError):
-            pytest.exit(f"tidewire: {self._fault}", returncode=3)
-        raise self._fault or RuntimeError(f"the check {check.name} did not run")
+        try:
+            return self._verdicts[check.name].result()
+        except ProbeError as error:
+            pytest.exit(f"tidewire: {error}", returncode=3)
 
     def close(self) -> None:
         """Stop the run and grade the verdicts collected so far."""
         if self._thread is None or self._progress is None:
             return
-        if not self._is_over and self._loop is not None and self._task is not None:
+        is_running = not all(each.done() for each in self._verdicts.values())
+        if is_running and self._loop is not None and self._task is not None:
             self._progress.cut_short = INTERRUPTED
-            # If the run ends at this moment, its event loop is already closed although `_is_over` is not yet set.
+            # If the run ends at this moment, its event loop is already closed.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(CLOSE_SECONDS)
         if self._progress.server is not None:
-            count = len(registry.checks())
-            part = f"{len(self._checks)} of {count} checks" if len(self._checks) < count else ""
-            self.report = grade(self._progress.run(), self._checks, self.known, part)
+            count, total = len(self._verdicts), len(registry.checks())
+            part = f"{count} of {total} checks" if count < total else ""
+            self.report = grade(self._progress.run(), self.known, part)
 
-    def _on_verdict(self, verdict: Verdict, _done: int, _total: int) -> None:
-        with self._changed:
-            self._verdicts[verdict.check] = verdict
-            self._changed.notify_all()
-
-    def _work(self) -> None:
+    def _work(self, progress: CheckProgress) -> None:
         async def go() -> None:
-            assert self._progress is not None  # noqa: S101 - set before the thread starts
             self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-            await self._progress.go()
+            await progress.go()
 
         try:
             asyncio.run(go())
         except BaseException as error:  # noqa: BLE001 - `verdict` raises it in the waiting test
-            self._fault = error
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+            for each in self._verdicts.values():
+                if not each.done():
+                    each.set_exception(error)
 
 
 def _area(check: Check) -> str:

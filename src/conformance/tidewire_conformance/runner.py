@@ -5,16 +5,16 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tidewire_conformance.job_estimate import announce_checks, announce_examples
+from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.response_schemas import response_violation
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
 from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Inconclusive, Session, Skip
-from tidewire_conformance.specification import Requirement
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
@@ -31,7 +31,7 @@ the last attempt, the suite gives up.
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Settings):
     """Options of a test run against a server."""
 
     base_url: str
@@ -39,66 +39,40 @@ class Plan:
     hooks: Hooks = field(default_factory=Hooks)
     endpoints: tuple[str, ...] = ()
     """Names of the endpoints to use. By default, all endpoints are used."""
-    seed: int = 0
-    repeat: int = 1
-    patience: float = 1.0
-    budget: float = 300.0
-    """Time, in seconds, after which no further check starts."""
     lanes: int = DEFAULT_CONCURRENCY
     examples: tuple[tuple[str, Any], ...] = ()
     """Pairs of endpoint name and input that replace the examples in the descriptions."""
 
 
-# No generated repr: `asyncio.run` may format the repr of a task's result, which would include all recorded bytes.
 @dataclass(repr=False)
-class SuiteRun:
+class SuiteRun(GradedRun):
     """Result of a test run against a server."""
 
-    plan: Plan
     server: Server
-    verdicts: list[Verdict]
     record: list[RecordedExchange]
-    seconds: float = 0.0
-    cut_short: str = ""
-    """Reason why the run ended early, or an empty string if the run was complete."""
 
-    @property
-    def subject(self) -> dict[str, str]:
-        """URL and self-reported name of the server."""
-        return {"url": self.plan.base_url, "server": str(self.server.discovery_body.get("server", ""))}
 
-    @property
-    def requests(self) -> int:
-        """Number of requests that the suite sent."""
-        return len(self.record)
-
-    @property
-    def profiles(self) -> list[str]:
-        """Profiles that the server claims to meet, according to the table in section 1.3."""
-        has = self.server.capabilities
-        new_attempt = any(
-            block.type == "snapshot"
-            and isinstance(block.json, dict)
-            and block.json.get("reason") == "restart"
-            for exchange in self.record
-            for block in exchange.logged
-        )
-        claims = {
-            "core": True,
-            "durable": self.server.survives_restarts or new_attempt,
-            "batch": "batches" in has,
-            "logprobs": "logprobs" in has,
-            "browser": bool(has & {"inband_problems", "stream_tokens"}) or bool(self.plan.hooks.origin),
-        }
-        return [profile for profile, claimed in claims.items() if claimed]
-
-    def profile_of(self, requirement: Requirement) -> str:
-        """Return the profile toward which a requirement counts."""
-        return requirement.profile
+def _claimed_profiles(plan: Plan, server: Server, record: Sequence[RecordedExchange]) -> list[str]:
+    """Return the profiles that a server claims to meet, according to the table in section 1.3."""
+    has = server.capabilities
+    new_attempt = any(
+        block.type == "snapshot" and block.member("reason") == "restart"
+        for exchange in record
+        for block in exchange.logged
+    )
+    claims = {
+        "core": True,
+        "durable": server.survives_restarts or new_attempt,
+        "batch": "batches" in has,
+        "logprobs": "logprobs" in has,
+        "browser": bool(has & {"inband_problems", "stream_tokens"}) or bool(plan.hooks.origin),
+    }
+    return [profile for profile, claimed in claims.items() if claimed]
 
 
 Watch = Callable[[Verdict, int, int], None]
-"""Callback for each finished check. Its arguments are the verdict, the number of finished checks and the total number.
+"""Callback for each finished check or scenario. Its arguments are the verdict, the number of those that are finished, and
+the total number.
 """
 
 
@@ -183,18 +157,22 @@ class CheckProgress:
             raise ProbeError(
                 f"{self.cut_short or 'the run ended'} before the server at {self.plan.base_url} was probed"
             )
+        plan, server, record = self.plan, self.server, self._wire.record
         rounds = self._rounds or [{}]
         verdicts = [
             merge([done[check.name] for done in rounds if check.name in done] or [self._not_run(check)])
             for check in self.checks
         ]
         return SuiteRun(
-            self.plan,
-            self.server,
+            plan,
+            {"url": plan.base_url, "server": str(server.discovery_body.get("server", ""))},
+            _claimed_profiles(plan, server, record),
             verdicts,
-            self._wire.record,
+            len(record),
             self._wire.now(),
             self.cut_short or self._gone,
+            server,
+            record,
         )
 
     async def _round(self, server: Server, number: int) -> None:
@@ -250,19 +228,12 @@ class CheckProgress:
         return verdict
 
 
-class Budget(Protocol):
-    """Options of a run that has a time budget."""
-
-    @property
-    def budget(self) -> float: ...
-
-
 def new_verdict(check: Check) -> Verdict:
     """Return the verdict of a check that has not run yet."""
     return Verdict(check.name, check.requirements, check.about, place=check.place, whole_run=check.whole_run)
 
 
-def spent(plan: Budget) -> str:
+def spent(plan: Settings) -> str:
     """Return the note for a check that did not start because the time budget was used up."""
     return f"the time budget of {plan.budget:g} s was used up"
 

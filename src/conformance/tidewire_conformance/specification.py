@@ -67,15 +67,6 @@ def requirements() -> dict[str, Requirement]:
 
 
 @cache
-def unseen() -> dict[str, str]:
-    """Return the requirements that no test over the network can judge, with the reasons from `spec/README.md`."""
-    text = (folder() / "README.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Not seen on the wire\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (TW-[^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
-    return {name: why for names, why in rows for name in re.findall(r"TW-[A-Z]{3}-\d{3}", names)}
-
-
-@cache
 def problem_codes() -> dict[str, Code]:
     """Return the registry of problem codes, parsed from the table in section 9.2."""
     text = (folder() / "09-errors.md").read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from tidewire.install_command import install_command
 try:
     from tidewire.protocol.jsonable import Binary
     from tidewire_server.endpoints.context import Context
+    from tidewire_server.endpoints.stream import Stream
     from tidewire_server.endpoints.yieldables import Append, Last
     from tidewire_server.errors import ItemError
-    from tidewire_server.log_writer.stream import Stream
     from tidewire_server.server import Server
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):

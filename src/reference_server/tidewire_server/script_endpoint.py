@@ -15,8 +15,8 @@ from tidewire.protocol.document.json_pointer import parse
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, admit
 from tidewire.protocol.problems import REGISTRY
 from tidewire_server.endpoints.endpoint import Default
+from tidewire_server.endpoints.stream import Stream, writer_of
 from tidewire_server.errors import ItemError
-from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.server import Server
 
 NAME: Final = "tidewire.script"

@@ -1,8 +1,8 @@
 """Settings of a server and of the command `tidewire serve`, with their defaults, bounds and descriptions.
 
 A setting can be a keyword argument of `Server`, an environment variable such as `TIDEWIRE_MAX_BODY_BYTES`, or a line in
-the configuration file of `tidewire serve` (see `process/configuration.py`). Its name is the same in all three places.
-The most common settings also have a flag (see `process/flags.py`). Times are in seconds.
+the configuration file of `tidewire serve` (see `commands/configuration.py`). Its name is the same in all three places.
+The most common settings also have a flag (see `commands/flags.py`). Times are in seconds.
 """
 
 import ipaddress
@@ -156,7 +156,7 @@ class Settings(BaseModel):
     max_event_bytes: int = Field(
         MIB,
         ge=KIB,
-        description="Maximum size of one event, in bytes. Larger diffs are split, but snapshots may be larger.",
+        description="Maximum size of one event, in bytes. A larger change is sent as a snapshot, which may be larger.",
     )
     max_event_ops: int = Field(
         10_000, ge=64, le=10_000, description="Maximum number of ops of one diff. Longer diffs are split."

@@ -78,7 +78,7 @@ class Answer:
     def stream(self) -> Stream:
         """The response, after reading its head."""
         try:
-            return self._opening.result(PATIENCE)
+            return self._opening.result()
         except IncompleteResponseError as error:
             raise DifferenceError(f"{self.target}: no answer: {error}") from None
 

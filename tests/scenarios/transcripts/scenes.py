@@ -75,6 +75,12 @@ def add_endpoints_of_several_kinds(server: Server) -> None:
         return cast("int", "one")
 
 
+def add_long_report(server: Server) -> None:
+    @server.endpoint
+    async def report(length: int) -> str:
+        return "x" * length
+
+
 def drafts(server: Server) -> None:
     @server.endpoint
     async def draft(stream: Stream[str]) -> None:
@@ -257,7 +263,9 @@ SCENES: Mapping[str, Scene] = {
         names=PRINCIPALS,
     ),
     "slow-request": Scene(settings={"body_timeout": 0.2}),
-    "long-changes": Scene(settings={"max_event_bytes": 1024, "max_state_bytes": 4096}),
+    "long-changes": Scene(
+        settings={"max_event_bytes": 1024, "max_state_bytes": 4096}, endpoints=add_long_report
+    ),
     "heartbeat": Scene(settings={"heartbeat": 0.05}),
     "tombstone": Scene(
         settings={"log_ttl": 0, "state_ttl": 0.2, "tombstone_ttl": 0.5},

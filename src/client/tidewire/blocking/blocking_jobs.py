@@ -20,7 +20,7 @@ from tidewire.jobs.tokens import Token
 from tidewire.options import check_seconds
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource
-from tidewire.types import ItemUpdate, TextDelta, Update
+from tidewire.updates import ItemUpdate, TextDelta, Update
 
 T = TypeVar("T")
 J = TypeVar("J", bound=JobBase[Any])

@@ -18,7 +18,7 @@ from tidewire.commands import codegen as generated
 from tidewire.commands import display, tables
 from tidewire.commands.describe_text import describe_endpoint, describe_server
 from tidewire.commands.error_advice import advise
-from tidewire.commands.follow_job import INTERRUPTED, follow, follow_from_now
+from tidewire.commands.follow_job import INTERRUPTED, follow
 from tidewire.commands.plugins import USAGE, Commands
 from tidewire.commands.read_inputs import expanded, read_headers, read_input, read_lines, read_words, typed
 from tidewire.commands.server_url import CommandWithUrl, check_url, command_line
@@ -36,11 +36,11 @@ from tidewire.errors import (
 )
 from tidewire.hooks import Hooks, log
 from tidewire.http.url_and_token import URL_VARIABLE
+from tidewire.inputs.submit_members import UNSET
 from tidewire.install_command import install_command
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.sync import Client
-from tidewire.types import UNSET
 
 JOB_FAILED, UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 1, 3, 4, 141
 
@@ -427,10 +427,7 @@ def attach(
 ) -> None:
     """Show the result of a running or finished job, from the beginning."""
     with _client(url, header, token_file, uds, timeout) as (client, screen):
-        if from_now:
-            follow_from_now(client, job, screen, as_json, _uds_option(uds))
-        else:
-            follow(client, client.job(job), screen, as_json, _uds_option(uds))
+        follow(client, client.job(job), screen, as_json, _uds_option(uds), from_now=from_now)
 
 
 @app.command(cls=CommandWithUrl, epilog=_EPILOG, context_settings=_IDS)
@@ -537,15 +534,15 @@ def codegen(
     try:
         import_module("datamodel_code_generator")
     except ImportError as error:
-        raise _without_generator(error) from None
+        display.Screen().error(
+            f"`tidewire codegen` needs {error.name or error}: {install_command('codegen')}"
+        )
+        raise typer.Exit(USAGE) from None
     with _client(url, header, token_file, uds) as (client, screen):
         discovery = client.discover()
         offered = [each.name for each in discovery.endpoints]
         described = [_described(client, name, offered) for name in dict.fromkeys(endpoint or offered)]
-        try:
-            text = generated.module(client.url, discovery, described)
-        except ImportError as error:
-            raise _without_generator(error) from None
+        text = generated.module(client.url, discovery, described)
         if output is None:
             screen.write(text)
             return
@@ -565,12 +562,6 @@ def _described(client: Client, name: str, offered: list[str]) -> EndpointDescrip
     if found.name != name:
         raise ProtocolError(f"the server describes the endpoint {name!r} under the name {found.name!r}")
     return found
-
-
-def _without_generator(error: ImportError) -> typer.Exit:
-    """Print how to install the missing package, and return the exception that ends the command."""
-    display.Screen().error(f"`tidewire codegen` needs {error.name or error}: {install_command('codegen')}")
-    return typer.Exit(USAGE)
 
 
 @app.callback(invoke_without_command=True)

@@ -82,15 +82,15 @@ def module(url: str, discovery: Discovery, endpoints: Iterable[EndpointDescripti
         ValueError: There are no endpoints, or a schema cannot be converted to models, or contains a keyword or reference
             that is not allowed.
     """
-    names, stems = _Names({*_RESERVED}), _Names(set())
+    names, stems = {*_RESERVED}, set[str]()
     found: list[_Endpoint] = []
     schemas: dict[str, Any] = {}
     without: list[str] = []
     described = sorted(endpoints, key=lambda each: each.name)
     for each in described:
-        root, types = stems.fresh(_camel(each.name)), []
+        root, types = _reserved(_camel(each.name), stems), []
         for part, schema in (("Input", each.input_schema), ("Value", each.value_schema)):
-            type_ = names.fresh(root + part)
+            type_ = _reserved(root + part, names)
             types.append(type_)
             schemas[type_] = checked(schema, f"the {part.lower()} schema of the endpoint {each.name!r:.100}")
             without += [] if schema else [type_]
@@ -117,19 +117,13 @@ def module(url: str, discovery: Discovery, endpoints: Iterable[EndpointDescripti
 # ---- names -------------------------------------------------------------------------------------------------------
 
 
-class _Names:
-    """Set of the names that are already used in the generated module, in which all names must be unique."""
-
-    def __init__(self, used: set[str]) -> None:
-        self._used = used
-
-    def fresh(self, wanted: str) -> str:
-        """Reserve a name, and return it. If the name is already used, a number is appended to it."""
-        name, number = wanted, 2
-        while name in self._used:
-            name, number = f"{wanted}{number}", number + 1
-        self._used.add(name)
-        return name
+def _reserved(wanted: str, used: set[str]) -> str:
+    """Add a name to the names that are already used, and return it. If it is already used, a number is appended to it."""
+    name, number = wanted, 2
+    while name in used:
+        name, number = f"{wanted}{number}", number + 1
+    used.add(name)
+    return name
 
 
 def _camel(name: str) -> str:
@@ -162,7 +156,7 @@ def _product(text: str) -> str:
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-def _document(schemas: dict[str, Any], names: _Names) -> dict[str, Any]:
+def _document(schemas: dict[str, Any], names: set[str]) -> dict[str, Any]:
     """Merge all schemas and their definitions into one OpenAPI document, in which all names are unique."""
     components: dict[str, Any] = {}
     shared: dict[tuple[str, str], str] = {}
@@ -176,7 +170,7 @@ def _document(schemas: dict[str, Any], names: _Names) -> dict[str, Any]:
             # Definitions may refer to each other. If two schemas have a definition with the same name, create one common
             # type only if all definitions of the two schemas are equal.
             if (name, serialized) not in shared:
-                shared[name, serialized] = names.fresh(_camel(name))
+                shared[name, serialized] = _reserved(_camel(name), names)
             known[name] = shared[name, serialized]
         for name, content in definitions.items():
             components[known[name]] = _moved(content, root, known)

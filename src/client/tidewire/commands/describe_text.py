@@ -12,7 +12,8 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from tidewire.commands.server_url import command_line
-from tidewire.protocol.input_words import words_for_required_members, words_of
+from tidewire.commands.tables import server_text
+from tidewire.inputs.input_words import resolved, words_for_required_members, words_of
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.terminal_escapes import visible, visible_json
 
@@ -33,7 +34,7 @@ omitted.
 
 def describe_server(discovery: Discovery, url: str, width: int, *, show_all: bool) -> Iterator[Text]:
     """Yield the parts of the text that describes a server: its name, its endpoints and, with `show_all`, its limits."""
-    yield _text(f"{discovery.server} at {url}", "bold")
+    yield server_text(f"{discovery.server} at {url}", "bold")
     yield Text(DURABILITY[discovery.durability])
     yield Text("")
     rows = [
@@ -46,8 +47,8 @@ def describe_server(discovery: Discovery, url: str, width: int, *, show_all: boo
         limits = [(name, _number(value)) for name, value in discovery.limits.model_dump().items()]
         yield from _table(("limit", ""), limits, width)
         yield Text("")
-        yield _text(f"protocol: {discovery.protocol}")
-        yield _text(f"capabilities: {', '.join(discovery.capabilities) or 'none'}")
+        yield server_text(f"protocol: {discovery.protocol}")
+        yield server_text(f"capabilities: {', '.join(discovery.capabilities) or 'none'}")
     else:
         yield _hint(f"limits: --all; one endpoint: {command_line(url, 'describe')} ENDPOINT")
 
@@ -59,7 +60,7 @@ def describe_endpoint(
     yield Text.assemble((visible(description.name), "bold"), f"  {_line(description.summary)}".rstrip())
     details = description.description.removeprefix(description.summary).strip()
     if show_all and details:
-        yield _text(details)
+        yield server_text(details)
     yield Text("")
     schema, value = description.input_schema, description.value_schema
     yield from _members("input", schema, width, show_all=show_all)
@@ -72,10 +73,10 @@ def describe_endpoint(
             for name, value in description.capabilities.model_dump().items()
             if value
         ]
-        yield _text(f"capabilities: {', '.join(supported) or 'none'}")
+        yield server_text(f"capabilities: {', '.join(supported) or 'none'}")
         yield Text("")
     for words in _calls(description):
-        yield _text(visible(command_line(url, "call", description.name, *words)))
+        yield server_text(visible(command_line(url, "call", description.name, *words)))
     if not show_all:
         yield _hint("full descriptions and limits: --all; JSON schemas: --json")
 
@@ -91,10 +92,10 @@ def _calls(description: EndpointDescription) -> list[list[str]]:
 
 def _members(what: str, schema: Any, width: int, *, show_all: bool) -> Iterator[Text]:
     """Yield a table of an object's members with the required ones first, or one line if there are none."""
-    target = _target(schema, schema)
+    target = resolved(schema, schema)
     properties = _object(target.get("properties"))
     if not properties:
-        yield Text.assemble((what, "bold"), ": ", _text(type_of(schema, schema)))
+        yield Text.assemble((what, "bold"), ": ", server_text(type_of(schema, schema)))
         return
     required = _array(target.get("required"))
     is_input = what == "input"
@@ -137,7 +138,7 @@ def _limits_of(member: Mapping[str, Any]) -> Iterator[str]:
 
 def type_of(schema: Any, root: Any, *, depth: int = 0) -> str:
     """Return a short name for the type that a JSON Schema describes, such as `array of integer`."""
-    schema = _target(schema, root)
+    schema = resolved(schema, root)
     if depth > _MAX_DEPTH:
         return "any"
     if "const" in schema:
@@ -220,26 +221,12 @@ def _wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
-def _target(schema: Any, root: Any) -> dict[str, Any]:
-    """Follow up to `_MAX_DEPTH` references (`$ref`) of a schema. In a malformed schema, the references may form a cycle."""
-    for _ in range(_MAX_DEPTH):
-        if not isinstance(schema, dict) or "$ref" not in schema:
-            break
-        schema = _object(root.get("$defs")).get(str(schema["$ref"]).rpartition("/")[2])
-    return _object(schema)
-
-
 def _line(text: str) -> str:
     return " ".join(visible(text).split())
 
 
 def _hint(text: str) -> Text:
-    return _text(text, "dim")
-
-
-def _text(text: str, style: str = "") -> Text:
-    """Return a server's text as it is shown on a terminal."""
-    return Text(visible(text), style)
+    return server_text(text, "dim")
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -31,46 +31,40 @@ _VALUE: Final = "/items/0/value"
 
 
 def follow(
-    client: Client, job: Job[Any], screen: display.Screen, as_json: bool, options: Sequence[str] = ()
+    client: Client,
+    job: Job[Any],
+    screen: display.Screen,
+    as_json: bool,
+    options: Sequence[str] = (),
+    *,
+    from_now: bool = False,
 ) -> None:
     """Print the results of a job until it ends, and then its notes and its usage.
 
     The argument `options` contains options of the running command, such as `--uds PATH`, that other commands for the
-    same job also need. The commands that are suggested to the user repeat these options.
+    same job also need. The commands that are suggested to the user repeat these options. With `from_now`, the text that
+    the job has already produced and the items that have already ended are not printed.
     """
+    shown: Collection[int] = ()
+    has_ended = False
+    if from_now:
+        read = job.read()
+        state: dict[str, Any] = read.state or {}
+        shown = {index for index, item in enumerate(state["items"]) if item["status"] in ENDED}
+        has_ended = read.status in ENDED
+        checkpoint = Checkpoint(
+            job=read.id, url=client.url, state=state, columns=tuple(read.columns), cursor=read.cursor
+        )
+        job = client.job(checkpoint=checkpoint)
     with _watching(client, job, screen, options):
-        if (job.item_count or len((job.read().state or {})["items"])) > 1:
-            _follow_items(client.batch_job(job.id), screen, as_json)
-        else:
-            _follow_one(client, job, screen, as_json, options)
-        if not as_json:
-            screen.show_end(job.read())
-
-
-def follow_from_now(
-    client: Client, job_id: str, screen: display.Screen, as_json: bool, options: Sequence[str] = ()
-) -> None:
-    """Like `follow`, but print only the results of the job that arrive from now on.
-
-    Text that the job has already produced is not printed, and neither are the items that have already ended.
-    """
-    read = client.job(job_id).read()
-    state: dict[str, Any] = read.state or {}
-    items = state["items"]
-    ended = {index for index, item in enumerate(items) if item["status"] in ENDED}
-    checkpoint = Checkpoint(
-        job=read.id, url=client.url, state=state, columns=tuple(read.columns), cursor=read.cursor
-    )
-    job: Job[Any] = client.job(checkpoint=checkpoint)
-    with _watching(client, job, screen, options):
-        if read.status in ENDED:
+        if has_ended:
             screen.note("the job has already ended; to see its result, omit --from-now")
-        if len(items) > 1:
-            _follow_items(client.batch_job(job_id), screen, as_json, ended)
-        elif read.status in ENDED:
+        if (job.item_count or len((job.read().state or {})["items"])) > 1:
+            _follow_items(client.batch_job(job.id), screen, as_json, shown)
+        elif has_ended:
             job.result()  # raises an error if the job failed
         else:
-            _follow_one(client, job, screen, as_json, options, from_now=True)
+            _follow_one(client, job, screen, as_json, options, from_now=from_now)
         if not as_json:
             screen.show_end(job.read())
 
@@ -97,18 +91,13 @@ def _watching(
         screen.note(f"To cancel the job, run: {cancel}")
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        error.advice = (
-            f"The job keeps running. To attach to the job, run: {_attach(client, job.id, *options)}"
-        )
+        attach = command_line(client.url, "attach", job.id, *options)
+        error.advice = f"The job keeps running. To attach to the job, run: {attach}"
         raise
     except (JobFailedError, JobCancelledError, ItemFailedError):
         with suppress(TidewireError):
             screen.show_end(job.read())
         raise
-
-
-def _attach(client: Client, job_id: str, *options: str) -> str:
-    return command_line(client.url, "attach", job_id, *options)
 
 
 def _follow_one(
@@ -203,9 +192,8 @@ def _write_into_pipe(client: Client, job: Job[Any], screen: display.Screen, opti
         pass
     except VoidTextError as error:
         screen.end_line()
-        error.advice = "The text above is not the result. To get the result, run: " + _attach(
-            client, job.id, *options, "--json"
-        )
+        again = command_line(client.url, "attach", job.id, *options, "--json")
+        error.advice = f"The text above is not the result. To get the result, run: {again}"
         raise
     return texts
 

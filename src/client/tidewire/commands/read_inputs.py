@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewire.http.url_and_token import bearer
-from tidewire.protocol.input_words import member_schema, parse_word, takes_base64
+from tidewire.inputs.input_words import member_schema, parse_word, takes_base64
 from tidewire.protocol.strict_json import JsonValue, StrictJsonError, loads
 from tidewire.sync import Client
 
@@ -36,17 +36,20 @@ def read_headers(given: list[str] | None, token_file: Path | None = None) -> dic
 
 
 def _read_token(path: Path) -> str:
-    try:
-        token = expanded(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ValueError(f"--token-file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"--token-file {path}: the file is not UTF-8") from None
+    argument = f"--token-file {path}"
+    token = _read_text(path, argument).strip()
     if "\n" in token:
-        raise ValueError(
-            f"--token-file {path}: the file has more than one line; it must contain only your token"
-        )
+        raise ValueError(f"{argument}: the file has more than one line; it must contain only your token")
     return token
+
+
+def _read_text(path: Path, argument: str) -> str:
+    try:
+        return expanded(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{argument}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{argument}: the file is not UTF-8") from None
 
 
 def read_words(words: list[str]) -> dict[str, str]:
@@ -152,12 +155,7 @@ def read_input(given: str) -> Any:
     if given == "-":
         text = sys.stdin.read()
     elif given.startswith("@"):
-        try:
-            text = expanded(Path(given[1:])).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ValueError(f"--input {given}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ValueError(f"--input {given}: the file is not UTF-8") from None
+        text = _read_text(Path(given[1:]), f"--input {given}")
     else:
         text = given
     try:

@@ -21,7 +21,10 @@ def jobs(found: Iterable[JobResource]) -> Table:
         table.add_column(name, no_wrap=True, overflow="ignore")
     for job in found:
         table.add_row(
-            *map(_text, (job.id, job.endpoint, job.status, _time(job.created_at), _time(job.ended_at or "")))
+            *map(
+                server_text,
+                (job.id, job.endpoint, job.status, _time(job.created_at), _time(job.ended_at or "")),
+            )
         )
     return table
 
@@ -39,10 +42,10 @@ def tokens(found: Iterable[Token]) -> Table:
     for token in found:
         others = [one for one in token.alternatives if one.id != token.id]
         table.add_row(
-            _text(repr(token.text)),
+            server_text(repr(token.text)),
             "" if token.logprob is None else _percent(token.logprob),
             "" if token.rank is None else str(token.rank),
-            _text(", ".join(f"{one.text!r} {_percent(one.logprob)}" for one in others)),
+            server_text(", ".join(f"{one.text!r} {_percent(one.logprob)}" for one in others)),
         )
     return table
 
@@ -52,7 +55,7 @@ def _percent(logprob: float) -> str:
     return f"{math.exp(min(logprob, 0.0)):.1%}"
 
 
-def _text(text: str, style: str = "") -> Text:
+def server_text(text: str, style: str = "") -> Text:
     """Return a server's text as it is shown on a terminal."""
     return Text(visible(text), style)
 

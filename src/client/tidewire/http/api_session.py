@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -26,6 +27,16 @@ from tidewire.errors import (
     TransportError,
     UnsupportedProtocolError,
     Where,
+)
+from tidewire.following.follower import HELLO_TIMEOUT
+from tidewire.following.http_status_actions import Action, RequestKind, action_for, retry_after
+from tidewire.following.request_policy import (
+    FIRST_ATTEMPTS,
+    MAX_REDIRECTS,
+    GiveUp,
+    Interruption,
+    RequestFault,
+    RequestPolicy,
 )
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
@@ -41,29 +52,12 @@ from tidewire.http.url_and_token import (
     UrlAndToken,
     may_contain_name,
 )
-from tidewire.http.urls import (
-    has_host,
-    is_under,
-    path_segment,
-    resolve,
-    same_origin,
-    without_credentials,
-)
+from tidewire.http.urls import has_host, is_under, path_segment, resolve, same_origin, without_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
 from tidewire.protocol.base_model import MessageError, WireModel
-from tidewire.protocol.follower import HELLO_TIMEOUT
 from tidewire.protocol.messages import PROTOCOL
-from tidewire.protocol.request_policy import (
-    FIRST_ATTEMPTS,
-    MAX_REDIRECTS,
-    GiveUp,
-    Interruption,
-    RequestFault,
-    RequestPolicy,
-)
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
-from tidewire.protocol.status_table import Action, RequestKind, action_for, retry_after
 
 log: Final = logging.getLogger("tidewire")
 
@@ -128,6 +122,8 @@ class ApiSession:
         if not isinstance(hooks, Hooks | None):
             raise TypeError(f"hooks must be a Hooks object, not {hooks!r}")
         self.base: str = server.base
+        self._root = server.base.removesuffix(urlsplit(server.base).path)
+        """The base URL without its path."""
         self._server = server
         self.transport = transport
         self.timing = timing
@@ -440,6 +436,9 @@ class ApiSession:
             reference: The link, which is an absolute or relative URI reference.
             otherwise: URL to return if the link points to another origin.
         """
+        # Most links lead to the URL that the client would use without them. Do not parse them.
+        if self._root + reference == otherwise:
+            return otherwise
         url = resolve(base, reference)
         if same_origin(url, self.base):
             self.check_link(url)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from tidewire.errors import NotATidewireServerError, TidewireError, TransportError, Where
-from tidewire.protocol.request_policy import RequestFault
+from tidewire.following.request_policy import RequestFault
 
 SNIFF_TIMEOUT: Final = 1.0
 """Seconds to wait for the greeting that servers of some other protocols send first, and for a TLS handshake.

@@ -6,7 +6,7 @@ timeouts, which takes more time than processing the event. `FastBody` reads from
 the content of all chunks that one read has returned. It parses simple chunks with `ChunkedDecoder` and all other bytes
 with h11.
 
-The internal objects of httpcore are not public. If they are not of the expected kind, for example because of HTTP/2,
+The internal objects of httpx and httpcore are not public. If they are not of the expected kind, for example because of HTTP/2,
 another transport or a later version of httpcore, `fast_body_of` returns None and the client reads the body through
 httpx.
 """
@@ -39,11 +39,12 @@ class FastBody(Body):
     """A streamed response body that is read directly from httpcore's network stream. After a cancelled `read`, `read`
     may be called again.
 
-    One timer watches all reads. A timer for each read would take as long as decoding a small event. When the limit has
-    passed, the timer shuts the connection down, which ends a waiting read.
+    One timer watches all reads, so that a read neither starts nor cancels a timer. When the limit has passed, the timer
+    shuts the connection down, which ends a waiting read.
     """
 
-    resumable = True
+    resumable: bool = True
+    being_read: bool = False
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ import logging
 import math
 from typing import Final
 
-from tidewire.protocol.request_policy import RequestPolicy
+from tidewire.following.request_policy import RequestPolicy
 from tidewire.terminal_escapes import one_line
 
 QUIET_TIME: Final = 60.0

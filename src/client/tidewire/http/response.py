@@ -55,11 +55,11 @@ class Body(ABC):
     """
 
     resumable: bool = False
+    being_read: bool = False
+    was_read: bool = False
+    limit: float = math.inf
 
     def __init__(self, where: Where) -> None:
-        self.being_read: bool = False
-        self.was_read: bool = False
-        self.limit: float = math.inf
         self._where = where
         self._waited = 0.0
         """Time in seconds that counts toward the limit."""

@@ -19,13 +19,9 @@ import httpx
 from anyio import to_thread
 
 from tidewire.errors import ClientClosedError, ProtocolError, SilenceTimeoutError, TransportError, Where
+from tidewire.following.http_status_actions import is_event_stream
 from tidewire.http.body_decompression import CODING, BoundedDecompressor, DecompressionError
-from tidewire.http.connection_diagnosis import (
-    goes_through_a_proxy,
-    sniff,
-    speaks_tls,
-    unusable_environment,
-)
+from tidewire.http.connection_diagnosis import goes_through_a_proxy, sniff, speaks_tls, unusable_environment
 from tidewire.http.httpx_fixes import OnePiece, Pool, TlsCleanup
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.request_errors import DIRECT, Route, request_error
@@ -33,7 +29,6 @@ from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response
 from tidewire.http.urls import origin, parse, same_origin
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
-from tidewire.protocol.status_table import is_event_stream
 
 UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `async with` block, or close it"
 WHOLE_ANSWER_TIMEOUT: Final = 300.0
@@ -44,7 +39,8 @@ LEAST_BODY_BYTES: Final = 16 * 2**20
 larger. [TW-FRM-078]"""
 KEPT_ALIVE: Final = 100
 """Maximum number of idle connections in the pool. The number of active connections is not limited by the client,
-because servers limit the number of streams."""
+because servers limit the number of streams. httpcore looks at all connections of a pool when a request begins or ends,
+so a request costs more, the more streams are open."""
 
 _USER_AGENT = "tidewire-python"
 NO_FAKES: Final[Mapping[str, httpx.AsyncBaseTransport]] = {}

@@ -11,7 +11,7 @@ from tidewire.jobs.batch_job_reader import BatchJobReader
 from tidewire.jobs.job import JobBase
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.protocol.messages import JobStatus
-from tidewire.types import ItemUpdate
+from tidewire.updates import ItemUpdate
 
 T = TypeVar("T")
 

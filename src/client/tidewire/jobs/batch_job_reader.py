@@ -5,16 +5,17 @@ from typing import Any, Final, Generic, TypeVar
 
 from tidewire.checkpoint import UndeliveredUpdate
 from tidewire.errors import ItemFailedError, advice_for
+from tidewire.following.follower_outcomes import Applied
 from tidewire.jobs.job_reader import JobReader, ReaderContext
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.update_iterator import Projection, UpdateIterator, WholeUpdates
 from tidewire.protocol.document.json_values import same
 from tidewire.protocol.document.view import View
-from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.messages import ENDED, JobStatus
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import JsonValue, dumps
-from tidewire.types import UNKNOWN, ItemChange, ItemUpdate, Position, ResultType
+from tidewire.result_type import ResultType
+from tidewire.updates import UNKNOWN, ItemChange, ItemUpdate, Position
 
 T = TypeVar("T")
 

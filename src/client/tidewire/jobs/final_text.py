@@ -19,7 +19,7 @@ from tidewire.errors import NoTextError, VoidTextError, Where
 from tidewire.jobs.update_iterator import Projection
 from tidewire.protocol.document.apply_ops import TEXTS
 from tidewire.protocol.document.json_pointer import parse
-from tidewire.types import ItemChange, Position
+from tidewire.updates import ItemChange, Position
 
 _VALUE = "/items/0/value"
 
@@ -42,9 +42,6 @@ class FinalTextReader(Projection[str]):
         column: Function that returns the JSON Pointer of the job's text, or None while the job has no text.
         job_id: Id of the job, for error messages.
         latest: Function that returns the last known position of the job, or None.
-
-    Attributes:
-        final: The last update that was released completely.
     """
 
     silent = True
@@ -67,7 +64,6 @@ class FinalTextReader(Projection[str]):
         """The last update."""
         self._length = delivered
         self._held: deque[_Held] = deque()
-        self.final: ItemChange[Any] | None = None
         self._released: list[ItemChange[Any]] = []
 
     def settled(self, _update: ItemChange[Any] | None) -> Sequence[ItemChange[Any]]:
@@ -160,7 +156,6 @@ class FinalTextReader(Projection[str]):
         texts = []
         while self._held and self._held[0].end <= final:
             self._delivered, update = self._held.popleft()
-            self.final = update
             self._released.append(update)
             texts.append(update.text)
         text = "".join(texts)

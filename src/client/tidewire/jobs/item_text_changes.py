@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidewire.protocol.document.document import TextChange
-from tidewire.types import Position
+from tidewire.updates import Position
 
 _UNCHANGED: Final = TextChange("", 0, "")
 

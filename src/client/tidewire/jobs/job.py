@@ -11,7 +11,7 @@ from tidewire.jobs.tokens import Token
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource
-from tidewire.types import TextDelta, Update
+from tidewire.updates import TextDelta, Update
 
 T = TypeVar("T")
 R = TypeVar("R", bound=JobReader)

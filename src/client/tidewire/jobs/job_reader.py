@@ -29,15 +29,15 @@ from tidewire.errors import (
     TotalTimeoutError,
     Where,
 )
+from tidewire.following.follower_outcomes import Applied, Notice
 from tidewire.hooks import Hook, tell
 from tidewire.http.api_session import ApiSession
 from tidewire.jobs.item_text_changes import TextColumns
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.options import Options, check_seconds
-from tidewire.protocol.follower_outcomes import Applied, Notice
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource, StreamToken
-from tidewire.types import ItemChange, Position
+from tidewire.updates import ItemChange, Position
 
 BLOCK: Final = 64
 """Maximum number of updates that one read of the stream returns."""

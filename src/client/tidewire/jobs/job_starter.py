@@ -18,10 +18,14 @@ from tidewire.errors import (
     TotalTimeoutError,
     Where,
 )
+from tidewire.following.follower import Follower
+from tidewire.following.follower_outcomes import Applied
+from tidewire.following.http_status_actions import RequestKind
 from tidewire.http.api_session import ApiSession, may_run
 from tidewire.http.response import Connection, Response
 from tidewire.http.transport import Transport
 from tidewire.http.urls import last_segment
+from tidewire.inputs.submit_members import encoded, options_on_the_wire
 from tidewire.jobs.batch_job import AsyncBatchJob, cancel_all
 from tidewire.jobs.batch_job_reader import BatchJobReader
 from tidewire.jobs.job_reader import QueueWarnings, ReaderContext
@@ -32,13 +36,10 @@ from tidewire.jobs.tokens import Vocabularies
 from tidewire.options import Options
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.diff_shapes import DiffError
-from tidewire.protocol.follower import Follower
-from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.problems import did_you_mean
 from tidewire.protocol.resources import API_ROOT, EndpointDescription, JobList, JobResource, Limits
-from tidewire.protocol.status_table import RequestKind
-from tidewire.submit_members import encoded, options_on_the_wire
-from tidewire.types import Position, ResultType
+from tidewire.result_type import ResultType
+from tidewire.updates import Position
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewire.errors import TidewireError, Where
-from tidewire.jobs.tokens import ASK, invalid_columns
-from tidewire.protocol.document.generation_columns import COLUMNS
+from tidewire.jobs.tokens import ASK, invalid_columns, nats
+from tidewire.protocol.document.logprob_columns import COLUMNS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,9 +94,9 @@ def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
         found = column(name)
         return None if found is None else numpy.array([*map(_whole, found)], dtype=numpy.int64)
 
-    def nats(name: str) -> Any:
+    def floats(name: str) -> Any:
         found = column(name)
-        return None if found is None else numpy.array([_nats(one) for one in found], dtype=numpy.float64)
+        return None if found is None else numpy.array([*map(nats, found)], dtype=numpy.float64)
 
     def table(name: str, fill: float, kind: Any) -> Any:
         found: Sequence[Sequence[Any] | None] | None = column(name)
@@ -116,7 +116,7 @@ def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
 
     arrays: dict[Any, Callable[[str], Any]] = {
         int: whole,
-        float | None: nats,
+        float | None: floats,
         list[int]: ids,
         list[float | None]: candidates,
     }
@@ -133,10 +133,6 @@ def _whole(number: Any) -> int:
     if type(number) is not int:
         raise TypeError(f"{number!r} is not an integer")
     return number
-
-
-def _nats(logprob: float | None) -> float:
-    return -math.inf if logprob is None else logprob
 
 
 def _numpy() -> Any:

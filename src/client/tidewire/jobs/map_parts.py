@@ -8,19 +8,16 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
-from tidewire.errors import (
-    NOWHERE,
-    InvalidInputError,
-    ItemFailedError,
-    Where,
-)
+import msgspec
+
+from tidewire.errors import NOWHERE, InvalidInputError, ItemFailedError, Where
+from tidewire.inputs.submit_members import encoded, jsonable
 from tidewire.jobs.batch_job import AsyncBatchJob
-from tidewire.jobs.map_resume_file import Known, ReceivedValue, ResumeFile, Submission
+from tidewire.jobs.map_resume_file import ReceivedValue, Submission
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.protocol.resources import EndpointDescription, Limits
 from tidewire.protocol.strict_json import JsonValue, loads
-from tidewire.submit_members import encoded, jsonable
-from tidewire.types import ResultType
+from tidewire.result_type import ResultType
 
 T = TypeVar("T")
 
@@ -43,8 +40,6 @@ class Part:
     inputs: dict[int, bytes] = field(default_factory=dict)
     """JSON of the inputs in `pending`, by number. The inputs of a job of an earlier run are added when they are
     consumed."""
-    first: int = 0
-    """Number of the first input."""
     size: int = 0
     """Total size of the inputs in bytes."""
     submit: int | None = None
@@ -55,21 +50,16 @@ class Part:
     """Number of jobs in a row that the server no longer had, without an outcome in between."""
 
     def add(self, number: int, content: bytes, digest: str) -> None:
-        if not self.inputs:
-            self.first = number
         self.inputs[number] = content
         self.pending[number] = digest
         self.size += len(content) + 1
 
     def remove(self, number: int) -> str:
         """Remove an input that has an outcome, or that need not run, and return its digest."""
-        self.inputs.pop(number, None)
+        content = self.inputs.pop(number, None)
+        if content is not None:
+            self.size -= len(content) + 1
         return self.pending.pop(number)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the part has all inputs of a submission of the resume file, so that it can be repeated unchanged."""
-        return self.recorded is not None and self.inputs.keys() == self.recorded.pending.keys()
 
 
 @dataclass(slots=True, eq=False)
@@ -111,46 +101,6 @@ class BatchStarter(Protocol):
         """Return an existing batch job. This method sends no request."""
 
 
-_WITHOUT_OUTCOME: Final = frozenset({Known.SUBMITTED, Known.IN_JOB})
-
-
-class EarlierRuns:
-    """The submissions of a resume file that inputs of this run belong to.
-
-    Attributes:
-        submissions: The submissions so far, by offset. Each earlier run has left at most `concurrency` submissions
-            without all outcomes.
-        gone: Offsets of the submissions that cannot be continued. Their inputs without an outcome run in new jobs.
-    """
-
-    def __init__(self, file: ResumeFile | None) -> None:
-        self.submissions: dict[int, Submission] = {}
-        self.gone: set[int] = set()
-        self._file = file
-
-    def continued(self, number: int) -> int | None:
-        """Return the offset of the submission that an input belongs to. None if the input has no
-        submission, or one that cannot be continued.
-        """
-        if self._file is None or self._file.known(number) not in _WITHOUT_OUTCOME:
-            return None
-        offset = self._file.offset(number)
-        return None if offset in self.gone else offset
-
-    def digest(self, number: int) -> str | None:
-        """Return the digest of an input in the resume file. None if the file does not contain the input."""
-        file = self._file
-        known = Known.NEW if file is None else file.known(number)
-        if file is None or known is Known.NEW:
-            return None
-        if known not in _WITHOUT_OUTCOME:
-            return file.digest(number)
-        offset = file.offset(number)
-        if offset not in self.submissions:
-            self.submissions[offset] = file.submission(number)
-        return self.submissions[offset].pending[number]
-
-
 class PartRequests:
     """Builds the requests that submit the parts of one `map`.
 
@@ -165,20 +115,16 @@ class PartRequests:
             shared: Members that are added to every input that does not already have them.
             options: Members of every request in addition to the inputs.
             batch_size: Maximum number of inputs in one part.
-        """
-        self.batch_size: int = batch_size
-        self._shared: Any = jsonable(shared, "/shared")
-        self._options = options
-        self._batches = True
-        self._max_body = 0
-
-    def check_shared(self) -> None:
-        """Check that the shared members can be sent.
 
         Raises:
             InvalidInputError: A shared member is not valid JSON.
         """
-        encoded(self._shared)
+        self.batch_size: int = batch_size
+        self._shared: Any = jsonable(shared, "/shared")
+        self._shared_json = encoded(self._shared)
+        self._options = options
+        self._batches = True
+        self._max_body = 0
 
     def limit(self, limits: Limits, description: EndpointDescription) -> None:
         """Apply the limits of the server and of the endpoint."""
@@ -186,12 +132,20 @@ class PartRequests:
         self._batches = batch is not None
         most = 1 if batch is None else min(limits.max_inputs, batch.max_items)
         self.batch_size = min(self.batch_size, most)
-        shared = encoded(self._shared) if self._batches else b""
-        self._max_body = limits.max_body_bytes - len(shared) - _BODY_OVERHEAD
+        self._max_body = limits.max_body_bytes - len(self._shared_json) - _BODY_OVERHEAD
 
-    def exceeds_body(self, part: Part, content: bytes) -> bool:
-        """Whether the request would be too large with one more input."""
-        return part.size + len(content) + 1 > self._max_body
+    def is_full(self, part: Part) -> bool:
+        """Whether a part has the inputs of one request or more. The limits must be known."""
+        return len(part.inputs) >= self.batch_size or part.size > self._max_body
+
+    def cut(self, part: Part) -> Part:
+        """Move the first inputs of a part to a new part, as many as one request may have."""
+        made = Part(used_keys=part.used_keys, losses=part.losses)
+        for number, content in [*part.inputs.items()]:
+            if made.inputs and (self.is_full(made) or made.size + len(content) + 1 > self._max_body):
+                break
+            made.add(number, content, part.remove(number))
+        return made
 
     def merged(self, value: Any) -> Any:
         """Return an input with the shared members."""
@@ -203,31 +157,18 @@ class PartRequests:
         Raises:
             InvalidInputError: The shared members cannot be added to the input.
         """
-        more = {**self._options}
         if self._batches:
-            inputs = b",".join(part.inputs.values())
-            return (
-                b'{"inputs":['
-                + inputs
-                + b"]"
-                + _tail(more | ({"shared": self._shared} if self._shared else {}))
-            )
+            members = {"inputs": [*map(msgspec.Raw, part.inputs.values())], **self._options}
+            if self._shared:
+                members["shared"] = msgspec.Raw(self._shared_json)
+            return msgspec.json.encode(members)
         (content,) = part.inputs.values()
         if self._shared:
             value = loads(content)
             if not isinstance(value, dict):
                 raise InvalidInputError("shared members require inputs that are JSON objects")
             content = encoded(self.merged(value))
-        return b'{"input":' + content + _tail(more)
-
-    def split(self, part: Part) -> list[Part]:
-        """Group the inputs of a job that the server no longer has into parts that can be submitted again."""
-        again: list[Part] = []
-        for number, content in part.inputs.items():
-            if not again or len(again[-1].inputs) >= self.batch_size or self.exceeds_body(again[-1], content):
-                again.append(Part(used_keys=part.used_keys + 1, losses=part.losses + 1))
-            again[-1].add(number, content, part.pending[number])
-        return again
+        return msgspec.json.encode({"input": msgspec.Raw(content), **self._options})
 
 
 def derived_key(*parts: str, body: bytes) -> str:
@@ -256,11 +197,6 @@ def refused_number(part: Part, error: InvalidInputError) -> int | None:
     if len(part.inputs) == 1 and not (error.pointer or "").startswith("/shared"):
         return next(iter(part.inputs))
     return None
-
-
-def _tail(members: dict[str, Any]) -> bytes:
-    """Serialize the last members of a JSON object, followed by the closing brace of the object."""
-    return b"," + encoded(members)[1:] if members else b"}"
 
 
 def _within_input(place: re.Match[str]) -> str:

@@ -42,6 +42,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from errno import EACCES, EAGAIN
 from hashlib import sha256
@@ -99,22 +100,23 @@ class ReceivedValue(NamedTuple):
     where: Where = NOWHERE
 
 
-class Submission(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Submission:
     """A submit of an earlier run whose outcomes are not complete.
 
     Attributes:
-        offset: Position of its last line in the file, which identifies it.
         number: Number of the submit.
         items: Indices of the inputs, in the order of the job's items.
         pending: Digests of the inputs without an outcome, by index.
         job: Id of the job; None if the file does not contain the server's response.
+        is_gone: Whether the submission cannot be continued, so that its inputs without an outcome run in new jobs.
     """
 
-    offset: int
     number: int
     items: list[int]
     pending: dict[int, str]
     job: str | None
+    is_gone: bool = False
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -179,8 +181,8 @@ def input_digest(endpoint: str, merged: JsonValue) -> str:
 class ResumeFile:
     """The resume file of one `map`. Call `open` first and `close` last.
 
-    The methods `known`, `offset`, `digest`, `outcome` and `submission` return what earlier runs have written. The
-    methods `add_…` append lines, which `flush` passes to the operating system.
+    The methods `known`, `digest`, `outcome` and `submission` return what earlier runs have written. The methods `add_…`
+    append lines.
 
     Attributes:
         endpoint: Name of the endpoint in the first line. None if the file is new.
@@ -199,8 +201,8 @@ class ResumeFile:
         self._path = Path(path)
         self._retry_failed = retry_failed
         self._file: BinaryIO | None = None
-        self._lines: list[bytes] = []
-        """Appended lines that are not yet passed to the operating system."""
+        self._submissions: dict[int, Submission] = {}
+        """Submissions by the position of their last line. Each earlier run has left at most `concurrency` of them."""
         self._next_number = 0
         self._kinds = bytearray()
         self._offsets = array("q")
@@ -236,13 +238,10 @@ class ResumeFile:
         """Write the first line of a new file."""
         self.endpoint, self.key = endpoint, secrets.token_urlsafe(16)
         self._append(_Header(VERSION, self.key, endpoint))
-        self.flush()
 
     def close(self) -> None:
         """Close the file and release its lock."""
         if self._file is not None:
-            with suppress(ResumeFileError):
-                self.flush()
             # After a failed write, Python tries to write the rest again. The map has already reported the error.
             with suppress(OSError):
                 self._file.close()
@@ -312,13 +311,15 @@ class ResumeFile:
         """Return what the earlier runs have written about an input."""
         return Known(self._kinds[index]) if index < len(self._kinds) else Known.NEW
 
-    def offset(self, index: int) -> int:
-        """Return the position of the last line about an input, which identifies its submission."""
-        return self._offsets[index]
-
-    def digest(self, index: int) -> str:
-        """Return the digest of an input with an outcome."""
-        return self._outcome_line(index).sha256
+    def digest(self, index: int) -> str | None:
+        """Return the digest of an input. None if the file does not contain the input."""
+        match self.known(index):
+            case Known.NEW:
+                return None
+            case Known.SUBMITTED | Known.IN_JOB:
+                return self._submission(index).pending[index]
+            case _:
+                return self._outcome_line(index).sha256
 
     def outcome(self, index: int) -> ReceivedValue | ItemFailedError:
         """Return the outcome of an input."""
@@ -327,18 +328,29 @@ class ResumeFile:
             return ReceivedValue(msgspec.json.decode(line.value))
         return _item_error(index, line.error)
 
-    def submission(self, index: int) -> Submission:
-        """Return the submission that contains an input without an outcome."""
+    def submission(self, index: int) -> Submission | None:
+        """Return the submission that an input without an outcome belongs to. None if the input is in no submission, or
+        in one that cannot be continued.
+        """
+        if self.known(index) not in {Known.SUBMITTED, Known.IN_JOB}:
+            return None
+        found = self._submission(index)
+        return None if found.is_gone else found
+
+    def _submission(self, index: int) -> Submission:
         offset, kind = self._offsets[index], self._kinds[index]
-        line, submit = self._line(offset), self._line(self._submits[index])
-        digests = dict(zip(_indices(submit.inputs), submit.sha256, strict=True))
-        items = [*_indices(line.inputs)]
-        pending = {
-            item: digests[item]
-            for item in items
-            if self._offsets[item] == offset and self._kinds[item] == kind
-        }
-        return Submission(offset, submit.number, items, pending, line.id if isinstance(line, _Job) else None)
+        if offset not in self._submissions:
+            line, submit = self._line(offset), self._line(self._submits[index])
+            digests = dict(zip(_indices(submit.inputs), submit.sha256, strict=True))
+            items = [*_indices(line.inputs)]
+            pending = {
+                item: digests[item]
+                for item in items
+                if self._offsets[item] == offset and self._kinds[item] == kind
+            }
+            job = line.id if isinstance(line, _Job) else None
+            self._submissions[offset] = Submission(submit.number, items, pending, job)
+        return self._submissions[offset]
 
     def _outcome_line(self, index: int) -> _Value | _Failure:
         line: _Value | _Failure = self._line(self._offsets[index])
@@ -403,7 +415,6 @@ class ResumeFile:
         """
         number, self._next_number = self._next_number, self._next_number + 1
         self._append(_Submit(number, _ranges(digests), [*digests.values()]))
-        self.flush()
         return number
 
     def add_job(self, job_id: str, items: Iterable[int]) -> None:
@@ -414,29 +425,23 @@ class ResumeFile:
             items: Indices of the inputs, in the order of the job's items.
         """
         self._append(_Job(job_id, _ranges(items)))
-        self.flush()
 
     def add_outcome(self, index: int, digest: str, outcome: ReceivedValue | ItemFailedError) -> None:
-        """Append the outcome of an input. The caller must call `flush` before it yields the outcome."""
+        """Append the outcome of an input."""
         if isinstance(outcome, ReceivedValue):
             self._append(_Value(index, digest, msgspec.Raw(_write(outcome.value))))
         else:
             self._append(_Failure(index, digest, _error_members(outcome)))
 
-    def flush(self) -> None:
-        """Pass the appended lines to the operating system."""
+    def _append(self, line: _Header | _Line) -> None:
+        """Append a line, and pass it to the operating system."""
         file = self._opened()
-        lines, self._lines = self._lines, []
         try:
             file.seek(0, os.SEEK_END)
-            file.write(b"".join(lines))
+            file.write(_write(line) + b"\n")
             file.flush()
         except OSError as error:
             raise self._failed("write", error) from None
-
-    def _append(self, line: _Header | _Line) -> None:
-        self._opened()
-        self._lines.append(_write(line) + b"\n")
 
     # ---- errors ------------------------------------------------------------------------------------------------
 

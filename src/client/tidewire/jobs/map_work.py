@@ -49,10 +49,10 @@ from tidewire.errors import (
     TransportError,
 )
 from tidewire.hooks import Hook, log
+from tidewire.inputs.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.jobs.batch_job import cancel_all
 from tidewire.jobs.map_parts import (
     BatchStarter,
-    EarlierRuns,
     NotValidated,
     Part,
     PartRequests,
@@ -61,11 +61,10 @@ from tidewire.jobs.map_parts import (
     refused_input,
     refused_number,
 )
-from tidewire.jobs.map_resume_file import Known, ReceivedValue, input_digest, resume_file_of
+from tidewire.jobs.map_resume_file import Known, ReceivedValue, Submission, input_digest, resume_file_of
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.options import Options, check_key
-from tidewire.submit_members import encoded, jsonable, options_on_the_wire
-from tidewire.types import ResultType
+from tidewire.result_type import ResultType
 
 CONCURRENCY: Final = 4
 """Default of the maximum number of jobs that run at the same time."""
@@ -179,17 +178,15 @@ class MapWork(Generic[T]):
         self._delivered = 0
         """Number of delivered values, which is also the number of the next value."""
         self._exhausted = False
-        self._waiting: tuple[int, bytes, str] | None = None
-        """Number, JSON and digest of an input that is in no part yet, because the limits of the server are not known."""
-        self._collecting: dict[int | None, Part] = {}
-        """Parts that are not full: one for new jobs, with the key None, and those that repeat a submission of the resume
-        file, with the submission's offset as the key."""
+        self._new = Part()
+        """Inputs for new jobs, which are in no full part yet."""
+        self._repeats: dict[Submission, Part] = {}
+        """Parts that repeat a submission of the resume file, and that do not have all of its inputs yet."""
         self._full: deque[Part] = deque()
         """Parts to submit."""
         self._under_way: list[RunningPart] = []
-        self._earlier = EarlierRuns(self._file)
-        self._attached: dict[int, RunningPart] = {}
-        """Jobs of earlier runs, by the offset of their submission."""
+        self._attached: dict[Submission, Part] = {}
+        """Inputs of the jobs of earlier runs."""
         self._outcomes: dict[int, Any] = {}
         """Outcomes that were not delivered, by number. The outcome of a job of an earlier run can arrive before its input
         is consumed."""
@@ -203,112 +200,100 @@ class MapWork(Generic[T]):
             self._endpoint_name is not None
             and not self._exhausted
             and not self._full
-            and self._waiting is None
+            and (self._prepared or not self._new.inputs)
             and not self.ready()
             and self._has_room()
         )
 
     def _has_room(self) -> bool:
         """Whether the next input stays within the limits for consumed inputs and running jobs."""
-        number = self._taken
-        known = Known.NEW if self._file is None else self._file.known(number)
-        offset = self._earlier.continued(number)
-        if number in self._outcomes or (offset is not None and offset in self._attached):
+        number, file = self._taken, self._file
+        submission = None if file is None else file.submission(number)
+        if number in self._outcomes or submission in self._attached:
             return True
         ahead = number - self._delivered
         # To repeat a submission, all of its inputs are needed, even if an earlier run had a larger batch size.
-        if ahead >= self._concurrency * self._requests.batch_size and self._collecting.keys() <= {None}:
+        if ahead >= self._concurrency * self._requests.batch_size and not self._repeats:
             return False
         return (
-            known in _WITH_OUTCOME
-            or (offset is not None and offset in self._collecting)
+            submission in self._repeats
             or len(self._under_way) < self._concurrency
+            or (file is not None and file.known(number) in _WITH_OUTCOME)
         )
 
     def feed(self, value: Any) -> None:
         """Add one input. An input that cannot be sent as valid JSON is not sent, and counts as a failed item."""
         number, self._taken = self._taken, self._taken + 1
-        known = Known.NEW if self._file is None else self._file.known(number)
+        file = self._file
         try:
             plain = jsonable(value, f"/inputs/{number}")
             content = encoded(plain)
         except InvalidInputError as error:
-            if self._file is not None and known is not Known.NEW:
-                self._fail_at(number, self._file.differs(number))
+            if file is not None and file.known(number) is not Known.NEW:
+                self._fail_at(number, file.differs(number))
             else:
                 self._outcomes[number] = refused_input(number, error)
                 self._count(failed=True)
             return
-        if self._file is None:
-            self._add(number, content, "")
+        if file is None:
+            self._add_new(number, content, "")
             return
         digest = input_digest(self._endpoint_name or "", self._requests.merged(plain))
-        if self._earlier.digest(number) not in {None, digest}:
-            self._fail_at(number, self._file.differs(number))
-        elif known in _WITH_OUTCOME:
+        if file.digest(number) not in {None, digest}:
+            self._fail_at(number, file.differs(number))
+        elif (known := file.known(number)) in _WITH_OUTCOME:
             self._outcomes[number] = _IN_FILE
             self._resumed += 1
             self._count(failed=known is Known.FAILED)
         elif number in self._outcomes:
             self._count(failed=isinstance(self._outcomes[number], ItemFailedError))
-        elif known is Known.IN_JOB and (offset := self._earlier.continued(number)) is not None:
-            self._attach(offset).inputs[number] = content
+        elif (submission := file.submission(number)) is None:
+            self._add_new(number, content, digest)
+        elif submission.job is None:
+            self._repeat(submission, number, content, digest)
         else:
-            self._add(number, content, digest)
+            self._attach(submission, submission.job).add(number, content, digest)
 
     def end(self) -> None:
         """Record that there are no more inputs."""
         self._exhausted = True
-        for offset in [*self._collecting]:
-            self._close_part(offset)
+        for submission, part in self._repeats.items():
+            submission.is_gone, part.submit = True, None
+        self._full.extend(self._repeats.values())
+        self._repeats.clear()
+        self._close_full_parts()
 
     def _fail_at(self, number: int, error: ResumeFileError) -> None:
         """Raise an error in the place of a value, and consume no more inputs."""
         self._outcomes[number] = error
         self.end()
 
-    def _attach(self, offset: int) -> Part:
-        """Return the inputs of a job of an earlier run. The job is read when one of its values is needed."""
-        running = self._attached.get(offset)
-        if running is None:
-            recorded = self._earlier.submissions[offset]
-            job = self._starter.batch_job(recorded.job or "", NotValidated())
-            part = Part(recorded, {**recorded.pending})
-            running = self._attached[offset] = RunningPart(part, job, recorded.items, job.as_completed())
-            self._under_way.append(running)
-        return running.part
-
     # ---- parts -------------------------------------------------------------------------------------------------
 
-    def _add(self, number: int, content: bytes, digest: str) -> None:
-        if self._prepared:
-            self._place(number, content, digest)
-        else:
-            self._waiting = (number, content, digest)
+    def _add_new(self, number: int, content: bytes, digest: str) -> None:
+        self._new.add(number, content, digest)
+        self._close_full_parts()
 
-    def _place(self, number: int, content: bytes, digest: str) -> None:
-        """Add an input to a part."""
-        offset = self._earlier.continued(number)
-        part = self._collecting.get(offset)
-        if part is not None and offset is None and self._requests.exceeds_body(part, content):
-            self._close_part(None)
-            part = None
-        if part is None:
-            part = self._collecting[offset] = Part()
-            if offset is not None:
-                part.recorded = self._earlier.submissions[offset]
-                part.submit = part.recorded.number
+    def _close_full_parts(self) -> None:
+        """Submit next the new inputs that fill a job. After the last input, submit all of them."""
+        while self._prepared and self._new.inputs and (self._exhausted or self._requests.is_full(self._new)):
+            self._full.append(self._requests.cut(self._new))
+
+    def _repeat(self, submission: Submission, number: int, content: bytes, digest: str) -> None:
+        """Add an input to the repetition of a submission. As soon as it has all inputs, submit it next."""
+        part = self._repeats.setdefault(submission, Part(submission, submit=submission.number))
         part.add(number, content, digest)
-        if part.is_complete or (offset is None and len(part.inputs) >= self._requests.batch_size):
-            self._close_part(offset)
+        if part.pending.keys() == submission.pending.keys():
+            self._full.append(self._repeats.pop(submission))
 
-    def _close_part(self, offset: int | None) -> None:
-        """Submit a part next."""
-        part = self._collecting.pop(offset)
-        if offset is not None and not part.is_complete:
-            part.submit = None
-            self._earlier.gone.add(offset)
-        self._full.append(part)
+    def _attach(self, submission: Submission, job_id: str) -> Part:
+        """Return the inputs of a job of an earlier run. The job is read when one of its values is needed."""
+        part = self._attached.get(submission)
+        if part is None:
+            job = self._starter.batch_job(job_id, NotValidated())
+            part = self._attached[submission] = Part(submission, {**submission.pending})
+            self._under_way.append(RunningPart(part, job, submission.items, job.as_completed()))
+        return part
 
     # ---- values ------------------------------------------------------------------------------------------------
 
@@ -397,7 +382,7 @@ class MapWork(Generic[T]):
             await self._read(running)
         else:
             # The input of the next value is in a part that is not full, and no more inputs can be consumed before it.
-            self._close_part(None)
+            self._full.append(self._requests.cut(self._new))
 
     async def _begin(self) -> None:
         if self._file is not None:
@@ -406,7 +391,6 @@ class MapWork(Generic[T]):
             if self._file.endpoint is not None:
                 if self._endpoint not in {None, self._file.endpoint}:
                     raise self._file.of_another_endpoint(self._endpoint or "")
-                self._requests.check_shared()
                 self._endpoint_name = self._file.endpoint
                 return
         name = await self._prepare(self._endpoint)
@@ -419,9 +403,7 @@ class MapWork(Generic[T]):
         self._requests.limit(limits, description)
         self._poll_interval = min(POLL_INTERVAL, max(MIN_POLL_INTERVAL, limits.state_ttl_s / 4))
         self._prepared = True
-        if self._waiting is not None:
-            self._place(*self._waiting)
-            self._waiting = None
+        self._close_full_parts()
         return name
 
     async def _submit(self) -> None:
@@ -458,7 +440,7 @@ class MapWork(Generic[T]):
         if self._file is not None:
             return derived_key(self._file.key, f"submit {part.submit}", body=body)
         again = [f"again {part.used_keys}"] if part.used_keys else []
-        return derived_key(self._key, str(part.first), *again, body=body)
+        return derived_key(self._key, str(next(iter(part.inputs))), *again, body=body)
 
     def _remove_refused(self, part: Part, error: InvalidInputError) -> bool:
         """If the server refused one input of a job, remove this input from the job.
@@ -473,7 +455,6 @@ class MapWork(Generic[T]):
         self._count(failed=True)
         if self._file is not None:
             self._file.add_outcome(number, digest, outcome)
-            self._file.flush()
         if not self._return_exceptions:
             # The caller's loop will raise the error of this input, so the client need not submit the later inputs.
             self.end()
@@ -489,8 +470,8 @@ class MapWork(Generic[T]):
         unread = self._unread()
         if unread is not None:
             return unread
-        number, regular = self._delivered, self._collecting.get(None)
-        if regular is not None and number in regular.inputs and len(self._under_way) < self._concurrency:
+        number = self._delivered
+        if number in self._new.inputs and len(self._under_way) < self._concurrency:
             return None
         found = next((running for running in self._under_way if number in running.part.inputs), None)
         return found or next(iter(self._under_way), None)
@@ -516,8 +497,6 @@ class MapWork(Generic[T]):
             if not _is_lost(error):
                 raise
             self._run_again(running, error)
-        if self._file is not None:
-            self._file.flush()
 
     def _record(self, running: RunningPart, ended: tuple[int, Any]) -> None:
         """Record the outcome of an item, unless the resume file contains it."""
@@ -566,8 +545,12 @@ class MapWork(Generic[T]):
         )
         self._remove(running)
         if part.recorded is not None:
-            self._earlier.gone.add(part.recorded.offset)
-        self._full.extendleft(reversed(self._requests.split(part)))
+            part.recorded.is_gone = True
+        part.used_keys, part.losses = part.used_keys + 1, part.losses + 1
+        again = []
+        while part.inputs:
+            again.append(self._requests.cut(part))
+        self._full.extendleft(reversed(again))
 
     async def _read_and_poll_others(
         self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[RunningPart]
@@ -608,8 +591,6 @@ class MapWork(Generic[T]):
                     async for ended in running.reading:
                         self._record(running, ended)
                     self._finish(running)
-                    if self._file is not None:
-                        self._file.flush()
 
     # ---- closing -----------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """`JobStream`, which reads a job's event stream, detects connections without traffic and reconnects.
 
-The module `tidewire.protocol.follower` contains the logic of the protocol and decides how the client reacts to each
+The module `tidewire.following.follower` contains the logic of the protocol and decides how the client reacts to each
 event and each broken connection. This module does the I/O and the waiting. It has no background task and reads only
 while a caller waits, so a slow caller exerts backpressure on the server. When a wait is cancelled, the connection stays
 open for the next read. The caller must close the connection if there is no next read.
@@ -23,14 +23,8 @@ from tidewire.errors import (
     Where,
     refusal,
 )
-from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
-from tidewire.http.api_session import ApiSession
-from tidewire.http.connection_diagnosis import fault_of
-from tidewire.http.response import Connection, Response
-from tidewire.http.urls import resolve, same_origin
-from tidewire.options import Options
-from tidewire.protocol.follower import SILENT_HEARTBEATS, Follower
-from tidewire.protocol.follower_outcomes import (
+from tidewire.following.follower import SILENT_HEARTBEATS, Follower
+from tidewire.following.follower_outcomes import (
     Applied,
     Cause,
     Fatal,
@@ -40,10 +34,16 @@ from tidewire.protocol.follower_outcomes import (
     Outcome,
     Reconnect,
 )
-from tidewire.protocol.request_policy import MAX_REDIRECTS, RequestPolicy
+from tidewire.following.http_status_actions import Action, RequestKind, is_event_stream, retry_after
+from tidewire.following.request_policy import MAX_REDIRECTS, RequestPolicy
+from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
+from tidewire.http.api_session import ApiSession
+from tidewire.http.connection_diagnosis import fault_of
+from tidewire.http.response import Connection, Response
+from tidewire.http.urls import resolve, same_origin
+from tidewire.options import Options
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
-from tidewire.protocol.status_table import Action, RequestKind, is_event_stream, retry_after
 from tidewire.terminal_escapes import one_line
 
 LEAST_EVENT_BYTES: Final = 2**20

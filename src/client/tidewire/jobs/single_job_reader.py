@@ -2,23 +2,18 @@
 
 from typing import Any, Generic, TypeVar
 
-from tidewire.errors import (
-    JobCancelledError,
-    JobFailedError,
-    SeveralItemsError,
-    TidewireError,
-    advice_for,
-)
+from tidewire.errors import JobCancelledError, JobFailedError, SeveralItemsError, TidewireError, advice_for
+from tidewire.following.follower_outcomes import Applied
 from tidewire.jobs.final_text import FinalTextReader
 from tidewire.jobs.job_reader import ActiveIterator, JobReader, ReaderContext
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
 from tidewire.jobs.update_iterator import StateIterator, TextDeltas, UpdateIterator, WholeUpdates
-from tidewire.protocol.follower_outcomes import Applied
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription
-from tidewire.types import ItemChange, Position, ResultType, TextDelta, Update
+from tidewire.result_type import ResultType
+from tidewire.updates import ItemChange, Position, TextDelta, Update
 
 T = TypeVar("T")
 

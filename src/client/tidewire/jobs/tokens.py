@@ -24,7 +24,7 @@ from tidewire.options import Options
 from tidewire.protocol.document.json_pointer import parse
 from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import EndpointDescription
-from tidewire.types import ItemChange, Position
+from tidewire.updates import ItemChange, Position
 
 _VALUE = "/items/0/value"
 _IDS = f"{_VALUE}/token_ids"
@@ -183,7 +183,7 @@ class TokenRows(Projection[Token]):
             raise invalid_columns(error, self._where) from error
 
     def _tokens(self, view: View, start: int) -> Iterator[Token]:
-        columns = {name: _column(view, name, start) for name in _COLUMNS}
+        columns: dict[str, list[Any]] = {name: view.elements(f"{_VALUE}/{name}", start) for name in _COLUMNS}
         for at, token_id in enumerate(columns["token_ids"]):
             if type(token_id) is not int:
                 raise TypeError(f"{token_id!r} is not a token id")
@@ -195,10 +195,10 @@ class TokenRows(Projection[Token]):
                 token_id,
                 # A null in the list of log-probabilities means probability 0. If the whole list is missing, it was not
                 # requested.
-                _nats(row["logprobs"]) if columns["logprobs"] else None,
+                nats(row["logprobs"]) if columns["logprobs"] else None,
                 row["ranks"],
                 tuple(
-                    Alternative(self._token_text(one, text), one, _nats(logprob))
+                    Alternative(self._token_text(one, text), one, nats(logprob))
                     for one, text, logprob in zip(ids, texts, logprobs, strict=True)
                 ),
             )
@@ -220,10 +220,6 @@ def invalid_columns(error: Exception, where: Where) -> ProtocolError:
     return ProtocolError(f"the token columns of this job are not valid: {error}", where=where)
 
 
-def _column(view: View, name: str, start: int) -> list[Any]:
-    return view.elements(f"{_VALUE}/{name}", start)
-
-
 def _has_tokens(view: View) -> bool:
     return view.node(_IDS_NODE) is not None
 
@@ -239,7 +235,8 @@ def _begins_with(view: View, earlier: View, count: int | None = None) -> bool:
     return view.elements(_IDS, 0)[: len(ids)] == ids
 
 
-def _nats(logprob: float | None) -> float:
+def nats(logprob: float | None) -> float:
+    """Return a log-probability as a number. The server sends null for probability 0."""
     return -math.inf if logprob is None else float(logprob)
 
 
@@ -247,18 +244,6 @@ def has_token_texts(view: View) -> bool:
     """Whether a job's value contains the texts of its tokens. If it does, the client does not need the vocabulary."""
     value: Any = view.value(_VALUE) if _has_tokens(view) else {}
     return "token_text" in value and ("top_ids" not in value or "top_text" in value)
-
-
-def read_vocabulary(body: bytes, where: Where) -> Vocabulary:
-    """Parse the body of a vocabulary response.
-
-    Raises:
-        ProtocolError: The body is not a valid vocabulary.
-    """
-    try:
-        return _VOCABULARY.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"the response is not a valid vocabulary: {error}", where=where) from None
 
 
 class Vocabularies:
@@ -276,6 +261,7 @@ class Vocabularies:
 
         Raises:
             TidewireError: The server refused the request or could not be reached.
+            ProtocolError: The body of the response is not a valid vocabulary.
         """
         session = self._session
         link = endpoint.links.get("vocabulary")
@@ -287,5 +273,9 @@ class Vocabularies:
         headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
         response = await session.request("GET", url, options, headers=headers)
         if known is None or response.status != HTTPStatus.NOT_MODIFIED:
-            known = self._read[endpoint.name] = read_vocabulary(response.body, response.where())
+            try:
+                known = self._read[endpoint.name] = _VOCABULARY.decode(response.body)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                what = f"the response is not a valid vocabulary: {error}"
+                raise ProtocolError(what, where=response.where()) from None
         return known

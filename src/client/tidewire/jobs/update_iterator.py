@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from tidewire.errors import ConcurrentReadError, TidewireError
-from tidewire.types import UNKNOWN, ItemChange, Position, ResultType, TextDelta, Update
+from tidewire.result_type import ResultType
+from tidewire.updates import UNKNOWN, ItemChange, Position, TextDelta, Update
 
 if TYPE_CHECKING:
     from tidewire.jobs.job_reader import JobReader

@@ -41,23 +41,21 @@ def rows_of(given: Any) -> TypeAdapter[list[Any]]:
     return TypeAdapter(list[given], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
-def converted(rows: TypeAdapter[list[Any]], value: Any, fallback: Callable[[Any], Any] | None = None) -> Any:
+def converted(rows: TypeAdapter[list[Any]], value: Any) -> Any:
     """Convert a value to dicts, lists, strings, numbers, booleans and None.
 
     NaN, infinities and lone surrogates are kept.
 
     Args:
         rows: An adapter from `rows_of`.
-        value: A value that pydantic can serialize, or one that `fallback` can convert.
-        fallback: Function that is called with each object that pydantic cannot serialize. It returns an object that
-            pydantic can serialize.
+        value: A value that pydantic can serialize, or that contains arrays of NumPy or tensors of PyTorch.
 
     Raises:
         StrictJsonError: Two members of one object have the same name in JSON.
         ValueError: pydantic cannot serialize the value. The message comes from pydantic.
         TypeError: pydantic cannot serialize the value. The message comes from pydantic.
     """
-    made = rows.dump_python([value], mode="json", by_alias=True, warnings=False, fallback=fallback)[0]
+    made = rows.dump_python([value], mode="json", by_alias=True, warnings=False, fallback=_from_array)[0]
     if made is not None and type(made) is not list and type(made) is not dict:
         return made  # JSON mode loses nothing if the value is a string, a number or a boolean
     if type(made) is list and is_number_array(made):
@@ -183,7 +181,7 @@ def message_of(error: ErrorDetails) -> str:
 # ---- arrays --------------------------------------------------------------------------------------------------------
 
 
-def from_array(value: Any) -> Any:
+def _from_array(value: Any) -> Any:
     """Convert an array or a scalar of NumPy, or a tensor of PyTorch, to lists and numbers. This is a `fallback` for
     `converted`.
 
@@ -260,16 +258,11 @@ def is_plain_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def rows_of_dataclass(value: Any) -> TypeAdapter[list[Any]]:
-    """Return the adapter for the type of a dataclass, which serializes fields such as `Binary` by their annotation. If
-    pydantic cannot create this adapter, return the adapter for any value.
-    """
-    kind: Any = type(value)
-    return _rows_of_dataclass(kind)
-
-
 @lru_cache(256)
-def _rows_of_dataclass(kind: Any) -> TypeAdapter[list[Any]]:
+def rows_of_dataclass(kind: Any) -> TypeAdapter[list[Any]]:
+    """Return the adapter for a dataclass, which serializes fields such as `Binary` by their annotation. If pydantic
+    cannot create this adapter, return the adapter for any value.
+    """
     try:
         rows = rows_of(kind)
         # Otherwise an adapter with an unknown name in a type would raise its error when it is used.

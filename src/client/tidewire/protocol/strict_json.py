@@ -212,42 +212,30 @@ def _loads_fast(text: str, max_depth: int) -> Any:
         return _UNDECIDED
     if is_simple:
         return value
+    try:
+        check(value, max_depth=max_depth)
+    except StrictJsonError:
+        return _UNDECIDED
     # A text has one colon for each member, plus the colons in its strings. If a member name occurs twice, the parsed
     # value has only one of the two members, so the text has more colons than the value accounts for.
-    colons = _count_colons(value, max_depth)
-    if colons >= 0 and ("{" not in text or colons == text.count(":")):
-        return value
-    return _UNDECIDED
+    return value if "{" not in text or _count_colons(value) == text.count(":") else _UNDECIDED
 
 
-def _count_colons(value: Any, max_depth: int) -> int:
-    """Return the number of members in a value plus the number of colons in its strings. Colons in member names do not
-    count.
-
-    Return -1 if the nesting or a number exceeds a limit.
-    """
+def _count_colons(value: Any) -> int:
+    """Return the number of members in a value plus the number of colons in its strings, except in member names."""
     count = 0
     level = [value]
     while level:
-        max_depth -= 1
         deeper: list[Any] = []
         for node in level:
             kind = type(node)
             if kind is str:
                 count += node.count(":")
-            elif kind is dict or kind is list:
-                if max_depth < 0:
-                    return -1
-                if kind is dict:
-                    count += len(node)
-                    deeper += node.values()
-                elif not is_number_array(node):
-                    deeper += node
-            elif kind is float:
-                if not math.isfinite(node):
-                    return -1
-            elif kind is int and not -MAX_INTEGER <= node <= MAX_INTEGER:
-                return -1
+            elif kind is dict:
+                count += len(node)
+                deeper += node.values()
+            elif kind is list and not is_number_array(node):
+                deeper += node
         level = deeper
     return count
 

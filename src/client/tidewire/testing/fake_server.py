@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tidewire.http.proxy_and_tls_checks import FAKE_SERVERS
+from tidewire.http.connection_arguments import FAKE_SERVERS
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.messages import to_json
@@ -26,9 +26,8 @@ from tidewire.protocol.resources import (
 )
 from tidewire.testing.fake_endpoint import FakeEndpoint
 from tidewire.testing.fake_server_job import FakeJob, Signal
-from tidewire.testing.fake_transport import FakeTransport
+from tidewire.testing.fake_transport import FakeRequest, FakeResponse, FakeTransport
 from tidewire.testing.generation_values import TokenIds
-from tidewire.testing.http_messages import FakeRequest, FakeResponse
 
 URL: Final = "http://tidewire.test"
 """Default URL of a fake server. The host does not exist, and requests to it do not leave the process."""
@@ -255,45 +254,36 @@ class FakeServer:
         inputs = [{**shared, **one} if isinstance(one, dict) else one for one in given]
         key = request.headers.get("idempotency-key")
 
-        def note(job_id: str | None, *, replayed: bool = False) -> None:
-            seen = Submit(endpoint.name, inputs, batch, body, key, request.headers, job_id, replayed)
-            self.submits.append(seen)
-
-        known = self._keys.get((endpoint.name, key or ""))
-        if known is not None:
-            if known[0] != request.body:
-                note(None)
-                return _problem("idempotency_key_reused")
-            if known[1].id in self._expired:
-                note(None)
-                return _problem("job_expired")
-            note(known[1].id, replayed=True)
-            return _job_reply(201, known[1], **{"Idempotency-Replayed": "true"})
-        refusal = endpoint._refusal()
-        if refusal is not None:
-            note(None)
-            return _problem(refusal.code, **refusal.members)
         most = min(
             self._limits.max_inputs,
             1 if endpoint.capabilities.batch is None else endpoint.capabilities.batch.max_items,
         )
-        if batch and len(inputs) > most:
-            note(None)
-            return _problem("batch_too_large", f"at most {most}", pointer="/inputs")
-        answers = [endpoint._next(value) for value in inputs]
-        job = FakeJob(
-            f"job-{len(self._jobs) + len(self._expired) + 1}",
-            endpoint.name,
-            answers,
-            inputs,
-            batch=batch,
-            ids=self._ids,
+        known_body, known_job = self._keys.get((endpoint.name, key or ""), (b"", None))
+        answer: FakeJob | FakeResponse
+        if known_job is not None and known_body != request.body:
+            answer = _problem("idempotency_key_reused")
+        elif known_job is not None and known_job.id in self._expired:
+            answer = _problem("job_expired")
+        elif known_job is not None:
+            answer = known_job
+        elif (refusal := endpoint._refusal()) is not None:
+            answer = _problem(refusal.code, **refusal.members)
+        elif batch and len(inputs) > most:
+            answer = _problem("batch_too_large", f"at most {most}", pointer="/inputs")
+        else:
+            number = len(self._jobs) + len(self._expired) + 1
+            answers = [endpoint._next(value) for value in inputs]
+            answer = FakeJob(f"job-{number}", endpoint.name, answers, inputs, batch=batch, ids=self._ids)
+            self._jobs[answer.id] = answer
+            if key is not None:
+                self._keys[endpoint.name, key] = (request.body, answer)
+        replayed, job_id = answer is known_job, answer.id if isinstance(answer, FakeJob) else None
+        self.submits.append(
+            Submit(endpoint.name, inputs, batch, body, key, request.headers, job_id, replayed)
         )
-        self._jobs[job.id] = job
-        if key is not None:
-            self._keys[endpoint.name, key] = (request.body, job)
-        note(job.id)
-        return _job_reply(201, job)
+        if isinstance(answer, FakeResponse):
+            return answer
+        return _job_reply(201, answer, **({"Idempotency-Replayed": "true"} if replayed else {}))
 
     def _job(self, job: FakeJob, method: str, rest: list[str], request: FakeRequest) -> FakeResponse:
         match method, *rest:

@@ -53,13 +53,6 @@ class Logged:
     done: Done | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ephemeral:
-    """An ephemeral event, which is sent to clients but not logged."""
-
-    frame: bytes
-
-
 class FakeJob:
     """A job of a fake server. It advances only while a client reads its events."""
 
@@ -87,7 +80,8 @@ class FakeJob:
         self._document = Document(self._initial_state("queued"), self._columns)
         self._cursor = Cursor(1, 0)
         self._lock = threading.Lock()
-        self._script: list[Logged | Ephemeral | ConnectionFault] = []
+        # Events without an id are bytes.
+        self._script: list[Logged | bytes | ConnectionFault] = []
         self._entries = self._run()
         self._advance()
 
@@ -164,10 +158,11 @@ class FakeJob:
                 fault = None if entry.fired else entry
                 entry.fired = True
                 continue
+            frame = entry if isinstance(entry, bytes) else entry.frame
             if fault is not None:
-                yield entry.frame[: len(entry.frame) // 2]
+                yield frame[: len(frame) // 2]
                 yield Signal.STALL if fault.stalls else Signal.CUT
-            yield entry.frame
+            yield frame
 
     def _after(self, cursor: Cursor | None) -> tuple[int, bytes]:
         """Return the index of the first entry to send after a cursor, and an encoded snapshot to send before it.
@@ -199,7 +194,7 @@ class FakeJob:
 
     # ---- running -----------------------------------------------------------------------------------------------
 
-    def _run(self) -> Iterator[Logged | Ephemeral | ConnectionFault]:
+    def _run(self) -> Iterator[Logged | bytes | ConnectionFault]:
         yield self._snapshot("start")
         for index in range(len(self._answers)):
             yield from self._item(index)
@@ -215,15 +210,9 @@ class FakeJob:
         error = Problem.model_validate(errors[0]) if status == "failed" else None
         done = Done(status=status, error=error, digest=digest(items), expires_at="2036-01-01T00:00:00Z")
         self._next()
-        yield Logged(
-            self._cursor,
-            messages.done_frame(self._cursor, done),
-            self._document.view(),
-            self._document.columns,
-            done,
-        )
+        yield self._logged(messages.done_frame(self._cursor, done), done)
 
-    def _item(self, index: int) -> Iterator[Logged | Ephemeral | ConnectionFault]:
+    def _item(self, index: int) -> Iterator[Logged | bytes | ConnectionFault]:
         root = f"/items/{index}"
         begun = False
         for step in self._answers[index].steps:
@@ -234,7 +223,7 @@ class FakeJob:
                 continue
             if isinstance(step, SendEvent):
                 kind = type(step.message).__name__.lower()
-                yield Ephemeral(messages.ephemeral_frame(kind, step.message))
+                yield messages.ephemeral_frame(kind, step.message)
                 continue
             if not begun:
                 begun = True
@@ -298,14 +287,15 @@ class FakeJob:
     def _snapshot(self, reason: SnapshotReason) -> Logged:
         self._next()
         state, columns = self._document.value(), [*self._document.columns]
-        frame = messages.snapshot_frame(self._cursor, state, columns, reason)
-        return Logged(self._cursor, frame, self._document.view(), self._document.columns)
+        return self._logged(messages.snapshot_frame(self._cursor, state, columns, reason))
 
     def _diff(self, change: Any) -> Logged:
         self._next()
         self._document.apply(change)
-        frame = messages.diff_frame(self._cursor, change)
-        return Logged(self._cursor, frame, self._document.view(), self._document.columns)
+        return self._logged(messages.diff_frame(self._cursor, change))
+
+    def _logged(self, frame: bytes, done: Done | None = None) -> Logged:
+        return Logged(self._cursor, frame, self._document.view(), self._document.columns, done)
 
     def _job_runs(self) -> list[list[str]]:
         running = self._document.value("/status") == "running"

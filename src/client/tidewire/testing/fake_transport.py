@@ -1,12 +1,36 @@
 """An httpx transport that passes requests to a fake server in the same process, without a socket."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import anyio
 import httpx
 
 from tidewire.testing.fake_server_job import Signal
-from tidewire.testing.http_messages import FakeRequest, FakeResponse
+
+
+@dataclass(frozen=True, slots=True)
+class FakeRequest:
+    """An HTTP request with its complete body."""
+
+    method: str
+    target: str
+    """Path and query of the requested URL."""
+    headers: Mapping[str, str]
+    """Headers of the request. Their names are in lower case."""
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FakeResponse:
+    """An HTTP response.
+
+    Its body is bytes or, for an event stream, an iterator of encoded events and connection faults.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes | Iterator[bytes | Signal]
 
 
 class FakeTransport(httpx.AsyncBaseTransport):

@@ -6,7 +6,7 @@ They have the members that chapter 8 of the specification defines.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tidewire.protocol.document.generation_columns import requested_columns
+from tidewire.protocol.document.logprob_columns import requested_columns
 from tidewire.testing.endpoint_script import FakeToken
 
 

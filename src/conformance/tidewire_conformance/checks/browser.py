@@ -18,7 +18,7 @@ EXPOSED = {"location", "content-location", "retry-after", "idempotency-replayed"
 TOKEN_SECONDS = 300
 """Maximum lifetime of a stream token in seconds (TW-BRW-015)."""
 EXPIRY_TOLERANCE = 10
-"""Maximum number of seconds that a stream may stay open after its token has expired (TW-BRW-016)."""
+"""Maximum number of seconds that a stream may stay open after its token has expired (TW-BRW-027)."""
 TESTED_TOKEN_SECONDS = 10
 """Maximum lifetime of a stream token, in seconds, whose end a check waits for."""
 
@@ -149,7 +149,7 @@ def _lifetime(answer: RecordedExchange, later: Sequence[RecordedExchange] = ()) 
         return None
 
 
-@check("TW-BRW-016", "TW-BRW-018", "TW-BRW-014", needs=TOKENS, slow=True)
+@check("TW-BRW-027", "TW-BRW-018", "TW-BRW-014", needs=TOKENS, slow=True)
 async def stream_ends_when_its_token_expires(s: Session) -> None:
     """When a stream token expires, its open stream ends with `goaway` and `auth_expired`; another token resumes it.
 
@@ -172,7 +172,7 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
         s.skip_untested("no example starts a job that runs longer than a stream token is valid")
     reasons = [block.member("reason") for block in opened.of_type("goaway")]
     s.at(opened).expect(
-        "TW-BRW-016",
+        "TW-BRW-027",
         ends and reasons == ["auth_expired"],
         f"goaway with auth_expired at most {EXPIRY_TOLERANCE} s after the token has expired",
         f"{'the end' if ends else 'an open stream'} {reasons}",

@@ -40,7 +40,7 @@ async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> 
     for cursor in (f"{head[0]}-{head[1] + 1000}", "40000-2") if head else ():
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
-        sound = first is not None and first.type == "snapshot" and first.member("reason") == "rewound"
+        sound = first is not None and first.snapshot_reason == "rewound"
         s.at(answer, first).expect(
             "TW-RES-012" if cursor == "40000-2" else "TW-RES-047",
             sound and answer.of_type("done"),

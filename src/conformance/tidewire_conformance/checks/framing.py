@@ -182,7 +182,7 @@ async def streams_begin_with_hello(s: Session) -> None:
         s.at(each, first).expect("TW-FRM-061", states_retry, "a retry field before or in hello")
         head = key(hello.get("head"))
         # A snapshot with the reason `compacted` is not in the log. Its id may be greater than the `head` in `hello`.
-        at_once = [key(block.id) for block in each.logged[:1] if not _is_compacted(block)]
+        at_once = [key(block.id) for block in each.logged[:1] if block.snapshot_reason != "compacted"]
         if head and at_once and at_once[0] and not each.cursor:
             s.at(each, first).expect(
                 "TW-FRM-060", head >= at_once[0], f"a head at or after {at_once[0]}", hello
@@ -197,10 +197,6 @@ async def streams_begin_with_hello(s: Session) -> None:
         if head and known:
             wanted = f"a `head` of at least {known}, which the server had already sent"
             s.at(each, first).expect("TW-FRM-060", head >= known, wanted, hello)
-
-
-def _is_compacted(block: Block) -> bool:
-    return block.type == "snapshot" and isinstance(block.json, dict) and block.member("reason") == "compacted"
 
 
 class _ReceivedIds:

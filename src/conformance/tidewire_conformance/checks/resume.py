@@ -66,7 +66,7 @@ async def ids_are_consecutive(s: Session) -> None:
             if own is None:
                 continue
             snapshot = block.type == "snapshot"
-            if snapshot and isinstance(block.json, dict) and block.member("reason") == "rewound":
+            if block.snapshot_reason == "rewound":
                 last = own
                 continue
             if not snapshot and last is None:
@@ -102,7 +102,7 @@ async def log_begins_at_1_1_without_gaps(s: Session) -> None:
     ids = history.logged_ids
     first = history.logged[0]
     s.at(history, first).equal("TW-RES-005", ids[0], "1-1", "1-1 as the first id")
-    sound = first.type == "snapshot" and first.member("reason") == "start"
+    sound = first.snapshot_reason == "start"
     s.at(history, first).expect("TW-DIF-007", sound, "a snapshot with the reason start", first.json)
     wanted = [f"1-{n}" for n in range(1, len(ids) + 1)]
     s.at(history).equal("TW-RES-003", ids, wanted, f"{wanted[0]}…{wanted[-1]}")
@@ -141,7 +141,9 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     whole = history.logged
     held = key(whole[at].id) or (0, 0)
     repeated = [
-        block for block in answer.logged if (key(block.id) or held) <= held and not _is_rewound(block)
+        block
+        for block in answer.logged
+        if (key(block.id) or held) <= held and block.snapshot_reason != "rewound"
     ]
     s.at(answer, repeated[0] if repeated else None).expect(
         "TW-RES-019", not repeated, f"no event at or below {whole[at].id}", [block.id for block in repeated]
@@ -158,10 +160,6 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     s.at(answer).response(
         "TW-FRM-056", bool(answer.of_type("done")), "done, because the state has not expired"
     )
-
-
-def _is_rewound(block: Block) -> bool:
-    return block.type == "snapshot" and isinstance(block.json, dict) and block.member("reason") == "rewound"
 
 
 def _sample(rng: random.Random, count: int) -> list[int]:
@@ -299,7 +297,7 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
     ):
         answer = await s.stream(job, cursor)
         first = answer.logged[0] if answer.logged else None
-        sound = first is not None and first.type == "snapshot" and first.member("reason") == "rewound"
+        sound = first is not None and first.snapshot_reason == "rewound"
         wanted = f"a snapshot with the reason `rewound` for {cursor}"
         got = f"{answer.status} {contents(answer.logged[:1])}"
         s.at(answer, first).expect(requirement, sound, wanted, got)
@@ -342,12 +340,11 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     first = old.logged[0]
     sound = first.type == "snapshot" and first.id == f"{head[0]}-{head[1] - 1}"
     s.at(old, first).expect("TW-RES-012", sound, "a snapshot at the head", f"{first.type} {first.id}")
-    reason = first.member("reason") if first.type == "snapshot" else ""
-    s.at(old, first).equal("TW-RES-015", reason, "compacted", "the reason compacted")
+    s.at(old, first).equal("TW-RES-015", first.snapshot_reason, "compacted", "the reason compacted")
     oldest = await s.stream(job, "0-0")
     s.skip_unless(oldest.logged, f"{oldest} returned {oldest.status} without a logged event")
     first = oldest.logged[0]
-    reason = first.member("reason") if first.type == "snapshot" else ""
+    reason = first.snapshot_reason
     sound = reason == ("start" if first.id == "1-1" else "compacted")
     wanted = "a snapshot with the oldest id in the log and the reason `start` or `compacted`"
     s.at(oldest, first).expect("TW-RES-018", sound, wanted, f"{first.type} {reason} {first.id}")

@@ -1,5 +1,7 @@
 """Checks for section 3.5: the size limits of events and states."""
 
+import json
+
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire.event_stream_decoder import Block
@@ -44,7 +46,7 @@ def _op_count(block: Block) -> int:
     return len(ops) if isinstance(ops, list) else 1
 
 
-@check("TW-DIF-071", "TW-FRM-049")
+@check("TW-DIF-071", "TW-FRM-081")
 async def change_of_many_ops_is_split_over_several_events(s: Session) -> None:
     """Changes of more elements than a diff may have ops are sent in several events, and are complete at the end."""
     max_ops = _max_ops(s)
@@ -59,7 +61,7 @@ async def change_of_many_ops_is_split_over_several_events(s: Session) -> None:
     most = max(map(_op_count, history.events))
     s.at(history).expect("TW-DIF-071", most <= max_ops, f"at most {max_ops} ops", most)
     value = s.items(await s.read(job))[0]["value"]
-    s.at(history).equal("TW-FRM-049", value, values[1], "the last array")
+    s.at(history).equal("TW-FRM-081", value, values[1], "the last array")
 
 
 @check("TW-FRM-050", serial=True)
@@ -78,7 +80,7 @@ async def oversized_state_fails_the_job(s: Session) -> None:
     )
 
 
-@check("TW-FRM-049", "TW-FRM-047")
+@check("TW-FRM-081", "TW-FRM-047")
 async def long_text_is_split_over_several_events(s: Session) -> None:
     """A text that is longer than `max_event_bytes` is sent in several events and is complete at the end."""
     limits = s.server.limits
@@ -93,5 +95,31 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
     s.at(history).expect("TW-FRM-047", longest < size, f"at most {size - 1000} bytes of data", longest)
     value = s.items(await s.read(job))[0]["value"]
     s.at(history).expect(
-        "TW-FRM-049", isinstance(value, str) and len(value) == size, f"{size} characters", len(value)
+        "TW-FRM-081", isinstance(value, str) and len(value) == size, f"{size} characters", len(value)
     )
+
+
+@check("TW-FRM-082")
+async def long_result_is_set_in_one_event(s: Session) -> None:
+    """The result of an endpoint that does not stream is set in a snapshot if it is longer than `max_event_bytes`."""
+    limit, judged = s.server.limits.get("max_event_bytes", 0), False
+    for sample in s.server.samples:
+        endpoint = s.server.endpoints[sample.endpoint]
+        if sample.ended != "succeeded" or endpoint.capability("streams"):
+            continue
+        job, history = await s.run_to_end(sample)
+        value = s.items(await s.read(job))[0]["value"]
+        if len(json.dumps(value, ensure_ascii=False).encode()) > limit:
+            judged = True
+            changes = [
+                block.data[:100]
+                for block in history.of_type("message")
+                if b"/items/0/value" in block.data or block.data[:1] == b'"'
+            ]
+            s.at(history).expect(
+                "TW-FRM-082", not changes, f"no diff that changes the value of over {limit} bytes", changes
+            )
+    if not judged:
+        s.skip_untested(
+            f"no example of an endpoint that does not stream has a result of more than {limit} bytes"
+        )

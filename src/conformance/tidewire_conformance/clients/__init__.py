@@ -1,1 +1,1 @@
-"""Conformance tests for clients: the scenario player, the client mode of the suite, and two example clients."""
+"""Conformance tests for clients: `scenarios` plays the scenarios and judges a client, and `examples` has two clients to try."""

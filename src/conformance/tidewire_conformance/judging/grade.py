@@ -15,57 +15,44 @@ none judged it, not declared or no occasion            | skipped, not declared o
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tidewire_conformance import specification
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict, worst
 from tidewire_conformance.specification import Requirement
 
 
-class Settings(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Settings:
     """Options of a run that appear in the report."""
 
-    @property
-    def seed(self) -> int: ...
-    @property
-    def repeat(self) -> int: ...
-    @property
-    def patience(self) -> float: ...
-    @property
-    def budget(self) -> float: ...
+    seed: int = 0
+    """Seed for the random choices of the checks, or for the order in which the scenarios are played."""
+    repeat: int = 1
+    patience: float = 1.0
+    budget: float = 300.0
+    """Time, in seconds, after which no further check or scenario starts."""
 
 
-class GradedRun(Protocol):
+# No generated repr: `asyncio.run` may format the repr of a task's result, which would include all recorded bytes.
+@dataclass(repr=False)
+class GradedRun:
     """Completed run of checks against a server, or of scenarios with a client."""
 
+    plan: Settings
+    subject: dict[str, str]
+    """Address and name of the server or client under test."""
+    profiles: list[str]
+    """Profiles that the server or client claims to meet, in the order in which reports show them."""
     verdicts: list[Verdict]
+    requests: int
+    """Number of requests that the suite or the client sent."""
     seconds: float
     cut_short: str
     """Reason why the run ended early, or an empty string if the run was complete."""
 
-    @property
-    def plan(self) -> Settings: ...
-    @property
-    def subject(self) -> dict[str, str]:
-        """Address and name of the server or client under test."""
-
-    @property
-    def requests(self) -> int: ...
-    @property
-    def profiles(self) -> list[str]:
-        """Profiles that the server or client claims to meet, in the order in which reports show them."""
-
     def profile_of(self, requirement: Requirement) -> str:
         """Return the profile toward which a requirement counts."""
-
-
-class CheckOrScenario(Protocol):
-    """Check or scenario. The grade needs only its name and the requirements that it covers."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def requirements(self) -> tuple[str, ...]: ...
+        return requirement.profile
 
 
 @dataclass(frozen=True)
@@ -220,22 +207,18 @@ class Report:
         return 3 if self.errors or self.run.cut_short else 0
 
 
-def grade(
-    run: GradedRun, checks: Iterable[CheckOrScenario], known: Mapping[str, str] | None = None, part: str = ""
-) -> Report:
+def grade(run: GradedRun, known: Mapping[str, str] | None = None, part: str = "") -> Report:
     """Grade a completed run.
 
     Args:
         run: Completed run of checks or scenarios.
-        checks: Checks or scenarios that were selected for the run.
         known: Ids of requirements that are known to fail, with the reasons.
         part: Description of the selected checks. It is empty for the whole suite.
     """
-    by_name = {verdict.check: verdict for verdict in run.verdicts}
     judged: dict[str, list[Verdict]] = {}
-    for check in checks:
-        for requirement in check.requirements:
-            judged.setdefault(requirement, []).append(by_name[check.name])
+    for verdict in run.verdicts:
+        for requirement in verdict.requirements:
+            judged.setdefault(requirement, []).append(verdict)
     results = {name: _result(name, judged[name]) for name in sorted(judged)}
     return Report(run, results, known or {}, part)
 

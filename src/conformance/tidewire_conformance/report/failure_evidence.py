@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby
 
 from tidewire_conformance import specification
 from tidewire_conformance.judging.verdict import Assertion, Verdict
@@ -166,18 +166,14 @@ def _blocks(exchange: RecordedExchange, marked: Block | None, names: Sequence[st
         shown = {*range(BLOCKS_BEFORE), *range(len(blocks) - BLOCKS_BEFORE, len(blocks))}
     else:
         shown = set(range(max(0, at - BLOCKS_BEFORE), min(len(blocks), at + BLOCKS_AFTER + 1)))
-    left_out = 0
-    for number, block in enumerate(blocks):
-        if number not in shown:
-            left_out += 1
+    for is_shown, numbers in groupby(range(len(blocks)), key=shown.__contains__):
+        together = [blocks[number] for number in numbers]
+        if not is_shown:
+            yield f"  {'':>8}  < … {len(together)} blocks"
             continue
-        if left_out:
-            yield f"  {'':>8}  < … {left_out} blocks"
-            left_out = 0
-        mark = "  ←" if block is marked else ""
-        yield f"  {_ms(exchange, block.at)}  < {_shown(exchange, block.raw, names if mark else ())}{mark}"
-    if left_out:
-        yield f"  {'':>8}  < … {left_out} blocks"
+        for block in together:
+            mark = "  ←" if block is marked else ""
+            yield f"  {_ms(exchange, block.at)}  < {_shown(exchange, block.raw, names if mark else ())}{mark}"
 
 
 def _ms(exchange: RecordedExchange, at: float) -> str:
@@ -201,11 +197,8 @@ def _shown(exchange: RecordedExchange, data: bytes, names: Sequence[str] = ()) -
         return text
     at = next((at for name in names if (at := text.find(f'"{name}":')) >= 0), -1)
     begin, end = _MAX_CHARACTERS // 2, len(text) - _MAX_CHARACTERS // 2
-    since, until = at - _MEMBER_CONTEXT[0], at + _MEMBER_CONTEXT[1]
+    since, until = max(at - _MEMBER_CONTEXT[0], begin), min(at + _MEMBER_CONTEXT[1], end)
     if at < 0 or until <= begin or since >= end:
         return f"{text[:begin]} … {text[end:]}"
-    parts = [(0, begin), (max(since, begin), min(until, end)), (end, len(text))]
-    shortened = text[:begin]
-    for (_, before), (start, stop) in pairwise(parts):
-        shortened += (" … " if start > before else "") + text[start:stop]
-    return shortened
+    before, after = (" … " if left_out else "" for left_out in (since > begin, until < end))
+    return f"{text[:begin]}{before}{text[since:until]}{after}{text[end:]}"

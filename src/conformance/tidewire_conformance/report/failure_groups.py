@@ -22,6 +22,9 @@ MAX_SYMPTOMS = 2
 The same limit applies to the different expected results of one symptom.
 """
 
+MAX_NAMES = 24
+"""Maximum number of names in a printed list of checks."""
+
 MIN_SOURCES = 5
 """Minimum number of checks whose messages violate a rule for all messages, if the rule is assumed to be the cause."""
 
@@ -58,6 +61,19 @@ class Section:
     """Failures of the requirement that the report counts, but whose symptoms it does not show."""
     omitted: int
     """Number of failures of the requirement that are not printed in full."""
+
+    @property
+    def omission(self) -> str:
+        """Text that says how many failures are omitted. It is empty if all are printed."""
+        names = some(list(dict.fromkeys(verdict.check for verdict, _ in self.left_out)))
+        other = f", with other symptoms in {names}" if names else ""
+        return f"… and {self.omitted} more failures{other}" if self.omitted else ""
+
+
+def some(names: list[str]) -> str:
+    """Join names with commas. After the first `MAX_NAMES` names, the text only says how many more there are."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
 
 
 def ordered(report: Report) -> list[RequirementResult]:
@@ -167,14 +183,10 @@ def _symptoms(report: Report, results: list[RequirementResult]) -> dict[int, Sym
     for result in results:
         known = result.requirement.id in report.known
         for verdict, assertion in result.broken:
+            expected = "" if assertion.transcript else assertion.expected
             keys = (
                 (known, "same result", assertion.expected, assertion.got),
-                (
-                    known,
-                    "same check",
-                    _scenario(verdict.check),
-                    "" if assertion.transcript else assertion.expected,
-                ),
+                (known, "same check", _scenario(verdict.check), expected),
             )
             one, other = (by_key.get(key) for key in keys)
             symptom = one or other or Symptom()

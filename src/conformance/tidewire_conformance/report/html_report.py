@@ -10,8 +10,7 @@ from tidewire_conformance.judging.grade import Report, RequirementResult
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.report import badge
 from tidewire_conformance.report.failure_evidence import curl, frames
-from tidewire_conformance.report.failure_groups import Section, Symptom, fix_first, ordered, sections
-from tidewire_conformance.report.terminal_report import some
+from tidewire_conformance.report.failure_groups import Section, Symptom, fix_first, ordered, sections, some
 
 _CHAPTERS = {
     "OVR": "Overview", "DSC": "Discovery", "FRM": "Framing", "RES": "Resume", "DIF": "State and diffs", "JOB": "Jobs",
@@ -139,10 +138,8 @@ def _failure(report: Report, section: Section, shown: set[int], anchored: set[st
         yield f"<p>Known: {escape(known)}</p>"
     for symptom in section.symptoms:
         yield from _symptom(symptom, requirement.id, shown, anchored)
-    if section.omitted:
-        names = some(list(dict.fromkeys(verdict.check for verdict, _ in section.left_out)))
-        otherwise = f", with other symptoms in {escape(names)}" if names else ""
-        yield f'<p class="soft">… and {section.omitted} more failures{otherwise}</p>'
+    if section.omission:
+        yield f'<p class="soft">{escape(section.omission)}</p>'
     yield "</section>"
 
 

@@ -10,10 +10,8 @@ from rich.text import Text
 from tidewire_conformance.judging.grade import Report, RequirementResult
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict
 from tidewire_conformance.report.failure_evidence import evidence, visible
-from tidewire_conformance.report.failure_groups import Section, Symptom, fix_first, ordered, sections
+from tidewire_conformance.report.failure_groups import Section, Symptom, fix_first, ordered, sections, some
 
-MAX_NAMES = 24
-"""Maximum number of names in a printed list of checks."""
 _MAX_COLUMNS = 120
 """Maximum width of printed prose, in columns, even if the terminal is wider."""
 _JOB = re.compile(r"https?://[^\s/]+|(?<=/v1/jobs/)[^\s/?]+")
@@ -99,12 +97,8 @@ class _Printer:
                 if line not in before:
                     self._prose(f"      {line}", indent="        ")
             before = lines
-        if section.omitted:
-            names = some(list(dict.fromkeys(verdict.check for verdict, _ in section.left_out)))
-            more = f"… and {section.omitted} more failures" + (
-                f", with other symptoms in {names}" if names else ""
-            )
-            self._prose(f"      {more}", "dim", indent="        ")
+        if section.omission:
+            self._prose(f"      {section.omission}", "dim", indent="        ")
 
     def _evidence(self, requirement: str, verdict: Verdict, assertion: Assertion) -> None:
         record = assertion.exchange or assertion.transcript
@@ -201,12 +195,6 @@ def _related(symptom: Symptom, requirement: str) -> Iterator[str]:
         yield f"same symptom in: {some(symptom.others)}"
     if others := [each for each in symptom.requirements if each != requirement]:
         yield f"requirements with the same symptom: {' '.join(others)}"
-
-
-def some(names: list[str]) -> str:
-    """Join names with commas. After the first `MAX_NAMES` names, the text only says how many more there are."""
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more
 
 
 def _word(report: Report, result: RequirementResult) -> str:

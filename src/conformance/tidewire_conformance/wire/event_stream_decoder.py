@@ -86,6 +86,11 @@ class Block:
         return self.members.get(name, default)
 
     @property
+    def snapshot_reason(self) -> str:
+        """Reason of a snapshot, or an empty string for any other event."""
+        return str(self.member("reason", "")) if self.type == "snapshot" else ""
+
+    @property
     def is_logged(self) -> bool:
         return self.is_event and self.type in LOGGED_TYPES
 

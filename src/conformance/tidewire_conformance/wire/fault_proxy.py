@@ -250,21 +250,14 @@ class _CutFinder:
 
     def split(self, data: bytes) -> bytes:
         """Return the part of a chunk to forward."""
-        start = 0
-        if self._marks_left:
-            start = self._find_marks(data)
-            if self._marks_left:
-                self._remember(data)
-                return data
+        start = self._find_marks(data) if self._marks_left else 0
         room = len(data) - start
-        if room < self._bytes_left:
+        if not self._marks_left:
+            self.found = room >= self._bytes_left
+            data = data[: start + self._bytes_left]
             self._bytes_left -= room
-            self._remember(data)
-            return data
-        passed = data[: start + self._bytes_left]
-        self._remember(passed)
-        self.found = True
-        return passed
+        self.tail = (self.tail + data)[-80:]
+        return data
 
     def _find_marks(self, data: bytes) -> int:
         """Count the occurrences of the mark, even if a mark is split across chunks.
@@ -286,6 +279,3 @@ class _CutFinder:
             at = found + len(mark)
             self._marks_left -= 1
         return at - seen
-
-    def _remember(self, passed: bytes) -> None:
-        self.tail = (self.tail + passed)[-80:]

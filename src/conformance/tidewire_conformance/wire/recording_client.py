@@ -7,6 +7,7 @@ header.
 
 import asyncio
 import contextlib
+import copy
 import re
 import ssl
 import time
@@ -148,15 +149,7 @@ class Wire:
 
     def as_check(self, name: str) -> "Wire":
         """Return a client for the same user that records its requests under the name of a check."""
-        client = Wire(
-            self.base_url,
-            header=self.header,
-            patience=self.patience,
-            record=self.record,
-            began=self.began,
-            caller=self.caller,
-            source=self.source,
-        )
+        client = copy.copy(self)
         client.check = name
         return client
 

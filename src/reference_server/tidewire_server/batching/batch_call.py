@@ -37,13 +37,7 @@ from tidewire_server.batching.batch_row_types import BatchedJob, BatchRow, Outco
 from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.invocation import (
-    YieldedSteps,
-    as_value,
-    exit_replacement,
-    in_thread,
-    keep_what_was_yielded,
-)
+from tidewire_server.endpoints.invocation import YieldedSteps, as_value, exit_replacement, in_thread
 from tidewire_server.errors import InvalidValueError
 
 _log = logging.getLogger(__name__)
@@ -336,10 +330,6 @@ class BatchCall:
                     yielded = generator.send(sent)
                 except StopIteration:
                     return
-                except BaseException:
-                    for row in tuple(self._rows.values()):
-                        keep_what_was_yielded(row.writer)
-                    raise
                 ended = take(yielded, self._rows, rows + padding, self._endpoint)
                 if ended:
                     self._loop.call_soon_threadsafe(self._end_soon, ended)

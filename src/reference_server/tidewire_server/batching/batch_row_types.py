@@ -9,8 +9,8 @@ from typing import Protocol
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.invocation import YieldedSteps
+from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.yieldables import Unset
-from tidewire_server.log_writer.item_writer import ItemWriter
 
 Outcome = JsonValue | Unset | BaseException
 """Outcome of a row: the row's final value, or `UNSET` if the row keeps its current value, or the exception that makes

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
+from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.errors import StreamClosedError
-from tidewire_server.log_writer.item_writer import ItemWriter
 
 
 class Context:

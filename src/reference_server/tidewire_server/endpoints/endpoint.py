@@ -25,8 +25,8 @@ from tidewire_server.endpoints.signature_schemas import (
     shapes_of,
     unwrap_partial,
 )
+from tidewire_server.endpoints.user_values import plain
 from tidewire_server.errors import ItemError, ProblemError, refuse
-from tidewire_server.log_writer.user_values import plain
 
 _log = logging.getLogger(__name__)
 

@@ -24,16 +24,11 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.worker_threads import start_call
+from tidewire_server.endpoints.function_threads import start_call
+from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.yieldables import UNSET, Append, Last, Unset
-from tidewire_server.errors import (
-    InvalidValueError,
-    LogUnavailableError,
-    StateTooLargeError,
-    StreamClosedError,
-)
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter
+from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.job_log.log_writer import LogWriter
 
 _TURN: Final = 0.005
 """Time in seconds after which the server runs other tasks of the event loop before it reads the next value of an async
@@ -162,16 +157,11 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
         return called
     steps = YieldedSteps(endpoint, writer)
     with _closing(called):
-        try:
-            for value in called:
-                # Write the value even if the item was cancelled. The function may have changed an object after it had
-                # yielded this object, and the item's value may already contain a part of the change.
-                steps.take(value)
-                if writer.cancelled:
-                    break
-        except BaseException:
-            keep_what_was_yielded(writer)
-            raise
+        for value in called:
+            # Write the value even if the item was cancelled, because the function has yielded it.
+            steps.take(value)
+            if writer.cancelled:
+                break
     return steps.end()
 
 
@@ -272,16 +262,6 @@ def _warn_about_columns(endpoint: Endpoint, at: str) -> None:
         "`-> %s[Append[str]]`, and yield no other value",
         *(endpoint.name, at, at, kind),
     )
-
-
-def keep_what_was_yielded(writer: ItemWriter) -> None:
-    """Before the item ends, write the part of the last yielded value that was not written yet (TW-JOB-057).
-
-    The endpoint's function must not change the value during this call. Therefore call this method where the endpoint's
-    function runs: in its thread, or on the event loop.
-    """
-    with contextlib.suppress(ValueError, StateTooLargeError, LogUnavailableError, StreamClosedError):
-        writer.catch_up()
 
 
 def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:

@@ -31,15 +31,15 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
-from tidewire.protocol.jsonable import message_of, rows_of
+from tidewire.protocol.jsonable import converted, message_of, rows_of
 from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_errors import refused_input
+from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.endpoints.stream import Stream
+from tidewire_server.endpoints.user_values import plain
+from tidewire_server.endpoints.value_errors import named, said_of_value
 from tidewire_server.endpoints.yieldables import contains_append, value_type
 from tidewire_server.errors import InvalidValueError
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.stream import Stream
-from tidewire_server.log_writer.user_values import made_by, plain
-from tidewire_server.log_writer.value_errors import named, said_of_value
 
 STREAMED = (
     collections.abc.AsyncIterator,
@@ -208,7 +208,7 @@ class ValueShape:
             InvalidValueError: The value cannot be represented as JSON.
         """
         try:
-            return plain(value) if self.is_any else made_by(self.rows, value)
+            return plain(value) if self.is_any else converted(self.rows, value)
         except (ValueError, TypeError):
             return plain(value)
 

@@ -69,9 +69,9 @@ def add_generate(
     # Read the clock before the imports. Otherwise the logged duration would lack the import of torch, which takes seconds.
     begun = time.perf_counter()
     # These imports are inside the function, because importing this package must require neither torch nor the server.
+    from tidewire_server.default_model import default_model  # noqa: PLC0415
     from tidewire_server.generation.generate_endpoint import add_engine  # noqa: PLC0415
     from tidewire_server.generation.schema_limits import SchemaLimits  # noqa: PLC0415
-    from tidewire_server.model import default_model  # noqa: PLC0415
     from tidewire_server.user_paths import user_path  # noqa: PLC0415
 
     folder = default_model() if model is None else user_path(model)

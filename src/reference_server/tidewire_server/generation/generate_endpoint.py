@@ -11,11 +11,12 @@ from typing import Any, Literal
 import orjson
 from pydantic import ValidationError
 
-from tidewire.protocol.document.generation_columns import initial_value
 from tidewire.protocol.document.json_values import common_prefix
+from tidewire.protocol.document.logprob_columns import initial_value
 from tidewire_server.endpoints.endpoint import OnRestart
+from tidewire_server.endpoints.stream import Stream, writer_of
 from tidewire_server.errors import ItemError, StreamClosedError
-from tidewire_server.generation.engine import (
+from tidewire_server.generation.engine_interface import (
     NO_CHAT_TEMPLATE,
     Delta,
     Engine,
@@ -31,7 +32,6 @@ from tidewire_server.generation.generate_input_and_value import (
     served_input,
     served_value,
 )
-from tidewire_server.log_writer.stream import Stream, writer_of
 from tidewire_server.server import Server
 from tidewire_server.user_paths import MEMORY
 

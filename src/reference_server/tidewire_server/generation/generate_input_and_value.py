@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, create_model, model_validator
 
-from tidewire.protocol.document.generation_columns import COLUMNS, requested_columns
+from tidewire.protocol.document.logprob_columns import COLUMNS, requested_columns
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256

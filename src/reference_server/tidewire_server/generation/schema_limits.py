@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from tidewire.protocol.document.json_pointer import build
-from tidewire_server.generation.engine import InputError
+from tidewire_server.generation.engine_interface import InputError
 
 Path = tuple[str | int, ...]
 """Member names and indexes that lead to a place in a schema."""

@@ -3,6 +3,7 @@ endpoints.
 """
 
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +19,17 @@ from tidewire_server.http.lifespan import Lifespan
 from tidewire_server.http.problem_responses import json_response
 from tidewire_server.http.request_reading import require_acceptable, root_of
 from tidewire_server.settings import Settings
-from tidewire_server.version import SERVER
+
+
+def _installed() -> str:
+    try:
+        return version("tidewire")
+    except PackageNotFoundError:
+        return "0"
+
+
+SERVER = f"tidewire_server/{_installed()}"
+"""Name and version of the server."""
 
 _CAPABILITIES = (
     "delete",

@@ -14,7 +14,7 @@ this module sends them:
   accepts no byte for `stall_timeout`   | closes the connection
 
 The server never closes a stream only because the reader is slow [TW-DIF-068]. If a stream was opened with a stream token,
-the server ends it when the token expires [TW-BRW-016].
+the server ends it when the token expires [TW-BRW-027].
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _CLOCK_CHECK_SECONDS: Final = 4.0
 
 _GOAWAY_SECONDS: Final = 5.0
 """Maximum number of seconds in which a reader must accept `goaway` after its token has expired. Otherwise the server aborts
-the connection. Together with the previous constant, it must be less than the 10 seconds of TW-BRW-016.
+the connection. Together with the previous constant, it must be less than the 10 seconds of TW-BRW-027.
 """
 
 HEADERS: Final = [
@@ -71,7 +71,7 @@ the application that contains this one should call `close`, which fails the job,
 
 
 class TokenExpiry:
-    """Timer that ends a stream when its token has expired [TW-BRW-016], even if the reader accepts no data.
+    """Timer that ends a stream when its token has expired [TW-BRW-027], even if the reader accepts no data.
 
     The token expires at a time of the wall clock, which may be set while the stream is open. The event loop has a monotonic
     clock, so the timer checks the token every few seconds.

@@ -15,9 +15,9 @@ from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http import request_parameters
 from tidewire_server.http.authentication import Authentication, principal_of
+from tidewire_server.http.body_memory_limit import IncomingBodies
 from tidewire_server.http.discovery import DiscoveryDocuments
 from tidewire_server.http.event_stream import HEADERS, EventStream
-from tidewire_server.http.incoming_bodies import IncomingBodies
 from tidewire_server.http.lifespan import Lifespan
 from tidewire_server.http.problem_responses import failure, json_response
 from tidewire_server.http.replay_plan import NOTHING, plan_replay

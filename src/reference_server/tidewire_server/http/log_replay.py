@@ -22,9 +22,9 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import SnapshotReason
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.http.replay_plan import ReplayPlan, ReplayStart
+from tidewire_server.job_log.snapshot_events import snapshot_parts
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.jobs.shared_texts import SharedText
-from tidewire_server.log_writer.snapshot_events import snapshot_parts
 from tidewire_server.store.interfaces import LogChunk, LogReader
 
 CHUNK_BYTES: Final = 32 * 1024

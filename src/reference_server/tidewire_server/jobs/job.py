@@ -40,9 +40,12 @@ from tidewire.protocol.messages import ENDED
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.endpoints.batch_options import BatchSlot
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.endpoints.invocation import keep_what_was_yielded, run
+from tidewire_server.endpoints.invocation import run
+from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.jobs.ephemeral_events import forget_progress, publish_progress, publish_queue_position
 from tidewire_server.jobs.live_item import Item, ItemEnd
 from tidewire_server.jobs.outcomes import (
@@ -56,9 +59,6 @@ from tidewire_server.jobs.outcomes import (
     write_failure,
 )
 from tidewire_server.jobs.stored_inputs import StoredInputs
-from tidewire_server.log_writer.item_writer import ItemWriter
-from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.value_errors import said_of_value
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import HeadMovedError, Log, QueueEntry
 from tidewire_server.store.records import JobRecord
@@ -106,6 +106,7 @@ class Job:
         """Inputs of a job that an earlier server process left unfinished. None for a new job."""
         self._log = log
         self._log_writer = log_writer
+        self._pending = log_writer.pending
         self._settings = settings
         self._discard = discard
         self._on_item_end = on_item_end
@@ -121,7 +122,7 @@ class Job:
             Item(
                 None if stored is not None else values[index],
                 ItemWriter(
-                    log_writer,
+                    log_writer.pending,
                     index,
                     columns=columns_of_item,
                     rollback=endpoint.rollback,
@@ -216,15 +217,13 @@ class Job:
         return self._items[index].writer
 
     @property
-    def _joins(self) -> bool:
-        """Whether one event may contain the starts or ends of several items. If so, a client reads a part of this event
-        for each item. Without merging, each start and end is a separate event.
-        """
-        return len(self._items) > 1 and self._settings.merge_window > 0
+    def _urgent(self) -> bool:
+        """Whether starts and results of items are committed at once, which costs a commit for each item of a batch job."""
+        return len(self._items) == 1
 
     def begin(self, index: int) -> None:
         """Set the status of a queued item that runs alone to running."""
-        self._log_writer.start(self._start(index), joins=self._joins)
+        self._pending.change(self._start(index), reserved=True, urgent=self._urgent)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
         """Start the items of one batch. One event changes their statuses from `queued` to `running`.
@@ -237,7 +236,7 @@ class Job:
         ops: list[Any] = []
         for index, batch, leave in rows:
             ops += self._start(index, batch, leave)
-        self._log_writer.start(ops, joins=self._joins)
+        self._pending.change(ops, reserved=True, urgent=self._urgent)
 
     def _start(
         self, index: int, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
@@ -545,19 +544,18 @@ class Job:
         item = self._items[index]
         if item.status in ENDED or self._suspended:
             return
-        if status != "succeeded" and self.endpoint.is_async:
-            keep_what_was_yielded(item.writer)
         pointer = f"/items/{index}"
         try:
             # Hold the lock until the writer is closed. Otherwise another thread could change the item after its end.
-            with self._log_writer.lock:
+            with self._pending.lock:
                 end_ops: list[Any] = [["s", f"{pointer}/status", status]]
                 if value is not UNSET:
-                    self._log_writer.end_with_value(index, status, value, joins=self._joins)
+                    value_ops = [["s", f"{pointer}/value", value], *end_ops]
+                    self._pending.change(value_ops, urgent=self._urgent)
                 elif error is None:
-                    self._log_writer.change(end_ops, check_below=pointer, ends=True)
+                    self._pending.change(end_ops, check_below=pointer, reserved=True)
                 else:
-                    self._errors.append(write_failure(self._log_writer, pointer, end_ops, error))
+                    self._errors.append(write_failure(self._pending, pointer, end_ops, error))
                 item.status = status
                 self._unfinished -= 1
                 used = item.writer.close()

@@ -23,11 +23,15 @@ from tidewire.protocol.problems import problem
 from tidewire.protocol.resources import JobResource
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
+from tidewire_server.job_log.commit_schedule import GroupCommit
+from tidewire_server.job_log.log_writer import LogWriter
+from tidewire_server.job_log.snapshot_events import epoch_block, first_block
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 from tidewire_server.jobs.job import Job
+from tidewire_server.jobs.job_cleanup import JobCleanup
 from tidewire_server.jobs.job_resource import encode_job, read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
@@ -39,12 +43,8 @@ from tidewire_server.jobs.recovery import (
     complete_record,
     recovery_plan_of,
 )
-from tidewire_server.jobs.retention import JobCleanup
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.jobs.shutdown import Shutdown
-from tidewire_server.log_writer.commit_schedule import GroupCommit
-from tidewire_server.log_writer.log_writer import LogWriter
-from tidewire_server.log_writer.snapshot_events import epoch_block, first_block
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import CALLER, may_use
 from tidewire_server.settings import Settings, share_of

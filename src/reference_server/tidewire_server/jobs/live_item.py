@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from tidewire_server.log_writer.item_writer import ItemWriter
+from tidewire_server.endpoints.item_writer import ItemWriter
 
 ItemEnd = Literal["succeeded", "failed", "cancelled"]
 

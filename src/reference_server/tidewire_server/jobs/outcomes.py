@@ -17,7 +17,7 @@ from tidewire_server.errors import InvalidValueError, ItemError, LogUnavailableE
 from tidewire_server.jobs.job_resource import timestamp
 
 if TYPE_CHECKING:
-    from tidewire_server.log_writer.log_writer import LogWriter
+    from tidewire_server.job_log.pending_events import PendingEvents
     from tidewire_server.store.records import JobRecord
 
 _log = logging.getLogger(__name__)
@@ -111,12 +111,12 @@ def write_failed(error: StateTooLargeError | LogUnavailableError) -> Problem:
     return too_large(error) if isinstance(error, StateTooLargeError) else problem("unavailable", str(error))
 
 
-def write_failure(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:
+def write_failure(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:
     """Write the end of a failed item and its error to the log. If the error does not fit into the state, omit the
     error's details.
 
     Args:
-        log_writer: Log writer of the job.
+        pending: Pending events of the job.
         pointer: JSON Pointer to the item.
         end_ops: Diff operations that end the item.
         error: Reason for the failure.
@@ -129,16 +129,18 @@ def write_failure(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any],
     """
     short_error = without_details(error)
     try:
-        _write_error(log_writer, pointer, end_ops, error)
+        _write_error(pending, pointer, end_ops, error)
     except StateTooLargeError:
-        _write_error(log_writer, pointer, end_ops, short_error)
+        _write_error(pending, pointer, end_ops, short_error)
         return short_error
     return error
 
 
-def _write_error(log_writer: "LogWriter", pointer: str, end_ops: Sequence[Any], error: Problem) -> None:
-    log_writer.change(
-        [*end_ops, ["s", f"{pointer}/error", problems.to_json(error)]], check_below=pointer, ends=True
+def _write_error(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any], error: Problem) -> None:
+    pending.change(
+        [*end_ops, ["s", f"{pointer}/error", problems.to_json(error)]],
+        check_below=pointer,
+        reserved=True,
     )
 
 

@@ -1,8 +1,5 @@
-"""The default model, a small language model for Python code, and the script that trained it. See `MODEL_CARD.md`."""
+"""Former import path of `tidewire_server.default_model`."""
 
-from pathlib import Path
+from tidewire_server.default_model import default_model
 
-
-def default_model() -> Path:
-    """Return the folder of the default model. The model is a Hugging Face checkpoint that is part of this package."""
-    return Path(__file__).parent
+__all__ = ["default_model"]

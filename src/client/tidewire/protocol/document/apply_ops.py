@@ -115,7 +115,7 @@ class Tree:
         self._columns = columns
         self._keeps_values = keep_values
         self.top: list[Any] = [self._admit(value, 0)]
-        self.version = 1
+        self.version: int = 1
         self.touched: list[Tokens] = []
         self.growing: dict[str, Rope | RopeArray] = {}
         self._grown: list[Rope | RopeArray] = []

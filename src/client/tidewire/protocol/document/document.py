@@ -180,8 +180,10 @@ class Document:
             target: Any = tree.growing.get(pointer) or tree.growable(pointer)
         except PointerError as error:
             raise DiffError(str(error)) from None
+        except DiffError as error:
+            raise DiffError(error.reason, path=pointer) from None
         if type(addition) is not (str if type(target) is Rope else list):
-            raise wrong_addition(target, addition)
+            raise DiffError(wrong_addition(target, addition).reason, path=pointer)
         target.extend(addition, tree.version)
         self._last = pointer, addition
 
@@ -195,8 +197,8 @@ class Document:
             DiffError: A column does not exist, or is neither a text nor an array.
         """
         before = self.view()
-        for pointer, members in zip(self.columns, zip(*rows, strict=True), strict=True):
-            target = self._tree.growable(pointer)
+        targets = [*map(self._tree.growable, self.columns)]
+        for target, members in zip(targets, zip(*rows, strict=True), strict=True):
             target.extend("".join(members) if type(target) is Rope else members, self._tree.version)
         self._last = _Applied(before, self._column_tokens)
 

@@ -9,7 +9,7 @@ from tidewire.install_command import install_command
 
 try:
     from tidewire_server.generation.checkpoint_folder import LoadError
-    from tidewire_server.generation.torch_engine.engine_loop import TorchEngine
+    from tidewire_server.generation.torch_engine.engine import TorchEngine
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):
         raise

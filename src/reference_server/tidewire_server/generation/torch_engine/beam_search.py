@@ -31,7 +31,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 import torch
 
-from tidewire_server.generation.engine import FinishReason
+from tidewire_server.generation.engine_interface import FinishReason
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.sampling.score_columns import (

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from tidewire_server.generation.engine import EngineFullError
+from tidewire_server.generation.engine_interface import EngineFullError
 from tidewire_server.principals import CALLER
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewire_server.generation.engine import EngineCapabilities
+from tidewire_server.generation.engine_interface import EngineCapabilities
 from tidewire_server.generation.generate_input_and_value import MAX_NUM_BEAMS, MAX_TOP
 from tidewire_server.generation.torch_engine.beam_search import candidates_per_beam
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint

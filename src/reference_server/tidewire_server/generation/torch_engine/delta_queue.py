@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidewire_server.generation.engine import Delta, EngineError
+from tidewire_server.generation.engine_interface import Delta, EngineError
 
 
 class DeltaQueue:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from tidewire_server.generation.engine import InputError
+from tidewire_server.generation.engine_interface import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.caller_threads import CallerThreads

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from tidewire_server.generation.engine import (
+from tidewire_server.generation.engine_interface import (
     ContinuationError,
     Delta,
     EngineError,

@@ -15,11 +15,7 @@ from tidewire_server.generation.torch_engine.models.attention import PrefillChun
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampling.postprocess import (
-    PromptScores,
-    Sampled,
-    SampledTokens,
-)
+from tidewire_server.generation.torch_engine.sampling.postprocess import PromptScores, Sampled, SampledTokens
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
 from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring, Values
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan

@@ -9,8 +9,6 @@ run with h11.
 
 import asyncio
 import ipaddress
-import json
-import math
 from collections import Counter
 from typing import Any, Final
 
@@ -24,7 +22,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from tidewire.protocol.problems import MEDIA_TYPE, Problem, problem, to_json
+from tidewire.protocol.problems import Problem, problem
 from tidewire_server.errors import unread_request
 from tidewire_server.http.problem_responses import problem_response
 from tidewire_server.http.uvicorn.uvicorn_internals import drop, unacknowledged_bytes
@@ -307,8 +305,6 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
 
 def _encode_response(found: Problem) -> bytes:
     """Encode a problem response with `Connection: close`."""
-    body = json.dumps(to_json(found)).encode()
-    head = f"HTTP/1.1 {found.status} \r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
-    if found.retry_after_ms is not None:
-        head += f"Retry-After: {math.ceil(found.retry_after_ms / 1000)}\r\n"
-    return f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode() + body
+    response = problem_response(found)
+    headers = b"".join(b"%b: %b\r\n" % header for header in response.raw_headers)
+    return b"HTTP/1.1 %d \r\n%bconnection: close\r\n\r\n%b" % (found.status, headers, bytes(response.body))

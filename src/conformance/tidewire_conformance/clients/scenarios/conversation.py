@@ -1,0 +1,146 @@
+"""Record of the requests, responses and reports in a scenario. The record is the only input of `judge_conversation`.
+
+All times are in seconds of the monotonic clock.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, BinaryIO
+from urllib.parse import parse_qs, urlsplit
+
+from tidewire_conformance.clients.scenarios.scenario import Members
+
+
+@dataclass
+class RecordedRequest:
+    """Request of the client, with the response of the scenario's server."""
+
+    method: str
+    target: str
+    """Path and query from the request line."""
+    headers: dict[str, str]
+    """Header fields of the request. Their names are in lower case."""
+    body: bytes
+    head: bytes
+    """Request line and header fields as the server received them."""
+    at: float
+    """Time at which the server had read the whole request."""
+    foreign: bool = False
+    """Whether the client sent the request to the second origin of the server."""
+    kind: str = ""
+    number: int = 0
+    """Index of the request among the requests of the same kind, starting at 0."""
+    opens_stream: bool = False
+    """Whether the request submits a job and its response is the first stream of that job."""
+    exchange: Members | None = None
+    """Scripted exchange for this request, or None if the scenario does not expect the request."""
+    sent: list[tuple[float, bytes]] = field(default_factory=list)
+    """Pieces of the response without chunk framing, each with the time just before the server sent it."""
+    last_sent_at: float | None = None
+    """Time just before the server sent the last piece, or the time before the connection closed if nothing was sent."""
+    closed: float | None = None
+    """Time at which the client closed the connection."""
+    ending: tuple[float, str] | None = None
+    """Time of the response's end, and the way in which the server ended it.
+
+    The way is a value of the scenario member `then`. None means that the client closed the connection first.
+    """
+    waited_for: Any = None
+    """Description of a client action for which the server waited in vain until its timeout."""
+    flood_read: bool = False
+    """Whether the client read all bytes of an excessively long event instead of closing the connection."""
+    laps: list[tuple[str, float]] = field(default_factory=list)
+    """Names and start times of the parts of the response that the scenario measures."""
+    last_id: str | None = None
+    """Id of the last logged event that the server had sent completely before it received this request."""
+
+    def durations(self, name: str) -> list[float]:
+        """Return the durations, in seconds, of the completed parts of the stream that have this name.
+
+        A scenario names the parts that it measures.
+        """
+        return [ends - at for (lap, at), (_, ends) in pairwise(self.laps) if lap == name]
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def cursor(self) -> str | None:
+        """Cursor of the request.
+
+        The cursor is the `Last-Event-ID` header if it is not empty, and the query parameter `after` otherwise.
+        """
+        return self.headers.get("last-event-id") or self.query_parameter("after") or None
+
+    def query_parameter(self, name: str) -> str:
+        """Return the last value of a query parameter, or an empty string if the parameter is missing."""
+        return parse_qs(urlsplit(self.target).query).get(name, [""])[-1]
+
+
+@dataclass
+class ClientRun:
+    """Command for the client, with the reports that the client wrote for it."""
+
+    command: Members
+    reports: list[tuple[float, Members]] = field(default_factory=list)
+    hung: bool = False
+    died: str = ""
+    """Summary of how the client exited before it reported the end of the command. Empty if there was no such exit."""
+
+    @property
+    def end(self) -> Members | None:
+        """Last report if it says how the command ended, otherwise None."""
+        last = self.reports[-1][1] if self.reports else {}
+        return last if "end" in last else None
+
+    def values(self) -> Iterator[Members]:
+        """Yield the reports of delivered values, in order."""
+        return (report for _, report in self.reports if "saw" in report)
+
+
+@dataclass
+class Conversation:
+    """Recorded requests and reports of one played scenario."""
+
+    began: float = field(default_factory=time.monotonic)
+    bound_factor: float = 1.0
+    """Factor that multiplies upper time bounds, so that a slow machine does not cause failures."""
+    requests: list[RecordedRequest] = field(default_factory=list)
+    runs: list[ClientRun] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[RecordedRequest]:
+        """Return the requests of one kind.
+
+        A request that submits a job and gets a stream also counts as a request for a stream.
+        """
+        return [
+            request
+            for request in self.requests
+            if request.kind == kind or (request.opens_stream and kind == "streams")
+        ]
+
+
+def read_request(stream: BinaryIO) -> RecordedRequest | None:
+    """Read one HTTP request. Returns None if the client closed the connection or did not send HTTP."""
+    head = line = stream.readline()
+    words = line.split()
+    if len(words) != 3:
+        return None
+    headers: dict[str, str] = {}
+    while (line := stream.readline()).strip():
+        head += line
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.strip().lower()] = value.strip()
+    body = b""
+    if "chunked" in headers.get("transfer-encoding", ""):
+        while size := int(stream.readline().split(b";")[0] or b"0", 16):
+            body += stream.read(size)
+            stream.readline()
+        stream.readline()
+    else:
+        body = stream.read(int(headers.get("content-length", "0")))
+    method, target = words[0].decode("latin-1"), words[1].decode("latin-1")
+    return RecordedRequest(method, target, headers, body, head, time.monotonic())

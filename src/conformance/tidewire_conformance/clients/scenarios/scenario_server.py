@@ -1,0 +1,415 @@
+"""Server that plays a scenario over raw TCP. It can cut a stream inside a character, stall, or violate the protocol.
+
+Each connection has a thread. Each kind of request has a separate script of responses, so a client may send requests of
+different kinds in any order that the protocol allows. Even without a script, the server answers requests for discovery,
+for one endpoint, and for a queued job. The server only records the conversation, and `judge_conversation` judges the record.
+"""
+
+import contextlib
+import re
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from tidewire_conformance.clients.scenarios.conversation import (
+    ClientRun,
+    Conversation,
+    RecordedRequest,
+    read_request,
+)
+from tidewire_conformance.clients.scenarios.render_stream_steps import Step, compact, cut, regroup, render
+from tidewire_conformance.clients.scenarios.scenario import JOB, JOB_2, Members, Scenario
+from tidewire_conformance.clients.scenarios.scenario_bodies import (
+    ENDPOINT,
+    discovery_body,
+    job_body,
+    problem_body,
+)
+
+_JOB = re.compile(r"/v1/jobs/([^/]+)")
+_JOBS_OF = re.compile(r"/v1/endpoints/[^/]+/jobs")
+_PROBE_INTERVAL = 0.02
+"""Interval, in seconds, at which the server checks whether the client has closed an idle connection."""
+_FLOOD_PIECE = 2**20
+"""Number of bytes per send call for an endless event. Each call switches threads, so smaller pieces would be slow."""
+_UNEXPECTED_REQUEST: Members = {
+    "status": 410,
+    "problem": {"code": "job_expired", "detail": "the scenario does not expect another request of this kind"},
+}
+
+
+class _ConnectionOver(Exception):  # noqa: N818 - never leaves this file
+    """Raised when the server must stop sending on a connection."""
+
+
+class ScenarioServer:
+    """Context manager that serves one scenario."""
+
+    def __init__(self, scenario: Scenario, *, patience: float) -> None:
+        """Create the server. It listens while its `with` block is active.
+
+        Args:
+            scenario: Scenario to play.
+            patience: Time, in seconds, that a step such as `until_saw` waits for the client.
+        """
+        self.scenario = scenario
+        self.patience = patience
+        self.conversation = Conversation()
+        """Requests and reports recorded so far."""
+        self.seen: list[Any] = []
+        """Values that the client has delivered to its user."""
+        self.last_id: str | None = None
+        """Id of the last event that was sent completely. The client is expected to use this id as its cursor."""
+        self.stopping = threading.Event()
+        """Set when the `with` block ends."""
+        self._changed = threading.Condition()
+        self._listeners: list[socket.socket] = []
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+
+    # ---- interface for the player ------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Base URL that the client must use."""
+        return _origin(self._listeners[0])
+
+    def __enter__(self) -> Self:
+        for foreign in (False, True):
+            listener = socket.create_server(("127.0.0.1", 0))
+            self._listeners.append(listener)
+            self._start(self._accept, listener, foreign)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stopping.set()
+        with self._changed:
+            still_open = [*self._listeners, *self._open]
+            self._changed.notify_all()
+        for one in still_open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for listener in self._listeners:
+            listener.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def add_report(self, run: ClientRun, report: Members) -> None:
+        """Record a report of the client and wake the threads that wait for reports."""
+        with self._changed:
+            run.reports.append((time.monotonic(), report))
+            if "saw" in report:
+                self.seen.append(report["value"])
+            self._changed.notify_all()
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until a condition on the conversation is true. Returns False if the timeout expires first."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
+
+    # ---- connections -------------------------------------------------------------------------------------------
+
+    def _start(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True, name="scenario-server")
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket, foreign: bool) -> None:
+        while not self.stopping.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._changed:
+                self._open.add(connection)
+            self._start(self._serve, connection, foreign)
+
+    def _serve(self, connection: socket.socket, foreign: bool) -> None:
+        try:
+            with connection, connection.makefile("rb") as stream:
+                while not self.stopping.is_set() and (request := read_request(stream)) is not None:
+                    request.foreign = foreign
+                    exchange = self._record_and_find_response(request)
+                    if not _Response(self, connection, request, exchange).send():
+                        return
+        except (OSError, ValueError):
+            pass  # The client closed the connection or sent invalid HTTP. The record shows which requests are missing.
+        finally:
+            with self._changed:
+                self._open.discard(connection)
+
+    def _record_and_find_response(self, request: RecordedRequest) -> Members:
+        """Record a request, and find and record the response to it."""
+        with self._changed:
+            request.kind = _kind(request)
+            request.number = len(self.conversation.of_kind(request.kind))
+            request.last_id = self.last_id
+            request.exchange = self._scripted(request)
+            self.conversation.requests.append(request)
+            self._changed.notify_all()
+        if request.exchange is not None:
+            return request.exchange
+        match request.kind:
+            case "discoveries":
+                return {"json": discovery_body(self.scenario.discovery)}
+            case "endpoint":
+                return {"json": ENDPOINT}
+            case "jobs" | "attaching":
+                found = _JOB.fullmatch(request.path)
+                return {"json": job_body({}, JOB if found is None else found[1])}
+        return _UNEXPECTED_REQUEST
+
+    def _scripted(self, request: RecordedRequest) -> Members | None:
+        if request.kind == "jobs" and not self.conversation.of_kind("streams"):
+            request.kind = "attaching"
+            return None
+        script = self.scenario.scripts.get(request.kind, ())
+        if request.number < len(script):
+            found = script[request.number]
+        elif script and (script[-1].get("repeat") or request.kind == "jobs"):
+            found = script[-1]
+        else:
+            return None
+        streams = self.scenario.scripts.get("streams", ())
+        if request.kind == "submits" and "job" in found and streams and _asks_for_stream(request):
+            # This request submits a job and accepts a stream, so respond with the first scripted stream.
+            request.opens_stream = True
+            job = f"/v1/jobs/{JOB}"
+            headers = {
+                "Location": job,
+                "Content-Location": f"{job}/events",
+                **streams[0].get("headers", {}),
+            }
+            return {**streams[0], "status": 200, "headers": headers, "asked": found.get("asked", {})}
+        return found
+
+    def closed_by_client(self, request: RecordedRequest) -> None:
+        """Record that the client closed the connection, and wake the threads that wait for this."""
+        with self._changed:
+            request.closed = time.monotonic()
+            self._changed.notify_all()
+
+    def fill(self, text: str) -> str:
+        """Replace the placeholders of scenarios in a text."""
+        base, other = map(_origin, self._listeners)
+        for name, value in (("{job}", JOB), ("{job2}", JOB_2), ("{base}", base), ("{other}", other)):
+            text = text.replace(name, value)
+        return text
+
+
+class _Response:
+    """Response to one request, in the form that the scenario prescribes."""
+
+    def __init__(
+        self, server: ScenarioServer, connection: socket.socket, request: RecordedRequest, exchange: Members
+    ) -> None:
+        self._server, self._connection, self._request = server, connection, request
+        self._exchange = exchange
+        if (
+            "problem" in exchange
+            and request.kind == "streams"
+            and request.query_parameter("errors") == "inband"
+        ):
+            self._exchange = _in_band(exchange)
+        is_submit = request.kind == "submits" and "problem" not in exchange
+        self._status = self._exchange.get("status", 201 if is_submit else 200)
+        self._is_chunked = self._exchange.get("framing", "chunked") == "chunked"
+
+    def send(self) -> bool:
+        """Send the response. Returns whether the connection stays open for another request."""
+        request, is_stream = self._request, "events" in self._exchange
+        default = "close" if self._status is None else "eof" if is_stream else "keep"
+        then = self._exchange.get("then", default)
+        try:
+            if self._server.scenario.late:
+                self._wait_and_probe(lambda: False, self._server.scenario.late)
+            request.last_sent_at = time.monotonic()
+            if self._status is not None and is_stream:
+                self._send_stream(ends=then == "eof")
+            elif self._status is not None:
+                self._send_body(closes=then != "keep")
+            # Record the end before the connection closes. A fast client may send its next request before this thread continues.
+            request.ending = request.ending or (time.monotonic(), then)
+            while then == "stall":
+                self._wait_and_probe(lambda: False, self._server.patience)
+        except (_ConnectionOver, OSError):
+            # The client closed the connection, unless this server is stopping or has timed out waiting for the client.
+            if not self._server.stopping.is_set() and request.waited_for is None:
+                self._server.closed_by_client(request)
+            return False
+        if then == "reset":
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        return bool(then == "keep")
+
+    def _send_body(self, *, closes: bool) -> None:
+        kind, text = "application/json", ""
+        match self._exchange:
+            case {"problem": members}:
+                kind, text = "application/problem+json", compact(problem_body(members, self._status))
+            case {"job": members}:
+                text = compact(job_body(members))
+            case {"json": value}:
+                text = compact(value)
+            case {"text": html}:
+                kind, text = "text/html", html
+        body = self._server.fill(text).encode()
+        headers = {"Content-Type": kind if body else None, "Content-Length": str(len(body))}
+        headers["Cache-Control"] = "no-store"
+        headers["Connection"] = "close" if closes else None
+        if self._request.kind == "submits" and "job" in self._exchange:
+            headers["Location"] = f"/v1/jobs/{JOB}"
+        self._send(self._head(headers) + body)
+
+    def _send_stream(self, *, ends: bool) -> None:
+        headers = {
+            "Content-Type": "text/event-stream",
+            "Cache-Control": "no-store, no-transform",
+            "X-Accel-Buffering": "no",
+            "Connection": "close",
+            "Transfer-Encoding": "chunked" if self._is_chunked else None,
+        }
+        self._send(self._head(headers))
+        line_end, log = self._exchange.get("line_end", "lf"), self._server.scenario.log
+        events, cursor = self._exchange["events"], self._request.cursor
+        steps = list(render(events, self._server.fill, line_end=line_end, log=log, cursor=cursor))
+        if "cut_after" in self._exchange:
+            steps = list(cut(steps, self._exchange["cut_after"]))
+        for step in regroup(steps, self._exchange.get("chunk", "step")):
+            self._take_step(step)
+        if self._is_chunked and ends:
+            self._request.ending = time.monotonic(), "eof"
+            self._connection.sendall(b"0\r\n\r\n")
+
+    def _take_step(self, step: Step) -> None:
+        server = self._server
+        match step:
+            case bytes():
+                if step:
+                    self._send(step, self._framed(step))
+            case {"flood": size}:
+                line = step.get("line", 0)
+                row = b"data:" + b"x" * (line - 6) + b"\n" if line else b"x"
+                piece = row * (_FLOOD_PIECE // len(row))
+                framed = self._framed(piece)
+                self._send(b"(a flood of x)", framed)
+                for _ in range(size // len(piece)):
+                    self._connection.sendall(framed)
+                self._request.flood_read = True
+            case {"lap": name}:
+                self._request.laps.append((name, time.monotonic()))
+            case {"pause_ms": pause}:
+                self._wait_and_probe(lambda: False, pause / 1000)
+            case {"until_saw": value}:
+                self._wait_for_client(lambda: value in server.seen, f"the client delivers {compact(value)}")
+            case {"until_asked": kind}:
+                self._wait_for_client(
+                    lambda: bool(server.conversation.of_kind(kind)),
+                    f"the client sends a request of kind {kind!r}",
+                )
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
+
+    def _send(self, data: bytes, framed: bytes | None = None) -> None:
+        request = self._request
+        request.last_sent_at = time.monotonic()
+        request.sent.append((request.last_sent_at, data))
+        # Record the id before the data is sent. A fast client may send its next request before this thread continues.
+        if data[-1:] in {b"\n", b"\r"} and request.exchange is not None and "events" in request.exchange:
+            for name in _logged(b"".join(data for _, data in request.sent[1:])):
+                self._server.last_id = name
+        self._connection.sendall(data if framed is None else framed)
+
+    def _head(self, headers: dict[str, str | None]) -> bytes:
+        # Allow every origin, because cross-origin access control is a feature of servers, and this scenario tests a client.
+        headers["Access-Control-Allow-Origin"] = self._request.headers.get("origin")
+        scripted = self._exchange.get("headers", {})
+        kept = {
+            name: value for name, value in headers.items() if name.lower() not in map(str.lower, scripted)
+        }
+        version = "1.0" if self._exchange.get("framing") == "http/1.0" else "1.1"
+        lines = [f"HTTP/{version} {self._status} Scripted"]
+        lines += [
+            f"{name}: {self._server.fill(value)}" for name, value in {**kept, **scripted}.items() if value
+        ]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+    # ---- waiting -----------------------------------------------------------------------------------------------
+
+    def _wait_for_client(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for an action of the client, or record that the client did not do this in time, and end the response."""
+        if not self._wait_and_probe(condition, self._server.patience):
+            self._request.waited_for = what
+            raise _ConnectionOver
+
+    def _wait_and_probe(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a condition, and check meanwhile whether the connection is still open. Returns False on timeout."""
+        stopping, until = self._server.stopping, time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._server.wait(lambda: condition() or stopping.is_set(), min(_PROBE_INTERVAL, left)):
+                if stopping.is_set():
+                    raise _ConnectionOver
+                return True
+            if _is_closed(self._connection):
+                raise _ConnectionOver
+        return False
+
+
+def _in_band(exchange: Members) -> Members:
+    """Convert a problem response to an event stream, as the query parameter `errors=inband` requests (section 10.1)."""
+    problem = problem_body(exchange["problem"], exchange["status"])
+    event: dict[str, Any] = {"event": "problem", "data": problem}
+    if not problem["retryable"]:
+        event["id"] = "0-1"
+    rest = {name: value for name, value in exchange.items() if name not in {"problem", "status", "headers"}}
+    return {**rest, "events": [event], "then": "eof"}
+
+
+def _logged(body: bytes) -> Iterator[str]:
+    """Yield the ids of the logged events that a body contains completely."""
+    body = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for block in body.split(b"\n\n")[:-1]:
+        lines = block.split(b"\n")
+        names = [line[3:] for line in lines if line.startswith(b"id:")]
+        if names and any(line.startswith(b"data:") for line in lines):
+            yield names[-1].strip().decode("utf-8", "replace")
+
+
+def _kind(request: RecordedRequest) -> str:
+    path = request.path
+    if request.method == "POST":
+        if _JOBS_OF.fullmatch(path):
+            return "submits"
+        return "cancels" if path.endswith("/cancel") else "unknown"
+    if request.method != "GET":
+        return "unknown"
+    if path == "/v1":
+        return "discoveries"
+    if path.startswith("/v1/endpoints/"):
+        return "endpoint"
+    return "jobs" if _JOB.fullmatch(path) else "streams"
+
+
+def _asks_for_stream(request: RecordedRequest) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+def _origin(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{host}:{port}"
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        readable, _, _ = select.select([connection], [], [], 0)
+        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):
+        return True

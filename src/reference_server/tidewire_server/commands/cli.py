@@ -1,0 +1,346 @@
+"""Command line of `tidewire serve`.
+
+The exit code is 0 if a signal stopped the server, 1 if the server cannot start, and 2 if the arguments are not valid.
+"""
+
+import inspect
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
+
+import typer
+import typer.core
+
+from tidewire.install_command import install_command
+from tidewire_server.commands.flags import (
+    CLIENT_TOKEN,
+    COMMON,
+    ENV_PREFIX,
+    FIELDS,
+    FLAGS,
+    GENERATION,
+    SINGULAR,
+    flag_of,
+    not_a_flag,
+    shown,
+    unknown,
+    variable_of,
+)
+from tidewire_server.setting_errors import allowed
+from tidewire_server.settings import Settings
+
+if TYPE_CHECKING:
+    from tidewire_server.commands.configuration import Configuration
+    from tidewire_server.server import Server
+
+_log = logging.getLogger(__name__)
+
+_LAST_GRACE = 1.0
+"""Number of seconds to wait for the threads of user functions after the server has stopped."""
+
+
+_GENERATE_ARGUMENTS = {name: name for name in FLAGS[GENERATION]} | {"max_top_logprobs": "max_top"}
+"""Settings of the default server, with the arguments of `add_generate` to which they are passed."""
+
+
+class _ServeCommand(typer.core.TyperCommand):
+    """Command that reports a helpful error if an argument names a setting that has no flag.
+
+    The error message contains the line that sets the value in the configuration file.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--help-all" in args:
+            for option in self.params:
+                option.hidden = False  # type: ignore[attr-defined]
+            args = ["--help"]
+        if error := not_a_flag(args):
+            _fail(error, code=2)
+        return super().parse_args(ctx, args)
+
+
+serve = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+"""Typer application that the command line `tidewire` includes as its subcommand `serve`."""
+
+
+_EXAMPLES = """Examples:
+
+tidewire serve   (the bundled language model)
+
+tidewire serve mine.py --reload   (your own endpoints, while you develop them)
+
+tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt"""
+
+
+@serve.command("serve", cls=_ServeCommand, epilog=_EXAMPLES)
+def _serve(
+    invocation: typer.Context,
+    target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - read from `invocation`
+    config: Annotated[
+        Path | None,
+        typer.Option(envvar=f"{ENV_PREFIX}CONFIG", show_envvar=False, help="TOML file with settings."),
+    ] = None,
+    show_config: Annotated[
+        bool,
+        typer.Option("--show-config", help="Print every setting and its origin, then exit."),
+    ] = False,
+    help_all: Annotated[  # noqa: ARG001 - read by _ServeCommand
+        bool, typer.Option("--help-all", help="Show this message with all flags, then exit.")
+    ] = False,
+    **_: Any,
+) -> None:
+    """Serve endpoints until Ctrl-C or SIGTERM.
+
+    Every setting can be set in the environment
+    (TIDEWIRE_MAX_THREADS=8) or in a TOML file (max_threads = 8).
+    Common settings also have a flag. Precedence: flag,
+    environment, file, the server's code, default.
+    """
+    try:
+        # Import these modules late. Importing pydantic-settings takes 0.15 s of CPU time, and `--help` does not need
+        # it.
+        from tidewire_server.commands.banner import startup_banner  # noqa: PLC0415
+        from tidewire_server.commands.configuration import ConfigurationError, configure  # noqa: PLC0415
+        from tidewire_server.commands.load_target import TargetImportError, load_target  # noqa: PLC0415
+        from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
+        from tidewire_server.serving import serve as serving  # noqa: PLC0415
+        from tidewire_server.serving.listener import ExposedServerError  # noqa: PLC0415
+        from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
+        from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
+        from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        _missing(error, "server")
+    flags = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in invocation.params.items()
+        if name in FIELDS and value not in (None, False, (), [])
+    }
+    try:
+        configuration = configure(flags, config)
+    except ConfigurationError as error:
+        _fail(str(error), code=2)
+    set_up_logging()
+    logging.getLogger("tidewire_server").setLevel(configuration.launch.log_level.upper())
+    launch = configuration.launch
+    _refuse_ignored_settings(configuration)
+    if show_config and launch.target is None:
+        _show(configuration, Settings(**configuration.settings))
+        return
+    if launch.reload:
+        _run_with_reload(configuration)
+        return
+    try:
+        server = _default_server(configuration) if launch.target is None else load_target(launch.target)
+        if launch.script:
+            add_script(server)
+        server.configure(**configuration.settings)
+        _configure_endpoints(server, configuration)
+    except TargetImportError as error:
+        print(f"tidewire serve: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        _fail(str(error), code=2)
+    if show_config:
+        _show(configuration, server.settings)
+        return
+    _warn_about_client_token(server.settings)
+    try:
+        listener = serving.bind(launch.host, launch.port, free="--port 0", uds=launch.uds)
+    except OSError as error:
+        _fail(str(error.strerror))
+    try:
+        serving.serve(
+            server.app,
+            server.settings,
+            listener=listener,
+            port_file=launch.port_file,
+            started=lambda url: print(startup_banner(server, url, launch.uds), flush=True),
+            switch_interval=launch.switch_interval,
+        )
+    except ExposedServerError as error:
+        _fail(str(error), code=2)
+    except (StoreError, PortFileError) as error:
+        _fail(str(error))
+    _exit_despite_threads()
+
+
+def _refuse_ignored_settings(configuration: "Configuration") -> None:
+    """Exit if both a target and a setting of the default server are set, because the target would ignore the setting."""
+    launch = configuration.launch
+    for name, argument in _GENERATE_ARGUMENTS.items():
+        if launch.target is not None and name in launch.model_fields_set:
+            _fail(
+                f"{configuration.origin(name)}: {name} applies only to the default server, not to the target {launch.target}; "
+                f"omit the target, or pass {argument} in the target's code, as in add_generate(server, {argument}=…)",
+                code=2,
+            )
+
+
+def _warn_about_client_token(settings: Settings) -> None:
+    """Log a warning if the environment has a token for a client, and the server accepts no tokens at all."""
+    if os.environ.get(CLIENT_TOKEN) and not settings.tokens:
+        _log.warning(
+            "%s has no effect on a server: a client sends this token, and this server serves callers without tokens; to "
+            "require a token from callers, set %s or use %s",
+            CLIENT_TOKEN,
+            variable_of("tokens"),
+            flag_of("token_file"),
+        )
+
+
+def _run_with_reload(configuration: "Configuration") -> NoReturn:
+    """Serve in a child process that is restarted when a Python file changes."""
+    from tidewire_server.commands.load_target import folder_of  # noqa: PLC0415
+
+    target = configuration.launch.target
+    if target is None:
+        _fail(
+            f"{configuration.origin('reload')}: --reload needs a target, such as tidewire serve mine.py --reload",
+            code=2,
+        )
+    try:
+        from tidewire_server.commands.reload import serve_with_reload  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        _missing(error, "server")
+    # If the user has not set `shutdown_timeout`, restart without waiting for jobs: a developer waits for each restart.
+    at_once = {} if "shutdown_timeout" in configuration.settings else {variable_of("shutdown_timeout"): "0"}
+    raise typer.Exit(serve_with_reload(sys.argv[1:], folder_of(target), at_once))
+
+
+def _show(configuration: "Configuration", settings: Settings) -> None:
+    """Print every setting with its value and origin."""
+    rows = [("setting", "value", "from"), *configuration.table(settings)]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    for name, value, origin in rows:
+        print(f"{name:<{widths[0]}}  {value:<{widths[1]}}  {origin}")
+
+
+def _configure_endpoints(server: "Server", configuration: "Configuration") -> None:
+    """Apply the endpoint settings in the configuration file. They override the settings in the server's code.
+
+    Raises:
+        ValueError: An endpoint does not exist, or two endpoints of one group would have different limits.
+    """
+    from tidewire_server.jobs.endpoint_queues_and_groups import group_limits  # noqa: PLC0415 - `--help` does not need the server
+
+    for name, values in configuration.endpoints.items():
+        endpoint = server.endpoints.get(name)
+        if endpoint is None:
+            origin = configuration.origin("endpoints", name)
+            raise ValueError(f"{origin}: endpoints: {unknown(name, server.endpoints)}")
+        for member in values.model_fields_set:
+            setattr(endpoint, member, getattr(values, member))
+    group_limits(server.endpoints.values())
+
+
+def _exit_despite_threads() -> None:
+    """End the process even if a thread that a user function has started is still running.
+
+    Python itself would wait for that thread forever.
+    """
+    threads = [
+        each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()
+    ]
+    for thread in threads:
+        thread.join(_LAST_GRACE / len(threads))
+    threads = [each for each in threads if each.is_alive()]
+    if threads:
+        names = ", ".join(each.name for each in threads)
+        _log.warning("threads still running at exit: %s", names)
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _default_server(configuration: "Configuration") -> "Server":
+    """Create the server for text generation. It is used if the command line contains no target."""
+    from tidewire_server.commands.banner import transient_line  # noqa: PLC0415
+    from tidewire_server.default_model import default_model  # noqa: PLC0415
+    from tidewire_server.generation import add_generate  # noqa: PLC0415
+    from tidewire_server.generation.checkpoint_folder import (  # noqa: PLC0415
+        LoadError,
+        missing_folder,
+        size_of,
+    )
+    from tidewire_server.server import Server  # noqa: PLC0415
+
+    model = configuration.launch.model
+    if model is not None and not model.is_dir():
+        _fail(f"--model: {missing_folder(model)}", code=2)
+    folder = model or default_model()
+    what = "the default model" if model is None else f"the model {folder.name}"
+    server = Server(**configuration.settings)
+    try:
+        with transient_line(f"loading {what} ({size_of(folder)}) …"):
+            add_generate(
+                server,
+                **{
+                    argument: getattr(configuration.launch, name)
+                    for name, argument in _GENERATE_ARGUMENTS.items()
+                },
+            )
+    except ModuleNotFoundError as error:
+        _missing(error, "engine")
+    except LoadError as error:
+        _fail(str(error))
+    return server
+
+
+def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:
+    if (error.name or "").startswith("tidewire"):
+        raise error
+    _fail(f"{error.name} is not installed; install it with: {install_command(extra)}")
+
+
+def _fail(message: str, *, code: int = 1) -> NoReturn:
+    for line in message.splitlines():
+        print(f"tidewire serve: {line}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+# ---- flags from settings -----------------------------------------------------------------------------------------
+
+
+_METAVARS = {"a whole number": "INT", "a number": "SECONDS"}
+
+
+def _flag(name: str, group: str) -> inspect.Parameter:
+    """Create the typer parameter for a setting.
+
+    Typer does not convert the value. It passes the text to `configure`, which validates it.
+    """
+    field = FIELDS[name]
+    kind: Any = (
+        bool
+        if bool in (field.annotation, *get_args(field.annotation))
+        else list[str]
+        if name in SINGULAR
+        else str
+    )
+    metavar = next((word for start, word in _METAVARS.items() if allowed(field).startswith(start)), "TEXT")
+    text, default = (field.description or "").partition(". ")[0].rstrip("."), ""
+    if kind is str and field.default:
+        default = f" (default {shown(name, field.default)})"
+    option = typer.Option(
+        flag_of(name),
+        help=f"{text}.{' Repeatable.' if name in SINGULAR else default}",
+        show_default=False,
+        rich_help_panel=None if name in COMMON else group,
+        hidden=name not in COMMON,
+        metavar=None if kind is bool else metavar,
+    )
+    annotation = Annotated[kind | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+_own = [each for each in inspect.signature(_serve).parameters.values() if each.name != "_"]
+_flags = [_flag(name, group) for group, names in FLAGS.items() for name in names]
+_serve.__signature__ = inspect.Signature([*_own, *_flags])  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    """Run the command `tidewire serve`. This is the entry point for `python -m tidewire_server`."""
+    serve()

@@ -1,0 +1,383 @@
+"""The writer of one item: converts values to JSON, and refuses changes that the item does not allow.
+
+An endpoint's function uses a `Stream`, which wraps an `ItemWriter`. Jobs and batches use the `ItemWriter` directly. Its
+methods may be called on the event loop and in worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tidewire.protocol.diff import DiffError, Op
+from tidewire.protocol.document.json_pointer import parse
+from tidewire_server.endpoints import progress_note_usage
+from tidewire_server.endpoints.text_guard import TextGuard
+from tidewire_server.endpoints.user_values import PLAIN, plain
+from tidewire_server.endpoints.value_errors import said_of_value
+from tidewire_server.endpoints.yielded_value import YieldedValue
+from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
+from tidewire_server.job_log.pending_events import Addition, EncodedRow, addition, encoded_row, to_json
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from tidewire.protocol import messages
+    from tidewire.protocol.document.view import View
+    from tidewire_server.job_log.pending_events import PendingEvents
+
+
+class ItemWriter:
+    """Writes the value of one item while its function runs."""
+
+    __slots__ = (
+        "_cancelled",
+        "_closed",
+        "_columns",
+        "_guard",
+        "_index",
+        "_place",
+        "_previous",
+        "_report",
+        "_to_json",
+        "_usage",
+        "_yielded",
+        "attempt",
+        "failure",
+        "growing",
+        "pending",
+        "principal",
+    )
+
+    def __init__(
+        self,
+        pending: PendingEvents,
+        index: int,
+        *,
+        columns: Sequence[str],
+        rollback: bool,
+        report: Callable[[int, messages.Progress], None],
+        to_json: Callable[[Any], Any],
+        attempt: int = 1,
+        principal: str = "",
+    ) -> None:
+        self.pending = pending
+        self._index = index
+        self._place = place = f"/items/{index}/value"
+        self._guard = TextGuard(pending.state, index, rollback=rollback)
+        self._yielded = YieldedValue(place, lambda: pending.state.value(place), to_json)
+        self.set_columns(columns)
+        self._report = report
+        self._to_json = to_json
+        self.attempt = attempt
+        """Number of the job's current attempt."""
+        self.principal = principal
+        """Principal that submitted the job."""
+        self._previous: View | None = None
+        """State of the job when the server restarted. None in the first attempt."""
+        self._closed = False
+        self._cancelled = False
+        self._usage: dict[str, int | float] = {}
+        self.failure: StateTooLargeError | LogUnavailableError | None = None
+        """Error of a write that was rejected because the job's state would exceed its limit, or because too many changes
+        wait for the store. The job fails with it."""
+
+    # ---- the value ---------------------------------------------------------------------------------------------
+
+    @property
+    def value(self) -> Any:
+        """See `Stream.value`."""
+        return self.pending.state.value(self._place)
+
+    def is_null(self, at: str | None) -> bool:
+        """Whether an append with the argument `at` concerns the item's value as a whole, and this value is null."""
+        return self._path(at) == self._place and self.value is None
+
+    def append(self, x: str | list[Any], at: str | None = None) -> None:
+        """See `Stream.append`."""
+        path = self._path(at)
+        if type(x) is str:
+            self._yielded.forget()
+            with self.pending.lock:
+                self._write(self.pending.append, [addition(path, x)])
+                if path == self.growing:
+                    self.pending.allow_appends(path)
+            return
+        # Use the annotated element type for elements that are appended to the value itself. Without it, types such as
+        # `Binary` would be encoded incorrectly.
+        added = self._to_json(x) if type(x) is list and path == self._place else plain(x)
+        # The pending events skip empty additions, and would skip 0, None and false as well.
+        if not isinstance(added, str | list) and not added:
+            raise ValueError(f"only a string or a list of elements can be appended, not {x!r}")
+        self._yielded.forget()
+        self._write(self.pending.append, [addition(path, added)])
+
+    def truncate(self, n_last: int, at: str | None = None) -> None:
+        """See `Stream.truncate`."""
+        self._yielded.forget()
+        path = self._path(at)
+        if n_last:
+            self._guard.check(path)
+        self._write(self.pending.change, [["t", path, n_last]])
+
+    def row(self, members: Sequence[Any]) -> None:
+        """See `Stream.row`. If several items have columns, a row would append to the columns of all items, so the members are
+        appended to the columns of this item.
+        """
+        self._yielded.forget()
+        try:
+            self._append_row(members)
+        except ValueError:
+            # The members may have to be converted, which takes longer than the row itself.
+            if PLAIN.issuperset(map(type, members)):
+                raise
+            self._append_row([plain(member) for member in members])
+
+    def _append_row(self, members: Sequence[Any]) -> None:
+        if self._columns == self.pending.columns:
+            self._write(self.pending.append_rows, [encoded_row(members)])
+        else:
+            self._write(self.pending.append, [addition(path, x) for path, x in self._as_appends(members)])
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self._columns)
+
+    def replace_end(
+        self, truncated: Sequence[int], additions: Sequence[str | list[Any]], n_stable: int
+    ) -> None:
+        """Replace the end of the first columns in one event, and declare the beginning of the first one, a text, as
+        stable.
+
+        Args:
+            truncated: Number of code points or elements to remove from each of these columns.
+            additions: The string or the elements that each of these columns gets instead.
+            n_stable: Length of the stable prefix after the change, in code points.
+
+        Raises:
+            ValueError: The change cannot be applied, or the endpoint has the capability `{"rollback": False}`.
+            StreamClosedError: The item has ended.
+        """
+        text = self._columns[0]
+        if truncated[0]:
+            self._guard.check(text)
+        columns = [*zip(self._columns, truncated, additions, strict=False)]
+        ops: list[Op] = [["t", path, n] for path, n, _ in columns if n]
+        ops += [["a", path, plain(addition)] for path, _, addition in columns if addition]
+        with self.pending.lock:
+            ops += self._guard.stable_ops(pointer := text[len(self._place) :], n_stable)
+            if ops:
+                self._write(self.pending.change, ops)
+                self._guard.stable[pointer] = max(n_stable, self._guard.stable.get(pointer, 0))
+
+    def encoded_rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows whose elements are already JSON, which the log contains as it is.
+
+        Args:
+            rows: For each row, a string for the first column, which is a text, and the JSON of one element for each other
+                column, which is an array.
+
+        Raises:
+            ValueError: The number of members differs from the number of columns, or a column has the wrong type.
+            StreamClosedError: The item has ended.
+        """
+        encoded = [b'["r",%b]' % b",".join([to_json(row[0]), *row[1:]]) for row in rows]
+        self._yielded.forget()
+        if self._columns == self.pending.columns:
+            self._write(self.pending.append_rows, [EncodedRow(orjson.loads(op), op) for op in encoded])
+        else:
+            for op in encoded:
+                appends = self._as_appends(orjson.loads(op)[1:])
+                self._write(self.pending.append, [addition(path, x) for path, x in appends])
+
+    def append_encoded(self, elements: Sequence[bytes], at: str) -> None:
+        """Append elements that are already JSON to an array. The log contains their JSON as it is.
+
+        Raises:
+            ValueError: There is no array at this path.
+            StreamClosedError: The item has ended.
+        """
+        inner = b",".join(elements)
+        self._yielded.forget()
+        self._write(self.pending.append, [Addition(self._path(at), orjson.loads(b"[%b]" % inner), inner)])
+
+    def set(self, pointer: str, value: Any) -> None:
+        """See `Stream.set`."""
+        value = self._to_json(value) if pointer == "" else plain(value)
+        self._yielded.forget()
+        path = self._path(pointer)
+        self._guard.check(path, value)
+        self._write(self.pending.change, [["s", path, value]])
+
+    def stable(self, n_first: int | None = None, at: str | None = None) -> None:
+        """See `Stream.stable`."""
+        path = self._path(at)
+        pointer = path[len(self._place) :]
+        with self.pending.lock:
+            n = self._guard.stable_length(path, n_first)
+            ops = self._guard.stable_ops(pointer, n)
+            if not ops:
+                self._check_open()
+                return
+            self._write(self.pending.change, ops)
+            self._guard.stable[pointer] = n
+
+    # ---- progress, notes and usage ------------------------------------------------------------------------------------
+
+    def progress(
+        self, current: float, total: float | None = None, *, unit: str | None = None, phase: str | None = None
+    ) -> None:
+        """See `Stream.progress`."""
+        self._check_open()
+        self._report(self._index, progress_note_usage.progress(current, total, unit, phase, self._index))
+
+    def note(self, text: str, level: str = "info") -> None:
+        """See `Stream.note`."""
+        self._write(self.pending.change, [["a", "/notes", [progress_note_usage.note(text, level)]]])
+
+    def note_once(self, text: str, level: str) -> None:
+        """Add a note to the job's state, unless the job already has this note."""
+        with self.pending.lock:
+            notes: Any = self.pending.state.value("/notes")
+            if all(note["text"] != text for note in notes):
+                self.note(text, level)
+
+    def usage(self, numbers: dict[str, float]) -> None:
+        """See `Stream.usage`."""
+        self._check_open()
+        self._usage |= progress_note_usage.usage(numbers)
+
+    @property
+    def cancelled(self) -> bool:
+        """See `Stream.cancelled`."""
+        return self._cancelled
+
+    # ---- for the server ----------------------------------------------------------------------------------------
+
+    @property
+    def previous(self) -> Any:
+        """See `Context.previous`."""
+        return None if self._previous is None else self._previous.value(self._place)
+
+    def restore(self, previous: View | None, stable: dict[str, int]) -> None:
+        """Restore the writer after a restart of the server.
+
+        Args:
+            previous: State of the job when the server restarted, or None in the first attempt.
+            stable: Member `stable` of the item's state, whose numbers must not decrease within an epoch.
+        """
+        self._previous, self._guard.stable = previous, dict(stable)
+
+    def set_columns(self, columns: Sequence[str]) -> None:
+        """Set the JSON Pointers of the columns, relative to the value. They must not change while the function runs."""
+        self._columns = self._guard.columns = tuple([self._place + column for column in columns])
+        self.growing = self._columns[0] if len(self._columns) == 1 else self._place
+        """Path to which `Stream.append` appends by default. `PendingEvents.append_text` accepts appends to it after the
+        first append, and refuses them while yielded values are compared, since an append must first end the comparison."""
+
+    def begin_with(self, initial: JsonValue) -> None:
+        """Replace the value of a restored item by its initial value, if the two differ.
+
+        Raises:
+            ValueError: The endpoint declares that it never retracts text, but the initial value lacks restored text.
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The item has ended.
+        """
+        if self.pending.state.value(self._place) != initial:
+            self._guard.check(self._place, initial)
+            self._write(self.pending.change, [["s", self._place, initial]])
+
+    def cancel(self) -> None:
+        """Set the flag `cancelled`. The function can read this flag through its stream."""
+        self._cancelled = True
+
+    def replace(self, value: Any) -> None:
+        """Replace the item's value. Only the differences from the previous value are written to the log.
+
+        Raises:
+            InvalidValueError: The value is not JSON.
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The item has ended.
+        """
+        # The comparison can take long. Do not hold the lock during this time, because the event loop needs the lock to
+        # commit.
+        with self.pending.lock:
+            self.pending.forbid_appends(self.growing)
+        try:
+            ops, shadow = self._yielded.ops(value)
+            with self.pending.lock:
+                self._put(ops)
+                self._yielded.keep(shadow)
+        except ValueError as error:
+            raise self._yielded.invalid(value, error) from None
+
+    def close(self) -> dict[str, int | float]:
+        """Reject later writes to this item, and return the usage that its function reported."""
+        with self.pending.lock:
+            self._closed = True
+            self.pending.forbid_appends(self.growing)
+        return self._usage
+
+    def _put(self, ops: list[Op]) -> None:
+        if not ops:
+            return
+        if any(op[0] != "a" for op in ops):
+            self._guard.check_ops(ops)
+            self._write(self.pending.change, ops)
+        elif (row := _as_row(ops, self.pending.columns)) is not None:
+            self._write(self.pending.append_rows, [encoded_row(row)])
+        else:
+            additions: list[Any] = [addition(path, x) for _, path, x in ops]  # type: ignore[arg-type]
+            self._write(self.pending.append, additions)
+
+    def _as_appends(self, row: Sequence[Any]) -> list[tuple[str, Any]]:
+        """Convert a row to separate appends. This is needed if several items of the job have columns."""
+        columns = self._columns
+        if len(row) != len(columns):
+            raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
+        kinds = map(self.pending.state.is_text, columns)
+        return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
+
+    def _write(self, write: Callable[[Any], None], change: Any) -> None:
+        with self.pending.lock:
+            try:
+                self.pending.backlog.wait_for_room()
+                self._check_open()
+                write(change)
+            except (StateTooLargeError, LogUnavailableError) as error:
+                self.failure = error
+                self.pending.forbid_appends(self.growing)
+                raise
+            except DiffError as error:
+                raise ValueError(said_of_value(error, self._place)) from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StreamClosedError("this item has ended, so nothing more can be written to its stream")
+        if self.failure is not None:
+            raise self.failure
+
+    def _path(self, pointer: str | None) -> str:
+        if pointer is None:
+            return self.growing
+        if pointer:
+            parse(pointer)
+        return self._place + pointer
+
+
+def _as_row(ops: Sequence[Op], columns: Sequence[str]) -> list[Any] | None:
+    """Combine several appends to one row, which has one string or element for each column of the job.
+
+    Returns:
+        None if the job has fewer than two columns, if the appends do not cover exactly the columns, or if one of them
+        appends more than one element to an array.
+    """
+    grown: dict[Any, Any] = {op[1]: op[2] for op in ops} if len(ops) == len(columns) > 1 else {}
+    if not grown or grown.keys() != set(columns):
+        return None
+    if any(type(x) is list and len(x) != 1 for x in grown.values()):
+        return None
+    return [x if type(x := grown[column]) is str else x[0] for column in columns]

@@ -1,0 +1,79 @@
+"""The value that a generator yields again and again (`YieldedValue`)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import JsonValue
+
+from tidewire.protocol import strict_json
+from tidewire.protocol.diff import Op
+from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
+from tidewire_server.endpoints.value_errors import said_of_value
+from tidewire_server.errors import InvalidValueError
+from tidewire_server.job_log.differ import NotPlainError, ShadowCopy
+
+
+class YieldedValue:
+    """Computes the ops between the values that one function yields."""
+
+    __slots__ = ("_converts", "_current", "_place", "_shadow", "_to_json")
+
+    def __init__(self, place: str, current: Callable[[], JsonValue], to_json: Callable[[Any], Any]) -> None:
+        """Create the object before the first yield.
+
+        Args:
+            place: Path of the value in the state.
+            current: Function that returns a copy of the value in the state.
+            to_json: Function that converts a value to plain JSON types.
+        """
+        self._place = place
+        self._current = current
+        self._to_json = to_json
+        self._shadow: ShadowCopy | None = None
+        """A copy of the value that was yielded last. None if the value has changed by other means since."""
+        self._converts = False
+        """Whether a yielded value contained a type that must be converted to JSON. Later values are then converted too."""
+
+    def forget(self) -> None:
+        """Drop the copy of the last value, because the value changes by other means. The next yielded value is compared with
+        the value in the state.
+        """
+        self._shadow = None
+
+    def ops(self, value: Any) -> tuple[list[Op], ShadowCopy]:
+        """Compare a yielded value with the value before.
+
+        Returns:
+            The ops for the differences, and a copy of the new value. After the ops are written, pass the copy to `keep`.
+
+        Raises:
+            ValueError: The value is not JSON. Pass the error to `invalid`.
+        """
+        shadow, self._shadow = self._shadow or self._new_shadow(), None
+        if not self._converts:
+            try:
+                return shadow.step(value), shadow
+            except NotPlainError:
+                self._converts, shadow = True, self._new_shadow()
+        return shadow.step(self._to_json(value)), shadow
+
+    def keep(self, shadow: ShadowCopy) -> None:
+        """Keep a copy that `ops` has returned for the comparison with the next value."""
+        self._shadow = shadow
+
+    def invalid(self, value: Any, error: ValueError) -> InvalidValueError:
+        """Make the error for a value that `ops` or the document rejected. The paths in the error are relative to the value,
+        not to the state.
+        """
+        if isinstance(error, InvalidValueError):
+            return error
+        # The error names the path of an op, and this path may not exist in the value. Check the value itself to find a
+        # better path.
+        try:
+            strict_json.check(self._to_json(value), max_depth=MAX_VALUE_DEPTH)
+        except ValueError as found:
+            error = found
+        return InvalidValueError(said_of_value(error, self._place))
+
+    def _new_shadow(self) -> ShadowCopy:
+        return ShadowCopy(self._current(), self._place)

@@ -1,0 +1,152 @@
+"""Group commit: one event-loop callback and one timer for all jobs that have pending changes.
+
+A separate callback, timer or task for each job would cost more than writing the job's event.
+
+A *round* commits all jobs that are due. When the server is overloaded and rounds take long, the server waits longer
+between two events of one stream. More appends are then merged into one event, so that all jobs together cost less:
+
+  duration of a round           | time between two events of one stream
+  ------------------------------+-------------------------------------------------------
+  less than half the window     | the window
+  more than half the window     | twice the recent duration of a round, at most `WIDEST`
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+from time import monotonic
+from typing import Final, Protocol
+
+WIDEST: Final = 0.05
+"""Longest time that an overloaded server waits between two events of one stream, in seconds."""
+
+_TIMER_TOLERANCE: Final = 0.0005
+"""Time by which a timer may fire too early, in seconds. The clock of uvloop has steps of one millisecond. Because of
+rounding errors, a timer can fire in a step that is before its time by less than a nanosecond. Without the tolerance, the
+timer would then be set again in each iteration of the event loop until the next step."""
+
+_FADES: Final = 8
+"""Number of rounds over which the moving average of the duration of a round decays."""
+
+
+class Writer(Protocol):
+    """The part of a log writer that `GroupCommit` needs."""
+
+    committed_at: float
+    """Time of the writer's last commit, by the event loop's clock."""
+    waits_until: float | None
+    """Time of the writer's scheduled commit, by the event loop's clock; None if no commit is scheduled."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether the writer's pending changes must be committed at once, even if the time in which changes are merged has
+        not passed.
+        """
+        ...
+
+    def commit_now(self, now: float) -> tuple[int, int]:
+        """Commit the pending changes, or start a task that commits them later.
+
+        Returns:
+            The number of events and the number of bytes that this call has written to the log. Both are zero if a task
+            was started.
+        """
+        ...
+
+
+class GroupCommit:
+    """Schedules the commits of all jobs of one event loop."""
+
+    def __init__(
+        self, logged: Callable[[int, int], None], window: float, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """Create an empty schedule.
+
+        Args:
+            logged: Function that is called after each group of commits, with the total numbers of events and bytes that
+                were written.
+            window: Shortest time between two events of one stream, in seconds. With 0, every append is committed at once.
+            clock: Clock that measures the duration of rounds, in seconds.
+        """
+        self.logged = logged
+        self.spacing = window
+        """Current time between two events of one stream, in seconds; the module's docstring has the rule. It stays 0 if
+        the window is 0."""
+        self._window = window
+        self._clock = clock
+        self._took = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._due: list[Writer] = []
+        self._later: list[tuple[float, int, Writer]] = []
+        self._order = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = inf
+
+    def soon(self, writer: Writer) -> None:
+        """Schedule a commit of one job's changes, from any thread.
+
+        The commit runs after the callbacks that are ready now. If the job's last commit was less than one window ago,
+        however, the commit runs at the end of this window.
+        """
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.soon, writer)
+            return
+        if not self._due:
+            self._loop.call_soon(self._commit)
+        self._due.append(writer)
+
+    def _commit(self) -> None:
+        """Commit the jobs that are due now. This is the callback of `soon` and of the timer."""
+        due, self._due = self._due, []
+        now = self._loop.time()
+        ready, latest = [], now - self.spacing
+        for writer in due:
+            if writer.committed_at <= latest or writer.urgent:
+                ready.append(writer)
+            elif writer.waits_until is None:
+                self._wait(writer, writer.committed_at + self.spacing)
+        if self._fires_at <= now + _TIMER_TOLERANCE:
+            self._take_waiting(ready, now)
+        began = self._clock()
+        events = size = 0
+        for writer in ready:
+            try:
+                of_this, bytes_of_this = writer.commit_now(now)
+            except Exception as error:  # noqa: BLE001 - a fault of one job must not prevent the commits of the others
+                self._loop.call_exception_handler({"message": "a job's commit failed", "exception": error})
+                continue
+            events += of_this
+            size += bytes_of_this
+        if events:
+            self.logged(events, size)
+        took = self._clock() - began
+        self._took = max(took, self._took + (took - self._took) / _FADES)
+        if self._window:
+            self.spacing = max(self._window, min(2 * self._took, WIDEST))
+
+    def _wait(self, writer: Writer, due: float) -> None:
+        writer.waits_until = due
+        self._order += 1
+        heappush(self._later, (due, self._order, writer))
+        if due < self._fires_at:
+            self._set_timer()
+
+    def _take_waiting(self, ready: list[Writer], now: float) -> None:
+        """Add the jobs whose window has ended, and set the timer for the next one."""
+        while self._later and self._later[0][0] <= now + _TIMER_TOLERANCE:
+            due, _, writer = heappop(self._later)
+            if writer.waits_until == due:
+                writer.waits_until = None
+                ready.append(writer)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._fires_at = self._later[0][0] if self._later else inf
+        if self._later:
+            self._timer = self._loop.call_at(self._fires_at, self._commit)

@@ -1,0 +1,247 @@
+"""The log writer of a job: commits pending events to the job's log, retries while the store fails, and ends the log.
+
+    function ──► PendingEvents ──► commit ──► Log ──► readers
+                 (any thread)     (event loop)
+
+The server commits an event before it sends the event, because readers read only the log. The first append after a pause
+is committed at once. Later appends are committed at most once in each `merge_window`, and so are the starts and the
+results of items in a job with several items. Any other change is committed at once, together with all changes before it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from pydantic import JsonValue
+
+from tidewire.protocol import messages
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.digests import digest
+from tidewire_server.job_log.append_retries import AppendRetries, append
+from tidewire_server.job_log.backlog import Backlog
+from tidewire_server.job_log.commit_schedule import GroupCommit
+from tidewire_server.job_log.limited_state import LimitedState
+from tidewire_server.job_log.pending_events import PendingEvents
+from tidewire_server.settings import Settings
+from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt
+from tidewire_server.store.records import JobRecord
+
+_log = logging.getLogger(__name__)
+
+_DIGEST_IN_THREAD: Final = 256 * 1024
+"""Size of a state in bytes above which a worker thread computes the digest, because it would block the event loop for
+too long.
+"""
+
+
+class LogWriter:
+    """The only writer of a job's log. The docstring of this module describes how it works.
+
+    Attributes:
+        pending: Accepts the changes of the job, from any thread.
+        committed_at: See `commit_schedule.Writer`.
+        waits_until: See `commit_schedule.Writer`.
+    """
+
+    __slots__ = (
+        "_append_at_once",
+        "_commits",
+        "_committing",
+        "_head",
+        "_log",
+        "_loop",
+        "_retries",
+        "_task",
+        "_writes",
+        "committed_at",
+        "pending",
+        "waits_until",
+    )
+
+    def __init__(
+        self,
+        log: Log,
+        document: Document,
+        settings: Settings,
+        *,
+        state_bytes: int,
+        reserve: int,
+        commits: GroupCommit,
+    ) -> None:
+        """Create the writer of a log that already has its first block.
+
+        Args:
+            log: The log to write to.
+            document: The state after the first block. The writer applies each change to it.
+            settings: The server's settings, with the limits of events and states.
+            state_bytes: Size of a snapshot of the state, in bytes.
+            reserve: Number of bytes of `max_state_bytes` that are reserved for the changes that end an item.
+            commits: Schedule of the commits of all jobs of this event loop.
+        """
+        self._retries = AppendRetries()
+        state = LimitedState(document, max_bytes=settings.max_state_bytes, size=state_bytes, reserve=reserve)
+        self.pending = PendingEvents(
+            state,
+            Backlog(state.lock, self._retries),
+            # Closing the pending events drops this reference, so that no cycle keeps an ended job in memory.
+            partial(commits.soon, self),
+            merges=settings.merge_window > 0,
+            max_event_bytes=settings.max_event_bytes,
+            max_event_ops=settings.max_event_ops,
+        )
+        self._log = log
+        self._head = log.extent().head
+        self._append_at_once = getattr(log, "append_at_once", None)
+        self._loop = asyncio.get_running_loop()
+        self._commits = commits
+        self.committed_at = float("-inf")
+        self.waits_until: float | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._committing = asyncio.Lock()
+        self._writes: set[asyncio.Future[None]] = set()
+        """Tasks of `commit_shielded`."""
+
+    @property
+    def urgent(self) -> bool:
+        """See `commit_schedule.Writer`."""
+        return self.pending.urgent
+
+    @property
+    def backlog(self) -> int:
+        """Total size of the events that wait for a commit, in bytes."""
+        return self.pending.backlog.size
+
+    # ---- commits -------------------------------------------------------------------------------------------------
+
+    def commit_now(self, now: float) -> tuple[int, int]:
+        """See `commit_schedule.Writer.commit_now`. If the log is in memory, this method writes to the log directly, without
+        starting a task.
+        """
+        self.waits_until = None
+        if (
+            not self.pending.backlog.size
+        ):  # `end` has already written the changes of a function that returned at once
+            return 0, 0
+        if self._append_at_once is None or self._committing.locked():
+            if self._task is None or self._task.done():
+                self._task = self._loop.create_task(self._commit_or_stop())
+            return 0, 0
+        block = self.pending.take(self._head)
+        if block is None:
+            return 0, 0
+        self.committed_at = now
+        try:
+            self._append_at_once(self._head, block)
+        except HeadMovedError as error:
+            self._stop_writing(error)
+            return 0, 0
+        self._head = block.state.cursor
+        frames = block.frames
+        return len(frames), len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+
+    async def _commit_or_stop(self) -> None:
+        try:
+            await self.commit()
+        except HeadMovedError as error:
+            self._stop_writing(error)
+            return
+        if self.backlog:
+            # Clear `_task`. As long as it is set to this running task, `commit_now` starts no new task, so the changes
+            # that arrived during the write would never be committed.
+            self._task = None
+            self._commits.soon(self)
+
+    def _stop_writing(self, error: HeadMovedError) -> None:
+        """Stop writing because the log rejected a block: another process writes the log now, or the log was deleted."""
+        self.pending.close()
+        _log.warning("the log of a job rejected its writer: %s", error)
+
+    async def commit(self) -> None:
+        """Write the pending changes to the log. When this method returns, the changes are as durable as this kind of
+        log guarantees.
+
+        Raises:
+            HeadMovedError: The log was deleted, or another process writes it.
+        """
+        async with self._committing:
+            block = self.pending.take(self._head)
+            if block is not None:
+                self.committed_at = self._loop.time()
+                await append(self._log, self._head, block, self._retries)
+                self._head = block.state.cursor
+                self._commits.logged(len(block.frames), sum(map(len, block.frames)))
+
+    async def commit_shielded(self) -> None:
+        """Write the pending changes to the log like `commit`, from a task that runs user code and may be cancelled.
+
+        Cancelling the caller does not interrupt the write. The log would otherwise contain events that this writer does
+        not count, and it would reject all further events of the job, including its end.
+
+        Raises:
+            HeadMovedError: The log was deleted, or another process writes it.
+        """
+        write = asyncio.ensure_future(self.commit())
+        self._writes.add(write)  # The event loop has only weak references to tasks.
+        write.add_done_callback(self._forget_write)
+        await asyncio.shield(write)
+
+    def _forget_write(self, write: asyncio.Future[None]) -> None:
+        self._writes.discard(write)
+        if not write.cancelled():
+            write.exception()  # A cancelled caller does not retrieve the exception.
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Reject later writes and stop committing. This method is called if the server stops before the job has
+        ended.
+        """
+        self.pending.close()
+        self._retries.stop()
+        self.waits_until = None
+
+    async def end(self, make_record: Callable[[str, list[JsonValue]], JobRecord]) -> JobRecord:
+        """End the log. Reject later writes, then write the pending changes and the event `done`.
+
+        Args:
+            make_record: Function that makes the record of the ended job, which contains the data of the `done` event, from
+                the digest of the items and the pending checks.
+
+        Returns:
+            The record that `make_record` returned.
+
+        Raises:
+            HeadMovedError: The log was deleted, or another process writes it.
+        """
+        pending = self.pending
+        pending.close()
+        if pending.state.size > _DIGEST_IN_THREAD:
+            await self.commit()
+        async with self._committing:
+            self.waits_until = None
+            last = pending.take(self._head)
+            found = await self._digest()
+            record = make_record(found, pending.pending_checks())
+            assert record.done is not None  # noqa: S101 - `make_record` sets it
+            if last is None:
+                frames, state = [], StateAt(self._head, pending.columns, pending.state.document.view())
+            else:
+                frames, state = list(last.frames), last.state
+            cursor = Cursor(state.cursor.epoch, state.cursor.seq + 1)
+            # Write `done` in the same block as the pending changes, so that the store needs only one write.
+            frames.append(messages.done_frame(cursor, record.done))
+            block = Block(frames, state, done=True, ended=record, state_bytes=pending.state.size)
+            await append(self._log, self._head, block, self._retries)
+            self._head = cursor
+        self._commits.logged(len(frames), sum(map(len, frames)))
+        return record
+
+    async def _digest(self) -> str:
+        """Return the digest of the items of a job that has ended. A worker thread computes the digest of a large state."""
+        items = self.pending.state.document.node("/items")
+        if self.pending.state.size > _DIGEST_IN_THREAD:
+            return await asyncio.to_thread(digest, items)
+        return digest(items)

@@ -1,0 +1,492 @@
+"""Pending events of a job: the changes of its state that wait for a commit, each already applied and encoded.
+
+A change is applied to the document and encoded as JSON at once, from any thread. It then stands in the list of pending
+events:
+
+  change                | where it stands
+  ----------------------+------------------------------------------------------------------------------------------
+  append to a text      | in the last event if this event consists of appends and rows, with one op for each path;
+  or an array           | otherwise, or if the event is full, in a new event
+  row                   | likewise, as a separate op
+  any other change      | in a separate event; in several events if it has more than `max_event_ops` ops
+  end of an item        | in a separate event
+  a change longer than  | in a separate event, which is a snapshot of the state after it
+  `max_event_bytes`     |
+
+If `merge_window` is 0, each call makes a separate event. A commit takes the whole list.
+
+An event contains the text checks that are due (see `text_check_schedule`). They describe the texts after the event, so they
+are computed when the event can no longer grow.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any, Final, NamedTuple
+
+import orjson
+from pydantic import JsonValue
+
+from tidewire.protocol import strict_json
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.diff import DiffError, Op
+from tidewire_server.errors import StreamClosedError
+from tidewire_server.job_log.backlog import MAX_PENDING_BYTES, Backlog
+from tidewire_server.job_log.limited_state import LimitedState
+from tidewire_server.job_log.snapshot_events import snapshot_fields
+from tidewire_server.job_log.text_check_schedule import (
+    CHECK_EVERY,
+    checks_of,
+    note_change,
+    note_growth,
+    nothing_unchecked,
+    split_checks,
+    take_below,
+)
+from tidewire_server.store.interfaces import Block, StateAt
+
+_FRAMING: Final = 512
+"""How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
+
+_TEXT_END: Final = b'"]'
+_ARRAY_END: Final = b"]]"
+"""Last bytes of an op that appends to a text or to an array."""
+
+
+class Addition(NamedTuple):
+    """An append to one path, with its JSON."""
+
+    path: str
+    x: str | list[Any]
+    """The string or the elements to append."""
+    inner: bytes
+    """The JSON of `x` without its quotation marks or brackets."""
+
+    @property
+    def head(self) -> bytes:
+        """The beginning of the op, up to the quotation mark or bracket."""
+        return b'["a",%b,%b' % (to_json(self.path), b'"' if type(self.x) is str else b"[")
+
+
+def addition(path: str, x: str | list[Any]) -> Addition:
+    """Encode an append.
+
+    Raises:
+        ValueError: A string is not valid Unicode, or an element is not JSON.
+    """
+    return Addition(path, x, to_json(x)[1:-1])
+
+
+class EncodedRow(NamedTuple):
+    """A row, as an op and as the JSON of this op."""
+
+    op: list[Any]
+    encoded: bytes
+
+
+def encoded_row(members: Iterable[Any]) -> EncodedRow:
+    """Encode a row. It has one string or element for each column.
+
+    Raises:
+        ValueError: A member is not JSON.
+    """
+    op = ["r", *members]
+    return EncodedRow(op, to_json(op))
+
+
+@dataclass(slots=True)
+class PendingEvent:
+    """An event that waits for a commit."""
+
+    ops: list[list[bytes]] = field(default_factory=list)
+    """The ops as JSON, each in pieces. An append is extended by another piece before its last one."""
+    appends: dict[str, list[bytes]] = field(default_factory=dict)
+    """The ops that later appends extend, by path. An op before a row is not extended, because that would change the order of
+    the elements."""
+    texts: set[str] = field(default_factory=set)
+    """Paths of the texts that grow in this event, each of which was counted for the schedule of text checks."""
+    has_row: bool = False
+    """Whether the texts that are columns of the job were counted."""
+    checks: list[JsonValue] = field(default_factory=list)
+    size: int = 0
+    """Size of the ops with their separators, in bytes."""
+    snapshot: bytes = b""
+    """The fields of a snapshot, which replaces the ops; empty if the event is a diff."""
+
+    def append(self, added: Addition) -> None:
+        """Extend the op that appends to the same path, or add an op."""
+        op = self.appends.get(added.path)
+        is_text = type(added.x) is str
+        if op is None:
+            op = [added.head, added.inner, _TEXT_END if is_text else _ARRAY_END]
+            self.appends[added.path] = op
+            self.ops.append(op)
+            self.size += sum(map(len, op)) + 1
+        else:
+            piece = added.inner if is_text else b",%b" % added.inner
+            op.insert(-1, piece)
+            self.size += len(piece)
+
+
+class PendingEvents:
+    """Accepts the changes of a job, and keeps them as encoded events until a commit takes them.
+
+    Attributes:
+        state: The state, including the pending events.
+        lock: Lock of the state and of all methods. Hold it to make several changes, or a read and a change, atomic.
+        columns: Paths of the columns, which are texts and arrays in the state. A row appends to all of them.
+        backlog: Size of the pending events.
+        urgent: Whether the pending events must be committed at once, even if the time in which changes are merged has not
+            passed.
+    """
+
+    __slots__ = (
+        "_due",
+        "_event_bytes",
+        "_event_ops",
+        "_events",
+        "_merges",
+        "_open",
+        "_signalled",
+        "_texts",
+        "_unchecked",
+        "_wake",
+        "backlog",
+        "columns",
+        "lock",
+        "state",
+        "urgent",
+    )
+
+    def __init__(
+        self,
+        state: LimitedState,
+        backlog: Backlog,
+        wake: Callable[[], None],
+        *,
+        merges: bool,
+        max_event_bytes: int,
+        max_event_ops: int,
+    ) -> None:
+        """Create an empty list.
+
+        Args:
+            state: The state after the events that are already in the log. Each change is applied to it.
+            backlog: Counts the pending bytes.
+            wake: Function that schedules a commit. It is called once for each list of pending events, and again for the
+                first urgent change.
+            merges: Whether appends and rows extend the last event.
+            max_event_bytes: The setting of this name.
+            max_event_ops: The setting of this name.
+        """
+        self.state = state
+        self.lock = state.lock
+        self.columns = state.document.columns
+        self.backlog = backlog
+        self.urgent: bool = False
+        self._wake: Callable[[], None] | None = wake
+        """None after `close`."""
+        self._merges = merges
+        self._event_bytes = max_event_bytes - _FRAMING
+        self._event_ops = max_event_ops
+        self._signalled = False
+        """Whether a commit of the pending events is already scheduled."""
+        self._events: list[PendingEvent] = []
+        self._open: PendingEvent | None = None
+        """The last event, if appends and rows can extend it."""
+        self._due: list[str] = []
+        """Texts whose checks the open event must contain."""
+        self._unchecked = nothing_unchecked()
+        """Number of logged changes of each text since its last check, by path."""
+        self._texts: dict[str, bytes] = {}
+        """Texts to which `append_text` may append, with the beginning of the op as JSON."""
+
+    # ---- appends and rows, from any thread ---------------------------------------------------------------------
+
+    def allow_appends(self, path: str) -> None:
+        """Let `append_text` append to the text at a path. The caller must hold the lock."""
+        self._texts[path] = Addition(path, "", b"").head
+
+    def forbid_appends(self, path: str) -> None:
+        """Let `append_text` refuse the text at a path of an item that has ended. The caller must hold the lock."""
+        self._texts.pop(path, None)
+
+    def append_text(self, path: str, piece: str) -> bool:
+        """Append a piece to a text, if it is certain that the piece fits.
+
+        This method does in one call what `append` does in ten, because a token of a stream that is not merged takes this
+        way alone (tests/unit/test_server_write_path.py counts the calls).
+
+        Returns:
+            False if the caller must use `append`, because appends to the text are not allowed, a limit is near, or the
+            piece is not a string, is empty, or is not valid Unicode.
+        """
+        with self.lock:
+            head = self._texts.get(path)
+            if head is None or not piece or type(piece) is not str or self.backlog.size > MAX_PENDING_BYTES:
+                return False
+            event, state = self._open, self.state
+            op = None if event is None else event.appends.get(path)
+            try:
+                inner = orjson.dumps(piece)[1:-1]
+                size = len(inner) + (0 if op is not None else len(head) + len(_TEXT_END) + 1)
+                used, count = (0, 0) if event is None else (event.size, len(event.ops))
+                if size > state.room or used + size > self._event_bytes or count >= self._event_ops:
+                    return False
+                state.document.append(path, piece)
+            except (TypeError, DiffError):
+                return False
+            if event is None:
+                self._open = event = PendingEvent()
+                self._events.append(event)
+            if op is None:
+                event.appends[path] = op = [head, _TEXT_END]
+                event.ops.append(op)
+            op.insert(-1, inner)
+            event.size += size
+            state.room -= size
+            self.backlog.size += size
+            if path not in event.texts:
+                event.texts.add(path)
+                changes = self._unchecked.changes.get(path, CHECK_EVERY) + 1
+                if changes < CHECK_EVERY:
+                    self._unchecked.changes[path] = changes
+                else:
+                    self._due += note_growth(self._unchecked, (path,))
+            if not self._merges:
+                self._end_event()
+            if not self._signalled and self._wake is not None:
+                self._signalled = True
+                self._wake()
+            return True
+
+    def append(self, additions: Sequence[Addition]) -> None:
+        """Append to the texts or arrays at several paths in one event.
+
+        Raises:
+            DiffError: The value at a path is not a text (for a string) or an array (for elements).
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The job has ended.
+        """
+        with self.lock:
+            self._check_not_ended()
+            if additions := [added for added in additions if added.x]:
+                self._append(additions)
+                self._signal()
+
+    def append_rows(self, rows: Iterable[EncodedRow]) -> None:
+        """Append rows. A row has one string or element for each column of the job.
+
+        Raises:
+            DiffError: The number of members differs from the number of columns, or a member has the wrong type.
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The job has ended.
+        """
+        with self.lock:
+            self._check_not_ended()
+            for row in rows:
+                self._append_row(row)
+            self._signal()
+
+    def _append(self, additions: Sequence[Addition]) -> None:
+        size = sum([len(added.head) + len(added.inner) + len(_ARRAY_END) + 1 for added in additions])
+        if size > self._event_bytes or len(additions) > self._event_ops:
+            self._change([["a", path, x] for path, x, _ in additions])
+            return
+        self._make_room(size, len(additions))
+        self.state.append([(path, x) for path, x, _ in additions], size)
+        event = self._open_event()
+        for added in additions:
+            event.append(added)
+        self.backlog.size += size
+        self._note_growth(event, [path for path, x, _ in additions if type(x) is str])
+
+    def _append_row(self, row: EncodedRow) -> None:
+        op, encoded = row
+        size = len(encoded) + 1
+        if size > self._event_bytes and len(op) == len(self.columns) + 1:
+            columns = zip(self.columns, self.state.column_kinds(), op[1:], strict=True)
+            self._change([["a", path, x if is_text else [x]] for path, is_text, x in columns])
+            return
+        self._make_room(size, 1)
+        self.state.append_row(op, size)
+        event = self._open or self._open_event()
+        event.ops.append([encoded])
+        event.size += size
+        self.backlog.size += size
+        if event.appends or not event.has_row:
+            event.appends.clear()
+            event.has_row = True
+            self._note_growth(event, compress(self.columns, self.state.column_kinds()))
+
+    def _make_room(self, size: int, ops: int) -> None:
+        """End the open event if it cannot contain more ops of this size."""
+        event = self._open
+        if event is not None and (
+            event.size + size > self._event_bytes or len(event.ops) + ops > self._event_ops
+        ):
+            self._end_event()
+
+    def _open_event(self) -> PendingEvent:
+        """Return the open event. If there is none, create one."""
+        if self._open is None:
+            self._events.append(event := PendingEvent())
+            self._open = event
+        return self._open
+
+    def _note_growth(self, event: PendingEvent, texts: Iterable[str]) -> None:
+        grown = [path for path in texts if path not in event.texts]
+        event.texts.update(grown)
+        self._due += note_growth(self._unchecked, grown)
+
+    def _end_event(self) -> None:
+        """Let nothing extend the last event, and compute its checks."""
+        if self._open is not None and self._due:
+            self._open.checks, self._due = checks_of(self._due, self.state.document), []
+        self._open = None
+
+    # ---- other changes, from any thread --------------------------------------------------------------------------
+
+    def change(
+        self,
+        ops: Sequence[Op],
+        *,
+        check_below: str | None = None,
+        reserved: bool = False,
+        urgent: bool = True,
+    ) -> None:
+        """Write a change to the log as a separate event.
+
+        Args:
+            ops: The ops of the diff.
+            check_below: If this path is set, the event also contains the pending checks of all texts at or below the
+                path.
+            reserved: Whether the change may use the reserved part of `max_state_bytes`.
+            urgent: Whether to commit the change at once.
+
+        Raises:
+            DiffError: An op cannot be applied.
+            StateTooLargeError: The state would exceed its limit.
+            StreamClosedError: The job has ended.
+        """
+        with self.lock:
+            self._check_not_ended()
+            self._change(ops, check_below, reserved=reserved)
+            self._signal(urgent=urgent)
+
+    def _change(self, ops: Sequence[Op], check_below: str | None = None, *, reserved: bool = False) -> None:
+        self._end_event()
+        encoded = to_json(ops)
+        if len(encoded) > self._event_bytes:
+            self._write_snapshot(ops, len(encoded), check_below, reserved=reserved)
+        elif len(ops) <= self._event_ops:
+            self._write_diff(ops, encoded, check_below, reserved=reserved)
+        else:
+            for start in range(0, len(ops), self._event_ops):
+                part, rest = ops[start : start + self._event_ops], ops[start + self._event_ops :]
+                self._write_diff(part, to_json(part), None if rest else check_below, reserved=reserved)
+
+    def _write_diff(
+        self, ops: Sequence[Op], encoded: bytes, check_below: str | None, *, reserved: bool
+    ) -> None:
+        self.state.apply([*ops], len(encoded), reserved=reserved)
+        self.backlog.size += len(encoded)
+        checks = checks_of(note_change(self._unchecked, ops, self.state.document), self.state.document)
+        if check_below is not None:
+            below = self.pending_checks(check_below)
+            if len(to_json(below)) <= _FRAMING // 2:
+                checks += below
+            else:
+                self._events += [PendingEvent(checks=part) for part in split_checks(below, self._event_bytes)]
+        self._events.append(PendingEvent([[encoded[1:-1]]], checks=checks))
+
+    def _write_snapshot(
+        self, ops: Sequence[Op], size: int, check_below: str | None, *, reserved: bool
+    ) -> None:
+        """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot has no checks, so the event before it
+        contains those that are due because an item ends, and the event after it those of the changed texts.
+        """
+        if check_below is not None:
+            checks = self.pending_checks(check_below)
+            self._events += [PendingEvent(checks=part) for part in split_checks(checks, self._event_bytes)]
+        self.state.apply([*ops], size, reserved=reserved)
+        document = self.state.document
+        fields = snapshot_fields(document.value(), self.columns, "compacted")
+        self._events.append(PendingEvent(snapshot=fields))
+        self.backlog.size += len(fields)
+        if checks := checks_of(note_change(self._unchecked, ops, document), document):
+            self._events.append(PendingEvent(checks=checks))
+
+    # ---- commits and the end ---------------------------------------------------------------------------------------
+
+    def take(self, after: Cursor) -> Block | None:
+        """Remove the pending events, and return them as a block that follows the event `after`. Return None if there are no
+        events.
+        """
+        with self.lock:
+            self._signalled = self.urgent = False
+            if self._due:
+                self._end_event()
+            events, self._events, self._open = self._events, [], None
+            if not events:
+                return None
+            view = self.state.document.view()
+            self.backlog.size = 0
+            if self.backlog.fell is not None:
+                self.backlog.fell.notify_all()
+        epoch, seq = after
+        frames = []
+        for event in events:
+            seq += 1
+            ops = event.ops
+            joined = b",".join(map(b"".join, ops))
+            if len(ops) == len(self.columns) == 1 and event.texts and self.columns[0] in event.appends:
+                # A diff that is a string appends to the only column, which is a text.
+                text = b'"%b"' % b"".join(ops[0][1:-1])
+                data, joined = text, b'["r",%b]' % text
+            else:
+                data = b"[%b]" % joined
+            if event.checks:
+                data = b'{"ops":[%b],"check":%b}' % (joined, orjson.dumps(event.checks))
+            fields = event.snapshot or b"data:%b" % data
+            frames.append(b"id:%d-%d\n%b\n\n" % (epoch, seq, fields))
+        return Block(frames, StateAt(Cursor(epoch, seq), self.columns, view))
+
+    def pending_checks(self, below: str = "") -> list[JsonValue]:
+        """Return the lengths and CRC-32s that are due for the texts at or below a path, and mark them as sent.
+
+        The caller must hold the lock.
+        """
+        return checks_of(take_below(self._unchecked, below), self.state.document)
+
+    def close(self) -> None:
+        """Refuse later changes. The pending events can still be taken."""
+        with self.lock:
+            self._wake = None
+            self._texts.clear()
+            self.backlog.stop()
+
+    def _check_not_ended(self) -> None:
+        if self._wake is None:
+            raise StreamClosedError("this job has ended, so nothing more can be written to its stream")
+
+    def _signal(self, *, urgent: bool = False) -> None:
+        if not self._merges:
+            self._end_event()
+        if self._wake is not None and not (self._signalled and (self.urgent or not urgent)):
+            self._signalled = True
+            self.urgent = self.urgent or urgent
+            self._wake()
+
+
+def to_json(value: Any) -> bytes:
+    """Encode a value as compact JSON.
+
+    orjson would encode NaN as null. This does not matter here, because the document rejects NaN before the JSON is
+    written.
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:
+        strict_json.check(value)
+        raise DiffError(str(error)) from None

@@ -1,0 +1,74 @@
+"""Snapshots, which replace the whole state of a job, and the first block of each attempt, which contains only a snapshot."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+from pydantic import JsonValue
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.messages import SnapshotReason
+from tidewire_server.store.interfaces import Block, StateAt
+
+_EPOCH_STEPS: Final = 10_000
+"""Upper bound of the random increment of the epoch in `epoch_block`."""
+
+
+def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
+    """Make the first block of a job's log. The block contains only a snapshot with the id 1-1.
+
+    Returns:
+        The block, the document to which the job's changes will be applied, and the size of the snapshot in bytes.
+
+    Raises:
+        DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
+    """
+    document = Document(state, columns)
+    cursor = Cursor(1, 1)
+    frame = snapshot_frame(cursor, state, columns, "start")
+    return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
+
+
+def epoch_block(
+    head: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason
+) -> tuple[Block, Document, int]:
+    """Make the first block that a restarted job writes: a snapshot with a higher epoch in its id (TW-RES-033).
+
+    Args:
+        head: Id of the last event in the log.
+        state: The state of the job.
+        columns: Paths of the columns.
+        reason: The snapshot's `reason`.
+
+    Returns:
+        See `first_block`.
+
+    Raises:
+        DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
+    """
+    document = Document(state, columns)
+    # If the log of an earlier attempt was lost, readers may still hold event ids with the epoch of that log. If the new
+    # attempt used the same epoch, the readers would mistake the new events for the lost events. A random increment of
+    # the epoch makes that unlikely.
+    cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
+    frame = snapshot_frame(cursor, state, columns, reason)
+    return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
+
+
+def snapshot_fields(state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
+    """Encode the fields of a snapshot except its id. The caller must have validated the state with a `Document`."""
+    data = orjson.dumps({"state": state, "columns": list(columns), "reason": reason})
+    return b"event:snapshot\ndata:%b" % data
+
+
+def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:
+    """Encode a snapshot as a server-sent event. The caller must have validated the state with a `Document`."""
+    return b"id:%d-%d\n%b\n\n" % (*cursor, snapshot_fields(state, columns, reason))
+
+
+def snapshot_parts(cursor: Cursor, columns: Sequence[str], reason: SnapshotReason) -> tuple[bytes, bytes]:
+    """Encode the parts of a snapshot that precede and follow the JSON text of the state."""
+    head, _, tail = snapshot_frame(cursor, None, columns, reason).partition(b"null")
+    return head, tail

@@ -1,0 +1,166 @@
+"""Schedule of text checks: decide which checks an event must contain (TW-DIF-051, TW-DIF-052).
+
+A check is the length and the CRC-32 of a text. The server sends it with a diff, so that readers can verify their copy of
+the text. A text needs a check if it grew or shrank since its last check. The check is sent with an event that truncates
+the text, with the 64th logged change since the last check, and when the item ends. If an op sets or deletes the text,
+no check is needed anymore.
+
+`Unchecked` counts the logged changes of each text since its last check. Each function of this module updates these
+counts for one event.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import orjson
+from pydantic import JsonValue
+
+from tidewire.protocol.diff import Op
+from tidewire.protocol.document import Document
+
+CHECK_EVERY: Final = 64
+"""Maximum number of logged changes of a text between two checks."""
+
+
+class Unchecked(NamedTuple):
+    """Number of logged changes of each text since its last check, for the texts that have changed since.
+
+    The paths are also in a tree of dicts, so that the texts below a path are found without reading all paths.
+    """
+
+    changes: dict[str, int]
+    tree: dict[str | None, Any]
+    """For each token of a path, the tree of the tokens after it. The key None marks the end of a path."""
+
+
+def nothing_unchecked() -> Unchecked:
+    return Unchecked({}, {})
+
+
+def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
+    """Count one more change for each text that grew in an event. Return the texts for which the event must contain a
+    check.
+    """
+    due = []
+    for path in paths:
+        if _count(unchecked, path) >= CHECK_EVERY:
+            _take(unchecked, path)
+            due.append(path)
+    return due
+
+
+def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> list[str]:
+    """Count the changes of one event, and return the texts whose length and CRC-32 the event must contain.
+
+    Args:
+        unchecked: For each text, the number of changes since its length and CRC-32 were last sent. Updated in place.
+        ops: The ops of the event.
+        document: The document after the event.
+    """
+    due = nothing_unchecked()
+    for op in ops:
+        letter, path = op[0], str(op[1])
+        if letter == "a" and type(op[2]) is str:
+            if _count(unchecked, path) >= CHECK_EVERY:
+                _count(due, path)
+        elif letter == "t" and is_text(document, path):
+            _count(due, path)
+        elif letter in {"s", "d"}:
+            _take(unchecked, path)
+            _take(due, path)
+        if letter in {"i", "d"}:
+            _shift(unchecked, path, document, 1 if letter == "i" else -1)
+    found = list(due.changes)
+    for path in found:
+        _take(unchecked, path)
+    return found
+
+
+def checks_of(paths: Iterable[str], document: Document) -> list[JsonValue]:
+    """Return the lengths and CRC-32s of texts, as an event contains them."""
+    return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
+
+
+def split_checks(checks: list[JsonValue], max_bytes: int) -> Iterator[list[JsonValue]]:
+    """Divide checks into parts that take at most `max_bytes` bytes as JSON, if a single check does not take more."""
+    longest = max([len(orjson.dumps(check)) + 1 for check in checks], default=1)
+    at_once = max(1, max_bytes // longest)
+    for start in range(0, len(checks), at_once):
+        yield checks[start : start + at_once]
+
+
+def take_below(unchecked: Unchecked, place: str) -> list[str]:
+    """Return the texts at or below a path that need a check, and remove them from the counts."""
+    return list(_take(unchecked, place))
+
+
+def _count(unchecked: Unchecked, path: str, changes: int = 1) -> int:
+    """Count more changes of a text, and return how many there are now."""
+    before = unchecked.changes.get(path)
+    if before is not None:
+        changes += before
+    else:
+        node = unchecked.tree
+        for token in path.split("/"):
+            node = node.setdefault(token, {})
+        node[None] = path
+    unchecked.changes[path] = changes
+    return changes
+
+
+def _take(unchecked: Unchecked, place: str) -> dict[str, int]:
+    """Remove the texts at or below a path, and return their counts."""
+    if not unchecked.changes:
+        return {}
+    *parents, last = place.split("/")
+    node, trail = unchecked.tree, []
+    for token in parents:
+        trail.append((node, token))
+        node = node.get(token, {})
+    pending = deque([node.pop(last, {})])
+    for parent, token in reversed(trail):  # Remove the parents that are now empty.
+        if parent.get(token, True):
+            break
+        del parent[token]
+    taken: dict[str, int] = {}
+    while pending:
+        for token, below in pending.popleft().items():
+            if token is None:
+                taken[below] = unchecked.changes.pop(below)
+            else:
+                pending.append(below)
+    return taken
+
+
+def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None:
+    """Adapt the counts of changes after an array element was inserted or deleted: the counts of later elements belong
+    to other indexes now.
+    """
+    parent, _, index = path.rpartition("/")
+    if not unchecked.changes or not index.isdigit() or not is_array(document, parent):
+        return
+    for checked_path, changes in _take(unchecked, parent).items():
+        place, *rest = checked_path[len(parent) + 1 :].split("/")
+        if place.isdigit() and int(place) >= int(index):
+            _count(unchecked, "/".join([parent, str(int(place) + by), *rest]), changes)
+        else:
+            _count(unchecked, checked_path, changes)
+
+
+def is_text(document: Document, path: str) -> bool:
+    """Whether the value at a path is a string."""
+    try:
+        document.text_length(path)
+    except LookupError:
+        return False
+    return True
+
+
+def is_array(document: Document, path: str) -> bool:
+    """Whether the value at a path is an array."""
+    try:
+        document.array_length(path)
+    except LookupError:
+        return False
+    return True
