@@ -1,7 +1,7 @@
 """Exceptions of the server, and their conversion to problem details (RFC 9457)."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from tidewire.protocol.problems import REGISTRY, Problem, no_such_endpoint, problem, to_json
 
@@ -31,35 +31,18 @@ def refuse(code: str, detail: str, *, headers: dict[str, str] | None = None, **m
     return ProblemError(problem(code, detail, **members), headers)
 
 
-def request_timeout(detail: str) -> Problem:
-    """Create the problem (status 408) for a request that did not arrive in time. The client may repeat the request."""
-    return Problem(
-        code="request.late",
-        title="The request did not arrive in time",
-        status=408,
-        detail=detail,
-        retryable=True,
-    )
+_UNREAD_REQUESTS: Final = {
+    "request.late": (408, "The request did not arrive in time"),
+    "request.foreign_host": (421, "The Host header is not the name of this server"),
+    "request.foreign_origin": (403, "Web pages of this origin may not use this server"),
+}
+"""Status and title of problems with requests that the server rejects before it reads them. They are not registered."""
 
 
-def foreign_host(detail: str) -> Problem:
-    """Create the problem (status 421) for a request whose Host header is not the name of this server."""
-    return Problem(
-        code="request.foreign_host",
-        title="The Host header is not the name of this server",
-        status=421,
-        detail=detail,
-    )
-
-
-def foreign_origin(detail: str) -> Problem:
-    """Create the problem (status 403) for a request from a web page of an origin that is not allowed."""
-    return Problem(
-        code="request.foreign_origin",
-        title="Web pages of this origin may not use this server",
-        status=403,
-        detail=detail,
-    )
+def unread_request(code: str, detail: str) -> Problem:
+    """Create the problem for a request that the server does not read. The client may repeat a request that was late."""
+    status, title = _UNREAD_REQUESTS[code]
+    return Problem(code=code, title=title, status=status, detail=detail, retryable=code == "request.late")
 
 
 class ItemError(Exception):

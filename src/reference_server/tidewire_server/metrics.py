@@ -4,9 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
 
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -22,6 +20,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self.streamed = 0
         """Number of bytes of event streams that were sent but are not yet added to `streamed_bytes`."""
+        self._measured: list[tuple[Gauge, Callable[[], Iterable[tuple[str, float]]]]] = []
         self._added: defaultdict[tuple[Counter, tuple[str, ...]], int] = defaultdict(int)
         self.jobs_submitted = self._counter("jobs_submitted", "Jobs accepted and stored.", "endpoint")
         self.jobs_started = self._counter("jobs_started", "Jobs whose first item has started.", "endpoint")
@@ -57,7 +56,8 @@ class Metrics:
         """Register a gauge with one value for each endpoint. When the metrics are read, the function `read` is called
         to get the values.
         """
-        self.registry.register(_PerEndpoint(f"tidewire_{name}", help_text, read))
+        gauge = Gauge(f"tidewire_{name}", help_text, ["endpoint"], registry=self.registry)
+        self._measured.append((gauge, read))
 
     def add(self, counter: Counter, amount: int, *labels: str) -> None:
         """Increase a counter on a hot path. The Prometheus counter itself is updated only when the metrics are read."""
@@ -72,6 +72,9 @@ class Metrics:
         """Return all metrics in the Prometheus text format."""
         streamed, self.streamed = self.streamed, 0
         self.streamed_bytes.inc(streamed)
+        for gauge, read in self._measured:
+            for endpoint, number in read():
+                gauge.labels(endpoint).set(number)
         while self._added:
             (counter, labels), amount = self._added.popitem()
             (counter.labels(*labels) if labels else counter).inc(amount)
@@ -79,17 +82,3 @@ class Metrics:
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(f"tidewire_{name}", help_text, labels, registry=self.registry)
-
-
-class _PerEndpoint(Collector):
-    def __init__(self, name: str, help_text: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        self._name, self._help, self._read = name, help_text, read
-
-    def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily(self._name, self._help, labels=["endpoint"])
-        for endpoint, number in self._read():
-            family.add_metric([endpoint], number)
-        yield family
-
-    def describe(self) -> Iterable[Metric]:
-        return [GaugeMetricFamily(self._name, self._help, labels=["endpoint"])]

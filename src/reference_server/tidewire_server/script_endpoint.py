@@ -6,6 +6,7 @@ endpoint.
 """
 
 import asyncio
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, assert_never
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag
@@ -241,7 +242,7 @@ def add_script(server: Server, *, concurrency_limit: int | Default | None = CONC
         name=NAME,
         concurrency_limit=concurrency_limit,
         columns=_columns,
-        initial=_initial,
+        initial=attrgetter("initial"),
         capabilities={"rollback": True},
         examples=EXAMPLES,
     )
@@ -259,10 +260,6 @@ def add_script(server: Server, *, concurrency_limit: int | Default | None = CONC
                 await _execute(step, stream)
             except ValueError as error:
                 raise ItemError(f"/script/{index}: {error}", code="invalid_input") from error
-
-
-def _initial(script: Script) -> JsonValue:
-    return script.initial
 
 
 def _columns(script: Script) -> list[str]:

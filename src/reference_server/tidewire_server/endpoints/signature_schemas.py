@@ -316,9 +316,13 @@ def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, Valu
     read = read_signature(function, name)
     if read.stream is not None:
         return make_shapes(name, read, read.streamed, grows=True)
-    annotation = _value_annotation(function, read.returned)
+    annotation = read.returned
     if not is_generator(function):
         return make_shapes(name, read, annotation, grows=False)
+    if get_origin(annotation) in STREAMED:
+        annotation = get_args(annotation)[0]
+    elif annotation in STREAMED:
+        annotation = Any
     return make_shapes(name, read, value_type(annotation), grows=contains_append(annotation))
 
 
@@ -380,12 +384,6 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
         return _annotated(function.func)
     call: Callable[..., Any] = inspect.unwrap(type(function).__call__)
     return call
-
-
-def _value_annotation(function: Callable[..., Any], returned: Any) -> Any:
-    if is_generator(function) and get_origin(returned) in STREAMED:
-        return get_args(returned)[0]
-    return Any if is_generator(function) and returned in STREAMED else returned
 
 
 def _input_shape(

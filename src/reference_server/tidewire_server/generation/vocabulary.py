@@ -33,7 +33,7 @@ class Vocabulary:
 
     def text_of(self, token_id: int) -> str:
         """Return the text of a single token for display. Incomplete UTF-8 characters are replaced by U+FFFD."""
-        return self._texts[token_id]
+        return self._tokens[token_id].decode("utf-8", "replace")
 
     @cached_property
     def longest(self) -> int:
@@ -54,7 +54,3 @@ class Vocabulary:
         tokens: list[JsonValue] = [base64.b64encode(token).decode() for token in self._tokens]
         special: list[JsonValue] = [*sorted(self.special)]
         return {"hash": self.hash, "tokens": tokens, "special": special}
-
-    @cached_property
-    def _texts(self) -> list[str]:
-        return [token.decode("utf-8", "replace") for token in self._tokens]

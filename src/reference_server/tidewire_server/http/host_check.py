@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidewire_server.errors import ProblemError, foreign_host, foreign_origin
+from tidewire_server.errors import ProblemError, unread_request
 from tidewire_server.settings import Settings
 
 _MAX_SHOWN: Final = 100
@@ -54,9 +54,10 @@ class HostCheck:
             name, is_address = _read_host(host)
             if not is_address and name not in self._hosts:
                 raise ProblemError(
-                    foreign_host(
+                    unread_request(
+                        "request.foreign_host",
                         f"Host {host[:_MAX_SHOWN]!r} is not localhost, is not an IP address, and is not listed "
-                        "in the setting allowed_hosts (--allowed-host)"
+                        "in the setting allowed_hosts (--allowed-host)",
                     )
                 )
         if not origins:
@@ -67,9 +68,10 @@ class HostCheck:
         for origin in origins:
             if origin not in own and not self._origins & {origin, "*"}:
                 raise ProblemError(
-                    foreign_origin(
+                    unread_request(
+                        "request.foreign_origin",
                         f"Origin {origin[:_MAX_SHOWN]!r} is not the origin of this server, and is not listed in "
-                        "the setting cors_origins (--cors-origin)"
+                        "the setting cors_origins (--cors-origin)",
                     )
                 )
 

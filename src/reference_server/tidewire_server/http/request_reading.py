@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
 from tidewire.protocol.resources import API_ROOT
-from tidewire_server.errors import ProblemError, refuse, request_timeout
+from tidewire_server.errors import ProblemError, refuse, unread_request
 
 
 def header_lines(request: Request, name: bytes) -> list[str]:
@@ -120,7 +120,7 @@ async def read_body(
         except TimeoutError:
             received = f"{len(body)} bytes of {declared or 'a body of unknown length'}"
             raise ProblemError(
-                request_timeout(f"received only {received} within {within:g} s (body_timeout)")
+                unread_request("request.late", f"received only {received} within {within:g} s (body_timeout)")
             ) from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect

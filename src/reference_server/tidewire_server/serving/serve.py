@@ -391,20 +391,13 @@ class UvicornServer(uvicorn.Server):
 
     def _end_by_signal(self) -> None:
         jobs, seconds = self._tidewire.lifespan.jobs_to_drain, self._shutdown_timeout
+        reason = None
         if jobs and seconds:
-            print(
-                f"stopping: waiting up to {seconds:g} s for {jobs} {'job' if jobs == 1 else 'jobs'}; press Ctrl-C again "
-                "to end at once",
-                file=sys.stderr,
-                flush=True,
-            )
+            reason = f"waiting up to {seconds:g} s for {jobs} {'job' if jobs == 1 else 'jobs'}"
         elif seconds and (left := self._tidewire.lifespan.seconds_for_readers):
-            print(
-                f"stopping: results stay available for up to {left:.1f} s, in case a connection broke; press Ctrl-C again to "
-                "end at once",
-                file=sys.stderr,
-                flush=True,
-            )
+            reason = f"results stay available for up to {left:.1f} s, in case a connection broke"
+        if reason is not None:
+            print(f"stopping: {reason}; press Ctrl-C again to end at once", file=sys.stderr, flush=True)
         self.end()
 
     def end(self) -> None:

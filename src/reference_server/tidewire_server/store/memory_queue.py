@@ -8,7 +8,7 @@ principal therefore do not delay the first item of another principal. An item th
 keeps its position.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 
@@ -22,19 +22,15 @@ class MemoryQueue:
 
     def __init__(self) -> None:
         self._queues: dict[str, OrderedDict[str, PrincipalQueue]] = {}
-        self._sizes: dict[str, int] = {}
+        self._sizes: Counter[str] = Counter()
 
     async def put(self, entries: Sequence[QueueEntry]) -> None:
         for entry in entries:
-            queues = self._queues.get(entry.endpoint)
-            if queues is None:
-                queues = self._queues[entry.endpoint] = OrderedDict()
-            queue = queues.get(entry.principal)
-            if queue is None:
-                queue = queues[entry.principal] = OrderedDict()
+            queues = self._queues.setdefault(entry.endpoint, OrderedDict())
+            queue = queues.setdefault(entry.principal, OrderedDict())
             if entry not in queue:
                 queue[entry] = None
-                self._sizes[entry.endpoint] = self._sizes.get(entry.endpoint, 0) + 1
+                self._sizes[entry.endpoint] += 1
 
     async def take(
         self,
@@ -63,9 +59,8 @@ class MemoryQueue:
 
     def size(self, endpoint: str, principal: str | None = None) -> int:
         if principal is None:
-            return self._sizes.get(endpoint, 0)
-        queues = self._queues.get(endpoint)
-        return 0 if queues is None else len(queues.get(principal, ()))
+            return self._sizes[endpoint]
+        return len(self._queues.get(endpoint, OrderedDict()).get(principal, ()))
 
     def waiting(self, endpoint: str, *, skip: Collection[str] = ()) -> Iterator[QueueEntry]:
         return self._in_turn(endpoint, None, skip)
@@ -73,9 +68,7 @@ class MemoryQueue:
     def _in_turn(
         self, endpoint: str, fits: Callable[[QueueEntry], bool] | None, skip: Collection[str]
     ) -> Iterator[QueueEntry]:
-        queues = self._queues.get(endpoint)
-        if queues is None:
-            return
+        queues = self._queues.get(endpoint, OrderedDict())
         next_rounds: deque[Iterator[QueueEntry]] = deque()
         first_round = (iter(queue) for principal, queue in queues.items() if principal not in skip)
         for entries in chain(first_round, _drained(next_rounds)):

@@ -28,8 +28,6 @@ def to_device(
         dtype: Type of the tensor, if the values are not a tensor.
     """
     host = values if isinstance(values, torch.Tensor) else torch.tensor(values, dtype=dtype)
-    if device.type == "cpu":
-        return host
     if device.type in BLOCKING_DEVICES:
         return host.to(device)
     # torch does not reuse the pinned memory before the copy is complete.

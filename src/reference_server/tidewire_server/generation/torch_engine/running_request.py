@@ -45,7 +45,7 @@ class OutputText:
 
     def __init__(self, request: Generate, vocabulary: Vocabulary, end_ids: Collection[int]) -> None:
         self._stream = TextStream(vocabulary, request.stops)
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._end_ids = end_ids
         self._max_tokens = request.max_tokens
         self._count = 0
@@ -72,7 +72,7 @@ class OutputText:
         """
         finish, found = None, ""
         for token in logged.token_ids:
-            if finish is not None or not 0 <= token < len(self._vocabulary):
+            if finish is not None or not 0 <= token < len(self.vocabulary):
                 break
             text, finish = self.feed(token)
             found += text
@@ -89,10 +89,6 @@ class OutputText:
         fork = copy(self)
         fork._stream = self._stream.fork()
         return fork
-
-    def of_token(self, token: int) -> str:
-        """Return the text of a single token."""
-        return self._vocabulary.text_of(token)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -159,7 +155,7 @@ class RunningRequest(RunningSequence):
             return (text,)
         values = {**values, "text": text, "token_ids": b"%d" % token}
         if self.input.token_text:
-            text_of = self.text.of_token
+            text_of = self.text.vocabulary.text_of
             values["token_text"] = orjson.dumps(text_of(token))
             values["top_text"] = orjson.dumps([*map(text_of, orjson.loads(values.get("top_ids", b"[]")))])
         return [values[name] for name in names]

@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 from tidewire.protocol.problems import Problem, problem
-from tidewire_server.errors import request_timeout
+from tidewire_server.errors import unread_request
 from tidewire_server.http.problem_responses import problem_response
 from tidewire_server.http.uvicorn.uvicorn_internals import drop, unacknowledged_bytes
 from tidewire_server.principals import client_address
@@ -270,8 +270,9 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
         def _refuse_late_head(self) -> None:
             self._deadline = None
             self._refuse(
-                request_timeout(
-                    f"the request head did not arrive within {settings.head_timeout:g} s (head_timeout)"
+                unread_request(
+                    "request.late",
+                    f"the request head did not arrive within {settings.head_timeout:g} s (head_timeout)",
                 )
             )
 

@@ -246,12 +246,6 @@ def end_columns(record: JobRecord, log_ttl: float) -> tuple[Any, ...]:
     return (ended_at, record.expires_at, done, ended_at + log_ttl)
 
 
-def save_record(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> None:
-    """Write the values that `record_columns` returned."""
-    update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
-    db.execute(update, (*columns, number))
-
-
 def save_end(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> int:
     """Write the values that `record_columns` and `end_columns` returned, and delete the body of the submit request.
 
@@ -347,7 +341,8 @@ def write_block(
     if plan.ended is not None:
         kept_bytes = save_end(db, number, plan.ended)
     elif plan.record is not None:
-        save_record(db, number, plan.record)
+        update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
+        db.execute(update, (*plan.record, number))
     return Written(state_bytes, kept_bytes)
 
 

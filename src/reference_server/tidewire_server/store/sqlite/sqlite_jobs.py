@@ -76,7 +76,7 @@ class SqliteJobs:
         self._in_flight[key] = KeyUse(body)
         query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
         try:
-            known = await self._file.do(lambda db: db.execute(query, _key_columns(key)).fetchone())
+            known = await self._file.do(lambda db: db.execute(query, key).fetchone())
         except BaseException:
             self._in_flight.pop(key, None)
             raise
@@ -100,7 +100,7 @@ class SqliteJobs:
             db.execute("INSERT INTO submit (job, body) VALUES (?, ?)", (number, submit))
             state_bytes = write_first(db, number, first)
             if key is not None and use is not None:
-                row = (*_key_columns(key), use.body, record.id, until)
+                row = (*key, use.body, record.id, until)
                 key_number = db.execute(_INSERT_KEY, row).lastrowid
             return number, state_bytes, key_number
 
@@ -331,10 +331,6 @@ class Counts:
         for row in db.execute("SELECT principal, number FROM key WHERE until IS NOT NULL ORDER BY number"):
             self.keys.add(*row)
         self.unfinished = Counter(principal for _, _, principal in rows)
-
-
-def _key_columns(key: Key) -> tuple[str, str, str]:
-    return key.principal, key.endpoint, key.text
 
 
 def _cancelled(column: bytes | None) -> frozenset[int]:
