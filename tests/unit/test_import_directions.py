@@ -58,8 +58,14 @@ def offenders(package, forbidden, *, unless=lambda _: False):
     ]
 
 
-FOR_MESSAGES = "tidewire.install_command"
-"""Module of the client that the server and the suite may import, for the message about a package that is missing."""
+FOR_MESSAGES = ("tidewire.install_command", "tidewire.inputs.input_words")
+"""Modules of the client that the server may import: for the message about a package that is missing, and for the arguments
+of the commands that the server's banner shows.
+"""
+
+PURE = ("tidewire.protocol", "tidewire.following")
+FORMER_PATH = "tidewire.protocol.follower"
+"""Module that imports names from where they have moved to."""
 
 SHELL = [
     name for name, _ in modules("tidewire") if name != "tidewire" and not name.startswith("tidewire.protocol")
@@ -71,20 +77,22 @@ def test_protocol_imports_only_the_standard_library_msgspec_and_pydantic():
     outside = {
         (name, wanted)
         for name, path in modules("tidewire")
-        if name.startswith("tidewire.protocol")
+        if name.startswith(PURE)
         for wanted in imports(path)
-        if wanted.partition(".")[0] not in allowed and not wanted.startswith("tidewire.protocol")
+        if wanted.partition(".")[0] not in allowed
+        and not wanted.startswith(PURE if name.startswith("tidewire.following") else "tidewire.protocol")
+        and name != FORMER_PATH
     }
     # `rfc8785` is imported inside the function that computes a digest.
     assert {wanted.partition(".")[0] for _, wanted in outside} <= {"rfc8785"}
     for name, path in modules("tidewire"):
-        if name.startswith("tidewire.protocol"):
+        if name.startswith(PURE):
             assert not any(wanted.startswith("rfc8785") for wanted in imports(path, at_top=True)), name
 
 
 def test_protocol_imports_no_io_clock_or_logging_modules():
     assert offenders("tidewire", ["asyncio", "threading", "socket", "time", "logging", "os", "anyio"],
-                     unless=lambda name: not name.startswith("tidewire.protocol")) == []  # fmt: skip
+                     unless=lambda name: not name.startswith(PURE)) == []  # fmt: skip
 
 
 def test_client_imports_neither_server_nor_suite():
@@ -135,8 +143,8 @@ def test_server_imports_only_the_protocol_of_the_client():
 def test_suite_imports_neither_client_nor_server():
     found = offenders("tidewire_conformance", ["tidewire", "tidewire_server"])
     # The command that installs a missing package is only needed for an error message, and says nothing about a server.
-    assert [each for each in found if FOR_MESSAGES not in each] == []
-    assert loaded_after("import tidewire_conformance.cli").isdisjoint({FOR_MESSAGES, "tidewire_server"})
+    assert [each for each in found if FOR_MESSAGES[0] not in each] == []
+    assert loaded_after("import tidewire_conformance.cli").isdisjoint({FOR_MESSAGES[0], "tidewire_server"})
 
 
 def test_only_the_torch_engine_and_the_model_recipe_import_torch():

@@ -81,15 +81,19 @@ class MemoryLog(Subscribers):
 
     def append_at_once(self, after: Cursor, block: Block) -> None:
         """Append a block synchronously. This is possible because writing to memory never waits."""
-        head = self._extent.head
-        if self._closed or after != head or self._extent.ended:
+        extent, cursor = self._extent, block.state.cursor
+        if self._closed or after != extent.head or extent.ended:
             raise HeadMovedError(
-                f"the append expected {after} to be the log's last event, but the last event is {head}"
+                f"the append expected {after} to be the log's last event, but the last event is {extent.head}"
             )
         written = self._frames.add(block.frames)
-        self._extent = extent_after(self._extent, block)
+        if cursor.epoch == after.epoch and not block.done:
+            self._extent = extent._replace(head=cursor)
+        else:
+            self._extent = extent_after(extent, block)
         self._state, self._state_bytes = block.state, block.state_bytes
-        self._limit_size(written)
+        if written >= self._next_checkpoint_at or self._checkpoints:
+            self._limit_size(written)
         self.deliver(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
