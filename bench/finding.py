@@ -39,9 +39,9 @@ from tidewire.protocol.diff import apply
 from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.stream import Stream, writer_of
 from tidewire_server.job_log.commit_schedule import GroupCommit
-from tidewire_server.job_log.differ import ShadowCopy
 from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.job_log.snapshot_events import first_block
+from tidewire_server.job_log.value_differ import ShadowCopy
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory_store import MemoryLog
 

@@ -17,7 +17,7 @@ from proof.servers.faults import FAULTY_SERVERS
 from proof.unjudged_requirements import REASONS, unseen
 from tidewire_conformance import registry, specification
 from tidewire_conformance.clients.scenarios import load_all
-from tidewire_conformance.clients.scenarios.failed_requirements import name_of
+from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
 from tidewire_conformance.specification import Requirement
 
 ROOT = Path(__file__).parents[1]

@@ -124,7 +124,7 @@ def _serve(
     from proof.servers.raw_proxy import RawProxy
     from tidewire_server import Server, Stream
     from tidewire_server.generation import generate_endpoint
-    from tidewire_server.http.routes import TidewireApp
+    from tidewire_server.http.application import TidewireApp
     from tidewire_server.script_endpoint import add_script
     from tidewire_server.serving.serve import bind, serve, url_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from tidewire_server.generation.engine_interface import EngineFullError
 from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.torch_engine.caller_threads import CallerThreads
+from tidewire_server.generation.torch_engine.fair_thread_pool import CallerThreads
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
 from tidewire_server.principals import CALLER

@@ -16,8 +16,8 @@ from tidewire_server.commands.configuration import configure
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
+from tidewire_server.generation.torch_engine.choose_reusable_slot import REUSED_TOKENS
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
-from tidewire_server.generation.torch_engine.prefix_reuse import REUSED_TOKENS
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepScheduler
 
 Start = Callable[..., TorchEngine]

@@ -15,8 +15,8 @@ from tidewire_server.generation.engine_interface import EngineError
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine, step_runner, step_scheduler
+from tidewire_server.generation.torch_engine.choose_reusable_slot import REUSED_TOKENS
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
-from tidewire_server.generation.torch_engine.prefix_reuse import REUSED_TOKENS
 
 Start = Callable[..., TorchEngine]
 PROMPT = "import re\ndef turn(re): return re"

@@ -1,7 +1,7 @@
 import random
 
 from support.line_counts import line_count
-from tidewire_server.generation.torch_engine.prefix_reuse import REUSED_TOKENS
+from tidewire_server.generation.torch_engine.choose_reusable_slot import REUSED_TOKENS
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepScheduler
 
 

@@ -21,7 +21,7 @@ from support.scripted_server import (
 )
 from tidewire import AsyncClient, Checkpoint, Client
 from tidewire.errors import JobFailedError, ProtocolError, TidewireError, VoidTextError
-from tidewire.jobs.tokens import Alternative, Token
+from tidewire.jobs.generated_tokens import Alternative, Token
 from tidewire.protocol.document.view import View
 from tidewire.testing import FakeServer, FakeToken
 

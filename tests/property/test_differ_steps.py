@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidewire.protocol.diff import apply
-from tidewire_server.job_log.differ import ShadowCopy
+from tidewire_server.job_log.value_differ import ShadowCopy
 
 TEXTS = ("", "a", "né", "🎉🎉", "x" * 40, "1")
 SCALARS = (*TEXTS, 0, 1, 1.0, True, False, None, -0.0, 0.0, 2.5)

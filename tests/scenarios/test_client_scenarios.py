@@ -16,7 +16,6 @@ from proof.reimplementations.plain_adapter import PlainAdapter
 from scenarios.client_adapters import JAVASCRIPT_CLIENT, PROJECT_CLIENTS
 from support.spec_document import SCHEMA_OF_EVENT, SPEC, breaches, document
 from tidewire_conformance.clients.scenarios import Outcome, describe, load_all, play
-from tidewire_conformance.clients.scenarios.failed_requirements import verdict_of
 from tidewire_conformance.clients.scenarios.scenario import JOB
 from tidewire_conformance.clients.scenarios.scenario_bodies import (
     ENDPOINT,
@@ -24,6 +23,7 @@ from tidewire_conformance.clients.scenarios.scenario_bodies import (
     job_body,
     problem_body,
 )
+from tidewire_conformance.clients.scenarios.scenario_verdict import verdict_of
 from tidewire_conformance.runner import settle
 
 SCENARIOS = sorted(load_all(), key=lambda scenario: scenario.patience)

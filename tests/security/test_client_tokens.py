@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidewire.commands.cli import app
-from tidewire.commands.read_inputs import read_headers
+from tidewire.commands.read_arguments import read_headers
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from proof.servers.server_process import KIB, SETTINGS
 from proof.servers.table_engine import TableEngine
 from tidewire_server import Server, Stream
 from tidewire_server.generation import generate_endpoint
-from tidewire_server.http.routes import TidewireApp
+from tidewire_server.http.application import TidewireApp
 from tidewire_server.script_endpoint import add_script
 
 Path = tuple[str | int, ...]

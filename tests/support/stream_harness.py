@@ -13,7 +13,7 @@ from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.stream import Stream
 from tidewire_server.endpoints.user_values import plain
 from tidewire_server.job_log.append_retries import AppendRetries
-from tidewire_server.job_log.backlog import Backlog
+from tidewire_server.job_log.backlog_limit import Backlog
 from tidewire_server.job_log.commit_schedule import GroupCommit
 from tidewire_server.job_log.limited_state import LimitedState
 from tidewire_server.job_log.log_writer import LogWriter

@@ -22,7 +22,7 @@ from tidewire import (
     Update,
 )
 from tidewire.errors import ItemFailedError
-from tidewire.jobs.tokens import Alternative, Token
+from tidewire.jobs.generated_tokens import Alternative, Token
 from tidewire.testing import Answer, FakeServer, FakeToken, Submit
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.messages import (
     BatchPlace,
     Done,
@@ -25,6 +24,7 @@ from tidewire.protocol.resources import (
     Limits,
     SubmitBody,
 )
+from tidewire.protocol.wire_model import MessageError
 
 HELLO = {"protocol": "tidewire/1", "job": "j", "events": "/e", "head": "1-1", "heartbeat_ms": 15000}
 PLACE = {"size": 2, "row": 0, "wait_ms": 0}

@@ -107,7 +107,7 @@ def test_only_the_transport_imports_the_http_library():
         "tidewire.http.httpx_fixes",
         "tidewire.http.connection_arguments",
         "tidewire.http.request_errors",
-        "tidewire.http.urls",
+        "tidewire.http.links_and_origins",
         "tidewire.testing.fake_transport",
     }
     http = ["httpx", "httpx_sse", "httpcore", "h11"]

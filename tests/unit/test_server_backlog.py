@@ -7,7 +7,7 @@ import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import LogUnavailableError
-from tidewire_server.job_log import append_retries, backlog, pending_events
+from tidewire_server.job_log import append_retries, pending_events
 from tidewire_server.store.interfaces import Block, StoreError
 
 
@@ -35,7 +35,7 @@ def churn(harness: StreamHarness) -> None:
 @on_event_loop
 async def test_a_function_on_the_event_loop_fails_above_the_limit_while_the_store_refuses_writes(monkeypatch):
     monkeypatch.setattr(append_retries, "RETRY_INTERVAL", 0.001)
-    for module in (backlog, pending_events):
+    for module in (backlog_limit, pending_events):
         monkeypatch.setattr(module, "MAX_PENDING_BYTES", 20_000)
     harness = StreamHarness("")
     writer = harness.log_writer

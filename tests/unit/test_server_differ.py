@@ -13,8 +13,8 @@ from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
 from tidewire_server.errors import StateTooLargeError
-from tidewire_server.job_log.differ import NotPlainError, ShadowCopy
 from tidewire_server.job_log.pending_events import PendingEvents, addition
+from tidewire_server.job_log.value_differ import NotPlainError, ShadowCopy
 
 
 def test_value_mutated_in_place_is_detected():

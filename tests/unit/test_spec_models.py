@@ -13,7 +13,7 @@ import pytest
 
 from support.spec_document import SCHEMAS, breaches
 from tidewire.protocol import messages, problems, resources
-from tidewire.protocol.base_model import Count, MessageError, WireModel
+from tidewire.protocol.wire_model import Count, MessageError, WireModel
 
 MODELS = {
     "problem": problems.Problem,

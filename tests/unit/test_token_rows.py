@@ -7,7 +7,7 @@ import pytest
 
 from tidewire.errors import NOWHERE, VoidTextError
 from tidewire.jobs.final_text import MAX_HELD
-from tidewire.jobs.tokens import TokenRows, Vocabulary
+from tidewire.jobs.generated_tokens import TokenRows, Vocabulary
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.result_type import ResultType

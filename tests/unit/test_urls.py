@@ -1,11 +1,11 @@
-"""`tidewire.http.urls`: links are resolved as in RFC 3986, with and without the fast path."""
+"""`tidewire.http.links_and_origins`: links are resolved as in RFC 3986, with and without the fast path."""
 
 import httpx
 import pytest
 
 from tidewire.errors import ProtocolError
+from tidewire.http.links_and_origins import resolve, same_origin
 from tidewire.http.transport import origin
-from tidewire.http.urls import resolve, same_origin
 
 BASES = (
     "http://127.0.0.1:8000/v1/jobs/j1",

@@ -7,7 +7,7 @@ from proof.servers.expected_side_failures import READ_DIFFERS
 from proof.servers.fault_helpers import refuse, rewrite_body, rewrite_request_body, set_request_header
 from proof.servers.faults import fault, faulty_server
 from proof.servers.server_process import MIB
-from tidewire_conformance.wire import strict_json
+from tidewire_conformance.wire import json_violations
 
 # fmt: off
 fault("proto_member_dropped", "TW-SEC-019", "bodies.markup_and_line_ends_are_returned_unchanged",
@@ -72,7 +72,7 @@ fault("cancel_content_encoding_not_checked", "TW-JOB-009", "bodies.invalid_cance
 @faulty_server("TW-OVR-008", "bodies.invalid_json_is_rejected", hook="requests")
 def lenient_json_parser(exchange):
     """Request bodies are parsed leniently, so that NaN and duplicate names are accepted."""
-    if exchange.is_submit and exchange.json is not None and strict_json.read(exchange.body).faults:
+    if exchange.is_submit and exchange.json is not None and json_violations.read(exchange.body).faults:
         exchange.body = json.dumps({"input": {"script": []}}).encode()
 
 

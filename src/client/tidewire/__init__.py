@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tidewire.following.retry_policy import RetryPolicy
     from tidewire.hooks import Hooks
     from tidewire.jobs.batch_job import AsyncBatchJob
+    from tidewire.jobs.generated_tokens import Token
     from tidewire.jobs.job import AsyncJob
     from tidewire.jobs.logprob_arrays import Logprobs
     from tidewire.jobs.map_iterator import AsyncMap
     from tidewire.jobs.map_work import MapProgress
-    from tidewire.jobs.tokens import Token
     from tidewire.protocol.jsonable import Binary
     from tidewire.sync import Client
     from tidewire.updates import ItemUpdate, TextDelta, Update
@@ -71,7 +71,7 @@ _HOMES = {
     "RetryPolicy": "tidewire.following.retry_policy",
     "TextDelta": "tidewire.updates",
     "TidewireError": "tidewire.errors",
-    "Token": "tidewire.jobs.tokens",
+    "Token": "tidewire.jobs.generated_tokens",
     "Update": "tidewire.updates",
 }
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, Self
 
 from tidewire.errors import CheckpointError
-from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import PROTOCOL, check_state
+from tidewire.protocol.wire_model import MessageError
 
 NO_CHECKPOINT: Final = "Pass the unchanged output of checkpoint.to_json()."
 

@@ -18,11 +18,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tidewire_conformance import parse_option_values, registry
 from tidewire_conformance.clients.scenarios import AdapterError, ScenarioError
 from tidewire_conformance.clients.scenarios.client_mode import choose, judge_client
-from tidewire_conformance.clients.scenarios.failed_requirements import name_of
 from tidewire_conformance.clients.scenarios.play_all_scenarios import (
     DEFAULT_CONCURRENCY as DEFAULT_CLIENT_CONCURRENCY,
 )
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan as ClientPlan
+from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.server_probe import ProbeError
 from tidewire_conformance.judging.verdict import Outcome, Verdict

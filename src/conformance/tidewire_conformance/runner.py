@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidewire_conformance.job_estimate import announce_checks, announce_examples
+from tidewire_conformance.announce_jobs import announce_checks, announce_examples
 from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.response_schemas import response_violation
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe

@@ -23,7 +23,7 @@ from tidewire_server.endpoints.endpoint import (
 )
 from tidewire_server.endpoints.user_values import plain
 from tidewire_server.errors import ItemError, UnknownEndpointError, refuse
-from tidewire_server.http.routes import TidewireApp
+from tidewire_server.http.application import TidewireApp
 from tidewire_server.jobs.endpoint_queues_and_groups import group_limits
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics

@@ -13,10 +13,10 @@ from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
 from tidewire.hooks import Hook, call_hook, finish_hook
 from tidewire.jobs.batch_job import AsyncBatchJob
+from tidewire.jobs.generated_tokens import Token
 from tidewire.jobs.job import NO_COPY, AsyncJob, JobBase
 from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.map_work import MapWork
-from tidewire.jobs.tokens import Token
 from tidewire.options import check_seconds
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource

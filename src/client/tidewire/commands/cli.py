@@ -15,12 +15,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidewire.commands import codegen as generated
-from tidewire.commands import display, tables
+from tidewire.commands import display, job_and_token_tables
 from tidewire.commands.describe_text import describe_endpoint, describe_server
 from tidewire.commands.error_advice import advise
 from tidewire.commands.follow_job import INTERRUPTED, follow
 from tidewire.commands.plugins import USAGE, Commands
-from tidewire.commands.read_inputs import expanded, read_headers, read_input, read_lines, read_words, typed
+from tidewire.commands.read_arguments import expanded, read_headers, read_input, read_lines, read_words, typed
 from tidewire.commands.server_url import CommandWithUrl, check_url, command_line
 from tidewire.errors import (
     EndpointNotFoundError,
@@ -461,7 +461,7 @@ def jobs(
             for job in found:
                 screen.json(job.model_dump(exclude_none=True, exclude={"state", "columns"}))
         elif found:
-            screen.wide(tables.jobs(found))
+            screen.wide(job_and_token_tables.jobs(found))
         else:
             screen.note("no jobs")
 

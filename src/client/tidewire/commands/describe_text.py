@@ -11,8 +11,8 @@ from typing import Any, Final
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
+from tidewire.commands.job_and_token_tables import server_text
 from tidewire.commands.server_url import command_line
-from tidewire.commands.tables import server_text
 from tidewire.inputs.input_words import resolved, words_for_required_members, words_of
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.terminal_escapes import visible, visible_json

@@ -9,7 +9,7 @@ import typer
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.checkpoint import Checkpoint
-from tidewire.commands import display, tables
+from tidewire.commands import display, job_and_token_tables
 from tidewire.commands.server_url import command_line
 from tidewire.errors import (
     ItemFailedError,
@@ -124,7 +124,7 @@ def _follow_one(
             screen.value(others)
     # The result of a text generation is the text. On a terminal, a table shows its tokens.
     elif screen.live and isinstance(value, dict) and "token_ids" in value:
-        screen.out.print(tables.tokens(job.tokens()))
+        screen.out.print(job_and_token_tables.tokens(job.tokens()))
 
 
 def _without_text(value: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:

@@ -58,7 +58,6 @@ from tidewire.following.follower_outcomes import (
 from tidewire.following.request_policy import GiveUp, Interruption, RequestPolicy
 from tidewire.following.state_validity import changes_value, check_shape
 from tidewire.protocol import messages, strict_json
-from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.cursor import MAX_SEQ, Cursor, CursorError
 from tidewire.protocol.diff import DiffError, UnknownOpError
 from tidewire.protocol.document import Document
@@ -72,6 +71,7 @@ from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Event
 from tidewire.protocol.strict_json import JsonValue
+from tidewire.protocol.wire_model import MessageError
 
 __all__ = [
     "Applied",

@@ -7,13 +7,13 @@ valid state has. The module `messages` defines these members.
 from typing import Any
 
 from tidewire.protocol import messages
-from tidewire.protocol.base_model import MessageError, WireModel
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.apply_ops import ARRAYS
 from tidewire.protocol.document.versioned_text_and_arrays import LATEST, materialize
 from tidewire.protocol.messages import ENDED, BatchPlace, Note
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.strict_json import JsonValue
+from tidewire.protocol.wire_model import MessageError, WireModel
 
 
 def _ops(diff: JsonValue) -> Any:

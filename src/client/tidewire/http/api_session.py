@@ -42,6 +42,14 @@ from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
+from tidewire.http.links_and_origins import (
+    has_host,
+    is_under,
+    path_segment,
+    resolve,
+    same_origin,
+    without_credentials,
+)
 from tidewire.http.outage_log import OutageLog
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport
@@ -52,12 +60,11 @@ from tidewire.http.url_and_token import (
     UrlAndToken,
     may_contain_name,
 )
-from tidewire.http.urls import has_host, is_under, path_segment, resolve, same_origin, without_credentials
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
-from tidewire.protocol.base_model import MessageError, WireModel
 from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
+from tidewire.protocol.wire_model import MessageError, WireModel
 
 log: Final = logging.getLogger("tidewire")
 

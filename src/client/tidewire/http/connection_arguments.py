@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from tidewire.http.urls import origin, without_credentials
+from tidewire.http.links_and_origins import origin, without_credentials
 
 _SOCKS: Final = frozenset({"socks5", "socks5h"})
 _EXAMPLE: Final = "write it like http://proxy.example:3128"

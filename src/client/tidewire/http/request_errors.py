@@ -12,8 +12,8 @@ from tidewire.http.connection_diagnosis import (
     not_http,
     unreachable,
 )
+from tidewire.http.links_and_origins import origin, without_credentials
 from tidewire.http.response import broken_connection
-from tidewire.http.urls import origin, without_credentials
 
 
 class Route(NamedTuple):

@@ -23,10 +23,10 @@ from tidewire.following.http_status_actions import is_event_stream
 from tidewire.http.body_decompression import CODING, BoundedDecompressor, DecompressionError
 from tidewire.http.connection_diagnosis import goes_through_a_proxy, sniff, speaks_tls, unusable_environment
 from tidewire.http.httpx_fixes import OnePiece, Pool, TlsCleanup
+from tidewire.http.links_and_origins import origin, parse, same_origin
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.request_errors import DIRECT, Route, request_error
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response
-from tidewire.http.urls import origin, parse, same_origin
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, overlaid
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 

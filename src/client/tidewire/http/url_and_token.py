@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from tidewire.http.urls import same_origin, split_credentials
+from tidewire.http.links_and_origins import same_origin, split_credentials
 
 URL_VARIABLE: Final = "TIDEWIRE_URL"
 TOKEN_VARIABLE: Final = "TIDEWIRE_TOKEN"  # noqa: S105 - the name of a variable

@@ -4,10 +4,10 @@ from typing import Final, Generic, NoReturn, TypeVar
 
 from tidewire.checkpoint import Checkpoint
 from tidewire.hooks import Hook
+from tidewire.jobs.generated_tokens import Token
 from tidewire.jobs.job_reader import JobReader
 from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.single_job_reader import SingleJobReader
-from tidewire.jobs.tokens import Token
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewire.errors import TidewireError, Where
-from tidewire.jobs.tokens import ASK, invalid_columns, nats
+from tidewire.jobs.generated_tokens import ASK, invalid_columns, nats
 from tidewire.protocol.document.logprob_columns import COLUMNS
 
 if TYPE_CHECKING:

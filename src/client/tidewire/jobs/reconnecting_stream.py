@@ -39,8 +39,8 @@ from tidewire.following.request_policy import MAX_REDIRECTS, RequestPolicy
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
 from tidewire.http.api_session import ApiSession
 from tidewire.http.connection_diagnosis import fault_of
+from tidewire.http.links_and_origins import resolve, same_origin
 from tidewire.http.response import Connection, Response
-from tidewire.http.urls import resolve, same_origin
 from tidewire.options import Options
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError

@@ -5,10 +5,10 @@ from typing import Any, Generic, TypeVar
 from tidewire.errors import JobCancelledError, JobFailedError, SeveralItemsError, TidewireError, advice_for
 from tidewire.following.follower_outcomes import Applied
 from tidewire.jobs.final_text import FinalTextReader
+from tidewire.jobs.generated_tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
 from tidewire.jobs.job_reader import ActiveIterator, JobReader, ReaderContext
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.jobs.tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
 from tidewire.jobs.update_iterator import StateIterator, TextDeltas, UpdateIterator, WholeUpdates
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription

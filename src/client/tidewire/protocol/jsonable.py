@@ -28,9 +28,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, to_jsonable_python
 
-from tidewire.protocol.base_model import shown
 from tidewire.protocol.document.json_pointer import escape
 from tidewire.protocol.strict_json import MAX_DEPTH, StrictJsonError, is_number_array
+from tidewire.protocol.wire_model import shown
 
 
 def rows_of(given: Any) -> TypeAdapter[list[Any]]:

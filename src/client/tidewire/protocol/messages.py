@@ -9,7 +9,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 from msgspec import Meta, field
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.base_model import (
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.problems import Problem
+from tidewire.protocol.sse import encode
+from tidewire.protocol.strict_json import JsonValue
+from tidewire.protocol.wire_model import (
     Count,
     MessageError,
     Number,
@@ -18,10 +22,6 @@ from tidewire.protocol.base_model import (
     build_models,
     members_of,
 )
-from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.problems import Problem
-from tidewire.protocol.sse import encode
-from tidewire.protocol.strict_json import JsonValue
 
 M = TypeVar("M", bound=WireModel)
 

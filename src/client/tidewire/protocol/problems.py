@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta, field
 
-from tidewire.protocol.base_model import Count, WireModel, build_models, members_of
+from tidewire.protocol.wire_model import Count, WireModel, build_models, members_of
 
 MEDIA_TYPE = "application/problem+json"
 

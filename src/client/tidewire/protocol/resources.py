@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from tidewire.protocol.base_model import Count, Positive, WireModel, build_models
 from tidewire.protocol.messages import PROTOCOL, Done, JobStatus
 from tidewire.protocol.strict_json import JsonValue
+from tidewire.protocol.wire_model import Count, Positive, WireModel, build_models
 
 API_ROOT = "/v1"
 

@@ -2,8 +2,8 @@
 
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import JSON, Session
+from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recording_client import Body, Header
-from tidewire_conformance.wire.strict_json import compact
 
 MAX_TESTED_BODY = 4 * 2**20
 """Largest body, in bytes, that the suite sends to test a limit."""

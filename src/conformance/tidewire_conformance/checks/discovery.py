@@ -255,7 +255,7 @@ async def oversized_body_returns_413(s: Session) -> None:
     limit = s.server.limits.get("max_body_bytes", 0)
     if limit > 16 * 2**20:
         s.skip_untested(f"max_body_bytes is {limit}, which is too large for the suite to test")
-    from tidewire_conformance.wire.strict_json import compact  # noqa: PLC0415 - imported at its single use
+    from tidewire_conformance.wire.json_violations import compact  # noqa: PLC0415 - imported at its single use
 
     small = compact(sample.body)
     large = small + b" " * (limit + 1 - len(small))

@@ -8,8 +8,8 @@ from tidewire_conformance.judging.state_history import items_of, job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import Session
+from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
-from tidewire_conformance.wire.strict_json import compact
 
 _INTERNALS = re.compile(
     r'Traceback|File \\?"|site-packages|\bat .+\.(?:js|mjs|java|go|rs):\d+|/(?:home|usr|root|srv)/\S+\.\w+'

@@ -6,9 +6,9 @@ import secrets
 from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, JSON, Session
+from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Header
-from tidewire_conformance.wire.strict_json import compact
 
 
 def _keyed(s: Session) -> SampleRequest:

@@ -16,7 +16,7 @@ from tidewire_conformance.checks.generation import (
 from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
-from tidewire_conformance.wire import strict_json
+from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 TOKEN_COLUMNS = (
@@ -118,7 +118,9 @@ def _decimals_of_jobs(s: Session) -> dict[str, int]:
     """Return the number of decimals for each job of the run. If the inputs of a job differ, the lowest number counts."""
     found: dict[str, int] = {}
     for exchange in s.wire.record:
-        sent = strict_json.read(exchange.sent).value if exchange.method == "POST" and exchange.sent else None
+        sent = (
+            json_violations.read(exchange.sent).value if exchange.method == "POST" and exchange.sent else None
+        )
         if isinstance(sent, dict) and (job := job_of(exchange)):
             inputs = sent["inputs"] if isinstance(sent.get("inputs"), list) else [sent.get("input")]
             shared = sent["shared"] if isinstance(sent.get("shared"), dict) else {}

@@ -7,7 +7,7 @@ from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.state_history import Histories, Step, job_bodies, job_of, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Evidence, Session
-from tidewire_conformance.wire import strict_json
+from tidewire_conformance.wire import json_violations
 
 TRANSITIONS = {
     ("queued", "running"), ("queued", "failed"), ("queued", "cancelled"),
@@ -100,7 +100,7 @@ async def states_are_valid(s: Session) -> None:
             sound = (item["status"] == "failed") == ("error" in item)
             wanted = "the member error in failed items only"
             s.at(step.exchange, step.block).expect("TW-DIF-005", sound, wanted, item)
-            deep = strict_json.depth(item.get("value"))
+            deep = json_violations.depth(item.get("value"))
             s.at(step.exchange, step.block).expect(
                 "TW-OVR-007", deep <= MAX_VALUE_DEPTH, f"a value nested at most {MAX_VALUE_DEPTH} deep", deep
             )

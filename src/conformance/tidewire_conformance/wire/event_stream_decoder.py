@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from tidewire_conformance.wire import strict_json
-from tidewire_conformance.wire.strict_json import ParsedJson
+from tidewire_conformance.wire import json_violations
+from tidewire_conformance.wire.json_violations import ParsedJson
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """UTF-8 byte order mark. The decoder removes a mark at the start of a stream."""
@@ -70,7 +70,7 @@ class Block:
 
     @cached_property
     def reading(self) -> ParsedJson:
-        return strict_json.read(self.data)
+        return json_violations.read(self.data)
 
     @property
     def json(self) -> Any:

@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs, urljoin, urlsplit
 
-from tidewire_conformance.wire import strict_json
+from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.event_stream_decoder import Block, EventStreamDecoder
-from tidewire_conformance.wire.strict_json import ParsedJson
+from tidewire_conformance.wire.json_violations import ParsedJson
 
 SECRET: Final = 8
 """Minimum length at which a credential is replaced everywhere in a report.
@@ -98,7 +98,7 @@ class RecordedExchange:
 
         The value is cached, so it must be read only after the response has ended.
         """
-        return strict_json.read(self.body)
+        return json_violations.read(self.body)
 
     @property
     def json(self) -> Any:

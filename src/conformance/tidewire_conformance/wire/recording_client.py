@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import h11
 
-from tidewire_conformance.wire import strict_json
+from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 BUSY_STATUSES: Final = frozenset({429, 503})
@@ -218,7 +218,10 @@ class Wire:
         if not _is_http_url(url):
             raise IncompleteResponseError(f"{method} {url[:200]!r}: this is not an http URL")
         if sent.get("json") is not None:
-            header, body = {"Content-Type": "application/json", **header}, strict_json.compact(sent["json"])
+            header, body = (
+                {"Content-Type": "application/json", **header},
+                json_violations.compact(sent["json"]),
+            )
         fields = self._fields(method, url, header, body)
         for attempt in range(BUSY_TRIES):
             async with self._once(method, url, fields, body, seconds, read_ahead, sent.get("old")) as stream:

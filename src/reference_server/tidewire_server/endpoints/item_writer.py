@@ -13,8 +13,8 @@ import orjson
 
 from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document.json_pointer import parse
-from tidewire_server.endpoints import progress_note_usage
-from tidewire_server.endpoints.text_guard import TextGuard
+from tidewire_server.endpoints import check_progress_notes_and_usage
+from tidewire_server.endpoints.text_retraction_guard import TextGuard
 from tidewire_server.endpoints.user_values import PLAIN, plain
 from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yielded_value import YieldedValue
@@ -232,11 +232,15 @@ class ItemWriter:
     ) -> None:
         """See `Stream.progress`."""
         self._check_open()
-        self._report(self._index, progress_note_usage.progress(current, total, unit, phase, self._index))
+        self._report(
+            self._index, check_progress_notes_and_usage.progress(current, total, unit, phase, self._index)
+        )
 
     def note(self, text: str, level: str = "info") -> None:
         """See `Stream.note`."""
-        self._write(self.pending.change, [["a", "/notes", [progress_note_usage.note(text, level)]]])
+        self._write(
+            self.pending.change, [["a", "/notes", [check_progress_notes_and_usage.note(text, level)]]]
+        )
 
     def note_once(self, text: str, level: str) -> None:
         """Add a note to the job's state, unless the job already has this note."""
@@ -248,7 +252,7 @@ class ItemWriter:
     def usage(self, numbers: dict[str, float]) -> None:
         """See `Stream.usage`."""
         self._check_open()
-        self._usage |= progress_note_usage.usage(numbers)
+        self._usage |= check_progress_notes_and_usage.usage(numbers)
 
     @property
     def cancelled(self) -> bool:

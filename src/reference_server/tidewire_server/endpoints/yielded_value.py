@@ -10,7 +10,7 @@ from tidewire.protocol.diff import Op
 from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH
 from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.errors import InvalidValueError
-from tidewire_server.job_log.differ import NotPlainError, ShadowCopy
+from tidewire_server.job_log.value_differ import NotPlainError, ShadowCopy
 
 
 class YieldedValue:

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidewire.protocol import problems
-from tidewire.protocol.base_model import WireModel
 from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
+from tidewire.protocol.wire_model import WireModel
 from tidewire_server.store.interfaces import StoreError
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
 from tidewire_server.job_log.append_retries import AppendRetries, append
-from tidewire_server.job_log.backlog import Backlog
+from tidewire_server.job_log.backlog_limit import Backlog
 from tidewire_server.job_log.commit_schedule import GroupCommit
 from tidewire_server.job_log.limited_state import LimitedState
 from tidewire_server.job_log.pending_events import PendingEvents

@@ -31,7 +31,7 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import DiffError, Op
 from tidewire_server.errors import StreamClosedError
-from tidewire_server.job_log.backlog import MAX_PENDING_BYTES, Backlog
+from tidewire_server.job_log.backlog_limit import MAX_PENDING_BYTES, Backlog
 from tidewire_server.job_log.limited_state import LimitedState
 from tidewire_server.job_log.snapshot_events import snapshot_fields
 from tidewire_server.job_log.text_check_schedule import (

@@ -46,7 +46,6 @@ from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
 from tidewire_server.job_log.log_writer import LogWriter
-from tidewire_server.jobs.ephemeral_events import forget_progress, publish_progress, publish_queue_position
 from tidewire_server.jobs.live_item import Item, ItemEnd
 from tidewire_server.jobs.outcomes import (
     add_usage,
@@ -57,6 +56,11 @@ from tidewire_server.jobs.outcomes import (
     too_large,
     write_failed,
     write_failure,
+)
+from tidewire_server.jobs.publish_ephemeral_events import (
+    forget_progress,
+    publish_progress,
+    publish_queue_position,
 )
 from tidewire_server.jobs.stored_inputs import StoredInputs
 from tidewire_server.settings import Settings

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import orjson
 from pydantic import JsonValue
 
-from tidewire.protocol.base_model import MessageError
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.problems import problem
 from tidewire.protocol.resources import JobResource
+from tidewire.protocol.wire_model import MessageError
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.job_log.commit_schedule import GroupCommit

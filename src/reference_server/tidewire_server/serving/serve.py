@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from tidewire_server.http.routes import TidewireApp
+from tidewire_server.http.application import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
 from tidewire_server.serving.daemon_threads import DaemonThreads

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tidewire_server.generation.engine_interface import InputError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
-from tidewire_server.generation.torch_engine.caller_threads import CallerThreads
+from tidewire_server.generation.torch_engine.fair_thread_pool import CallerThreads
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar, Grammars
 

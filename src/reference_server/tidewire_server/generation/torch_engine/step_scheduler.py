@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tidewire_server.generation.torch_engine.prefix_reuse import EMPTY, KeptText, reusable_slot
+from tidewire_server.generation.torch_engine.choose_reusable_slot import EMPTY, KeptText, reusable_slot
 
 SCORED_TOKENS = 256
 """Maximum number of prompt tokens per step whose logits are kept for log-probabilities. This bounds the memory: for a

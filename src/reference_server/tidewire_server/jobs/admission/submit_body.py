@@ -13,8 +13,8 @@ import orjson
 from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import strict_json
-from tidewire.protocol.base_model import MessageError, WireModel
 from tidewire.protocol.resources import SubmitBody
+from tidewire.protocol.wire_model import MessageError, WireModel
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 

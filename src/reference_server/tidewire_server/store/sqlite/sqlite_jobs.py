@@ -16,7 +16,7 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done
-from tidewire_server.store.ended_jobs import EndedJobs
+from tidewire_server.store.ended_job_limits import EndedJobs
 from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.interfaces import Block, Interrupted, StateAt, StoreError
 from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, Retention, Tombstone

@@ -22,17 +22,17 @@ from tidewire.following.follower import Follower
 from tidewire.following.follower_outcomes import Applied
 from tidewire.following.http_status_actions import RequestKind
 from tidewire.http.api_session import ApiSession, may_run
+from tidewire.http.links_and_origins import last_segment
 from tidewire.http.response import Connection, Response
 from tidewire.http.transport import Transport
-from tidewire.http.urls import last_segment
 from tidewire.inputs.submit_members import encoded, options_on_the_wire
 from tidewire.jobs.batch_job import AsyncBatchJob, cancel_all
 from tidewire.jobs.batch_job_reader import BatchJobReader
+from tidewire.jobs.generated_tokens import Vocabularies
 from tidewire.jobs.job_reader import QueueWarnings, ReaderContext
 from tidewire.jobs.map_work import MapWork
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
-from tidewire.jobs.tokens import Vocabularies
 from tidewire.options import Options
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.diff_shapes import DiffError

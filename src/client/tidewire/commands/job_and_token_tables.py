@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from tidewire.jobs.tokens import Token
+from tidewire.jobs.generated_tokens import Token
 from tidewire.protocol.resources import JobResource
 from tidewire.terminal_escapes import visible
 
