@@ -7,7 +7,7 @@ import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import LogUnavailableError
-from tidewire_server.job_log import append_retries, pending_events
+from tidewire_server.job_log import append_retries, backlog_limit, pending_events
 from tidewire_server.store.interfaces import Block, StoreError
 
 
