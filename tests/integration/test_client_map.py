@@ -1,6 +1,8 @@
 """`client.map`: ordered values for any number of inputs, with bounded jobs and look-ahead."""
 
+import asyncio
 import itertools
+from collections import Counter
 
 import anyio
 import pytest
@@ -34,6 +36,7 @@ from tidewire.http.api_session import Timing
 from tidewire.jobs.map_work import CONCURRENCY, MAX_EXPIRED_KEYS
 from tidewire.protocol.resources import Limits
 from tidewire.testing import FakeServer
+from tidewire_server import Server
 
 
 @pytest.fixture
@@ -253,6 +256,24 @@ async def test_map_reads_ended_jobs_before_the_server_can_forget_them(server):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(end_the_second_one)
             assert [value async for value in values] == ["ab", "c"]
+
+
+def test_ended_jobs_are_read_in_time_although_another_job_delivers_items_all_the_time():
+    """The items arrive at shorter intervals than those of the checks, for longer than the server keeps the second job."""
+    calls = Counter[float]()
+    server = Server(default_concurrency_limit=None, state_ttl=1.0)
+
+    @server.endpoint
+    async def wait(seconds: float) -> float:
+        calls[seconds] += 1
+        await asyncio.sleep(seconds)
+        return seconds
+
+    times = [number / 20 for number in range(1, 51)] + [0.0, 0.01]
+    with server.running() as url, Client(url) as client:
+        found = client.map("wait", [{"seconds": time} for time in times], batch_size=50, concurrency=2)
+        assert list(found) == times
+    assert {*calls.values()} == {1}
 
 
 # ---- jobs that the server no longer has, and faulty servers ---------------------------------------------------------

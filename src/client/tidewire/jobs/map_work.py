@@ -143,6 +143,7 @@ class MapWork(Generic[T]):
         *,
         options: Options,
         sleep: Callable[[float], Awaitable[None]],
+        clock: Callable[[], float],
         concurrency: int,
         batch_size: int,
         return_exceptions: bool,
@@ -160,6 +161,7 @@ class MapWork(Generic[T]):
         self.closed: bool = False
         self._starter = starter
         self._sleep = sleep
+        self._clock = clock
         self._endpoint = endpoint
         self._shape = shape
         self._requests = PartRequests(shared, options_on_the_wire(options), batch_size)
@@ -173,6 +175,8 @@ class MapWork(Generic[T]):
         self._prepared = False
         """Whether the limits of the server and the endpoint's description are known."""
         self._poll_interval = POLL_INTERVAL
+        self._poll_due = clock() + POLL_INTERVAL
+        """Time of the next check of the running jobs that the client is not reading."""
         self._leaves_running = key is not None or self._file is not None
         self._key = key or secrets.token_urlsafe(16)
         self._taken = self._ended = self._failed = self._resumed = 0
@@ -403,6 +407,7 @@ class MapWork(Generic[T]):
         name, limits, description = await self._starter.target(endpoint)
         self._requests.limit(limits, description)
         self._poll_interval = min(POLL_INTERVAL, max(MIN_POLL_INTERVAL, limits.state_ttl_s / 4))
+        self._poll_due = self._clock() + self._poll_interval
         self._prepared = True
         self._close_full_parts()
         return name
@@ -559,6 +564,9 @@ class MapWork(Generic[T]):
         self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[RunningPart]
     ) -> tuple[int, Any]:
         """Read an item of a job, and request the status of the other jobs at the same time."""
+        if self._clock() >= self._poll_due:
+            # Items can arrive so quickly that each ends the check that began while the client waited for it.
+            await self._poll(others)
         fault: Exception | None = None
         async with anyio.create_task_group() as tasks:
 
@@ -582,18 +590,23 @@ class MapWork(Generic[T]):
 
     async def _poll_others(self, others: Iterable[RunningPart]) -> None:
         while True:
-            await self._sleep(self._poll_interval)
-            for running in others:
-                job = running.job
-                # Ignore errors of these requests. If they persist, they are raised later, when the results of this job
-                # are read.
-                with suppress(TidewireError):
-                    if not job.ended and (await job.read()).done is not None:
-                        await job.wait()
-                if job.ended and running in self._under_way:
-                    async for ended in running.reading:
-                        self._record(running, ended)
-                    self._finish(running)
+            await self._sleep(max(0.0, self._poll_due - self._clock()))
+            await self._poll(others)
+
+    async def _poll(self, others: Iterable[RunningPart]) -> None:
+        """Check jobs once, and read those that have ended before the server deletes them."""
+        for running in others:
+            job = running.job
+            # Ignore errors of these requests. If they persist, they are raised later, when the results of this job
+            # are read.
+            with suppress(TidewireError):
+                if not job.ended and (await job.read()).done is not None:
+                    await job.wait()
+            if job.ended and running in self._under_way:
+                async for ended in running.reading:
+                    self._record(running, ended)
+                self._finish(running)
+        self._poll_due = self._clock() + self._poll_interval
 
     # ---- closing -----------------------------------------------------------------------------------------------
 

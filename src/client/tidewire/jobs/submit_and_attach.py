@@ -211,6 +211,7 @@ class JobStarter:
             shared,
             options=self.options,
             sleep=self.session.timing.sleep,
+            clock=self.session.timing.clock,
             **settings,
         )
 
