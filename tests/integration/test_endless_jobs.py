@@ -18,7 +18,7 @@ WARM = 300
 """Number of events after which all one-time allocations have been made."""
 
 EVENTS = 1200
-GROWTH = 50_000
+GROWTH = 36_000
 """Allowed growth of a process in bytes over `EVENTS` events, less than half of the bytes logged in that time."""
 
 
