@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from itertools import dropwhile, pairwise, zip_longest
 from typing import Any
 
 from tidewire_conformance.clients.scenarios.client_output import ClientOutput, printable, same, text_of
@@ -314,13 +314,18 @@ def _values(scenario: Scenario, run: ClientRun, output: ClientOutput) -> Iterato
     end = run.end or {}
     if "value" in expect and "value" in end and not same(end["value"], expect["value"]):
         yield Finding("value", rules, f"at the end: {_short(expect['value'])}", _short(end["value"]))
-    reports = sum(map(len, output.values.values()))
+    reports = sum(len(_from_first_value(values)) for values in output.values.values())
     if "told" in expect and reports > expect["told"]["most"]:
         most = expect["told"]["most"]
         expected = f"at most {most} delivered values, one for each change"
         yield Finding("again", rules, expected, str(reports))
     if "states" in expect:
-        yield from _order(expect["states"], output.values.get(0, []), rules)
+        yield from _order(expect["states"], _from_first_value(output.values.get(0, [])), rules)
+
+
+def _from_first_value(values: list[Any]) -> list[Any]:
+    """Leave out the nulls before the first value. A client may deliver null for an item that has no value yet."""
+    return [*dropwhile(lambda value: value is None, values)]
 
 
 def _forbidden_texts(scenario: Scenario, output: ClientOutput) -> Iterator[Finding]:
