@@ -65,7 +65,9 @@ def _end(scenario: Scenario, run: ClientRun, requests: list[RecordedRequest]) ->
         yield Finding("end", scenario.requirements, expected, run.end["end"])
     elif run.end["end"] == "failed" and requests and all(_is_valid_stream(each) for each in requests):
         detail = run.end.get("detail", "")
-        yield Finding("end", scenario.requirements, "no error, because the stream is valid", f"failed {detail}")
+        yield Finding(
+            "end", scenario.requirements, "no error, because the stream is valid", f"failed {detail}"
+        )
 
 
 def _is_valid_stream(request: RecordedRequest) -> bool:
@@ -89,7 +91,9 @@ def _requests(scenario: Scenario, requests: list[RecordedRequest]) -> Iterator[F
     for number, request in enumerate(requests, 1):
         accept = request.headers.get("accept", "")
         if "text/event-stream" not in accept:
-            yield Finding("header", ACCEPT, f"request {number}: Accept: text/event-stream", f"Accept: {accept}")
+            yield Finding(
+                "header", ACCEPT, f"request {number}: Accept: text/event-stream", f"Accept: {accept}"
+            )
         asked = (request.exchange or {}).get("asked", {})
         rules = tuple(asked.get("rules", scenario.requirements))
         if "last_event_id" in asked and request.last_event_id != asked["last_event_id"]:

@@ -111,9 +111,7 @@ def run(
     subject = {"command": plan.command, "client": adapter.name}
     of_requirements = profiles(scenarios)
     claimed = ["sse"] if any(scenario.is_of_any_client for scenario in scenarios) else ["core", "durable"]
-    return ScenarioRun(
-        plan, subject, claimed, verdicts, requests, seconds, cut_short, of_requirements
-    )
+    return ScenarioRun(plan, subject, claimed, verdicts, requests, seconds, cut_short, of_requirements)
 
 
 def _not_played(scenario: Scenario, why: str) -> Verdict:
