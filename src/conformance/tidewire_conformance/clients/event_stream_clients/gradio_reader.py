@@ -23,7 +23,7 @@ class _Messages(queue.SimpleQueue[Any]):
 
 def open_stream(url: str, _: dict[str, Any]) -> Opened:
     """Read one response. The library does not reconnect."""
-    module = library("gradio_client.client", "gradio_client")
+    module: Any = library("gradio_client.client", "gradio_client")
     module.json = SimpleNamespace(loads=lambda text: {"msg": "data", "event_id": _ANY, "data": text})
     messages = _Messages()
     client = SimpleNamespace(

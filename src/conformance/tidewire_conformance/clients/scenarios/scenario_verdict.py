@@ -65,7 +65,7 @@ def _checked_in_every_scenario(conversation: Conversation) -> set[str]:
     """
     found: set[str] = set()
     if any(run.command["do"] == "open" for run in conversation.runs):
-        return {"TW-SSE-015"} if conversation.requests else found
+        return found
     if any(request.kind == "streams" for request in conversation.requests):
         found |= {"TW-CLI-008", "TW-SEC-023"}
     if any("idempotency-key" in request.headers for request in conversation.of_kind("submits")):
