@@ -1,4 +1,4 @@
-"""One response of httpx as bytes, for libraries that have a decoder for event streams and no HTTP client of their own."""
+"""One response of httpx as bytes, for libraries that have a decoder for event streams and no HTTP client."""
 
 from collections.abc import Iterator
 
