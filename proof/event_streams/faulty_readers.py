@@ -68,7 +68,7 @@ class DropsEveryByteOrderMark(FaultyReader):
         super().feed(chunk.replace(b"\xef\xbb\xbf", b""))
 
 
-class SplitsAtUnicodeLineEnds(FaultyReader):
+class EndsLinesAtSeparators(FaultyReader):
     breaks, scenario = "TW-SSE-021", "line-separator-is-data"
     line_end = re.compile("\r\n|\r|\n|\u2028|\u2029|\x85")
 
@@ -78,7 +78,7 @@ class DoesNotEndLinesAtCr(FaultyReader):
     line_end = re.compile("\r\n|\n")
 
 
-class DecodesChunksSeparately(FaultyReader):
+class ForgetsCrAtAChunk(FaultyReader):
     breaks, scenario, control = "TW-SSE-022", "crlf-ends-a-line", "lf-ends-a-line"
 
     def feed(self, chunk):
@@ -183,7 +183,7 @@ class ReadsRetryLikeInt(FaultyReader):
             self.retry = int(value)
 
 
-class DispatchesUnfinishedEvent(FaultyReader):
+class DispatchesAtTheEnd(FaultyReader):
     breaks, scenario = "TW-SSE-032", "unfinished-event-is-dropped"
 
     def finish(self):
