@@ -107,7 +107,9 @@ async function withFetchEventSource(url, saw) {
 const write = (report) => process.stdout.write(`${JSON.stringify(report)}\n`);
 load();
 write({ client: `${packageName} ${version()}`, can });
-for await (const line of createInterface({ input: process.stdin })) {
+const commands = createInterface({ input: process.stdin });
+commands.on("close", () => process.exit(0)); // also while a stream is open that would reconnect for ever
+for await (const line of commands) {
   const command = JSON.parse(line);
   if (command.op === "bye") break;
   const id = command.id;
