@@ -35,6 +35,7 @@ proof: $(STAMP)  ## proves the suite: every faulty server and client, and twenty
 	$(BIN)/python -m proof flakiness
 	$(BIN)/python -m proof servers
 	$(BIN)/python -m proof clients
+	$(BIN)/python -m proof event-streams
 	$(BIN)/python -m proof traceability
 
 check: $(STAMP)  ## lint, format, prose, types, drift of the specification, of its traceability and of generated signatures

@@ -6,8 +6,8 @@ from pathlib import Path
 
 DESCRIPTION = """\
 Test the conformance suite: it must detect faulty servers and clients, and must pass correct ones.
-Run this program in the root of the repository. `make proof` runs flakiness, servers, clients and traceability, in this
-order."""
+Run this program in the root of the repository. `make proof` runs flakiness, servers, clients, event-streams and
+traceability, in this order."""
 
 EXAMPLES = """\
 examples:
@@ -16,6 +16,7 @@ examples:
   python -m proof servers --merge wrong_crc        one faulty server; updates the page of the last full run
   python -m proof clients SendsNoCursor            one faulty client; writes nothing
   python -m proof flakiness 3                      the suite against the reference server, 3 times idle and 3 times busy
+  python -m proof event-streams                    the profile sse; a reader whose library is missing is not run
   python -m proof traceability                     after adding a check, scenario, faulty server or client; takes seconds
   python -m proof traceability --check             write nothing; exit with 1 if the written files are outdated"""
 
@@ -62,6 +63,22 @@ def main() -> int:
         default=20,
         help="number of runs on the idle machine, and on the busy machine (%(default)s)",
     )
+    text = "test the profile sse, and readers of event streams of other projects; write docs/proof/event-streams.md"
+    streams = commands.add_parser("event-streams", help=text, description=text)
+    streams.add_argument(
+        "--python", default=sys.executable, help="Python that has the libraries of the readers (%(default)s)"
+    )
+    streams.add_argument(
+        "--node-modules",
+        type=Path,
+        default=Path.cwd(),
+        help="folder that contains node_modules (%(default)s)",
+    )
+    streams.add_argument(
+        "--page",
+        action="store_true",
+        help="run no reader of another project; use the results of the last run",
+    )
     text = "write traceability.json of the suite and docs/proof/requirements.md"
     trace = commands.add_parser("traceability", help=text, description=text)
     trace.add_argument(
@@ -95,6 +112,10 @@ def run(options: argparse.Namespace) -> int:
             from proof import flakiness
 
             return flakiness.main(options.times)
+        case "event-streams":
+            from proof.event_streams import judge_event_stream_proof
+
+            return judge_event_stream_proof.main(options)
         case "traceability":
             from proof import traceability
 

@@ -13,11 +13,15 @@ from itertools import groupby
 from pathlib import Path
 
 from proof.clients.faulty_client import all_faulty_clients
+from proof.event_streams.faulty_readers import FAULTY_READERS
+from proof.event_streams.stream_servers import STREAM_SERVERS
 from proof.servers.faults import FAULTY_SERVERS
 from proof.unjudged_requirements import REASONS, unseen
 from tidewire_conformance import registry, specification
 from tidewire_conformance.clients.scenarios import load_all
+from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
 from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
+from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS
 from tidewire_conformance.specification import Requirement
 
 ROOT = Path(__file__).parents[1]
@@ -80,9 +84,13 @@ def traces() -> list[RequirementTrace]:
     for check in registry.checks():
         for name in check.requirements:
             checks.setdefault(name, []).append(check.name)
+    for each in STREAM_CHECKS.values():
+        for name in each.requirements:
+            checks.setdefault(name, []).append(each.name)
     known = {scenario.name: scenario for scenario in load_all()}
+    event_streams = load_event_stream_scenarios()
     scenarios: dict[str, list[str]] = {}
-    for scenario in known.values():
+    for scenario in (*known.values(), *event_streams):
         for name in scenario.requirements:
             scenarios.setdefault(name, []).append(name_of(scenario))
     servers: dict[str, list[str]] = {}
@@ -91,11 +99,17 @@ def traces() -> list[RequirementTrace]:
         if not server.is_benign:
             servers.setdefault(server.requirement, []).append(server.name)
             proved.add(server.check)
+    for stream_server in STREAM_SERVERS.values():
+        if stream_server.check:
+            servers.setdefault(stream_server.requirement, []).append(stream_server.name)
+            proved.add(stream_server.check)
     clients: dict[str, list[str]] = {}
     for client in all_faulty_clients():
         scenario = known[client.scenario]
         clients.setdefault(scenario.requirements[0], []).append(client.__name__)
         proved.add(name_of(scenario))
+    for reader in FAULTY_READERS.values():
+        clients.setdefault(reader.breaks, []).append(reader.__name__)
     reasons = unseen() | REASONS
     return [
         RequirementTrace(

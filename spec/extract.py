@@ -40,7 +40,7 @@ COVERAGE = SPEC / "coverage.md"
 FINGERPRINTS = SPEC / "fingerprints.json"
 
 ROLES = ("server", "client", "both")
-PROFILES = ("core", "durable", "batch", "logprobs", "browser", "client")
+PROFILES = ("core", "durable", "batch", "logprobs", "browser", "client", "sse")
 
 AREAS = {
     "01-overview": "OVR",
@@ -57,6 +57,7 @@ AREAS = {
     "12-deployment": "DEP",
     "13-client": "CLI",
     "14-changes": "VER",
+    "sse": "SSE",
 }
 """Area of each chapter. It is the middle part of an identifier, such as `FRM` in `TW-FRM-001`."""
 
@@ -122,7 +123,7 @@ class Specification:
 def read(folder: Path = SPEC) -> Specification:
     """Read all chapters, and check that they follow the rules that the module docstring lists."""
     spec = Specification()
-    for chapter in sorted(folder.glob("[0-9][0-9]-*.md")):
+    for chapter in [*sorted(folder.glob("[0-9][0-9]-*.md")), *folder.glob("sse.md")]:
         read_chapter(chapter.stem, chapter.read_text(encoding="utf-8"), spec)
     for page in [
         *sorted(folder.glob("A-*.md")),

@@ -260,6 +260,37 @@ def test_a_violated_should_is_a_warning():
     assert play(BY_NAME["retry-after-as-a-date"], PlainAdapter(WithoutDates)).outcome is Outcome.WARN
 
 
+def test_a_client_may_deliver_null_for_an_item_without_a_value():
+    class DeliversNull(PlainClient):
+        def start(self, job):
+            super().start(job)
+            self.deliver_value(0, None, None)
+
+    names = [each.name for each in SCENARIOS if {"states", "told"} & {*each.expect} and not each.needs]
+    assert len(names) > 10
+    played = play_all([BY_NAME[name] for name in names], PlainAdapter(DeliversNull))
+    assert {verdict.scenario.name: verdict.findings for verdict in played if verdict.findings} == {}
+
+
+def test_a_value_that_becomes_null_is_compared_like_any_other():
+    class ReturnsToNull(PlainClient):
+        def deliver_value(self, index, value, before):
+            super().deliver_value(index, value, before)
+            super().deliver_value(index, None, value)
+
+    verdict = play(BY_NAME["value-of-another-type"], PlainAdapter(ReturnsToNull))
+    assert "order" in {finding.kind for finding in verdict.findings}
+
+
+def test_a_client_that_does_not_repeat_a_lost_submit_does_not_violate_the_rule_against_repeating():
+    class GivesUp(PlainClient):
+        def on_failed_discovery(self, cut):
+            raise plain_client.EndError("connection_error", detail=str(cut))
+
+    verdict = play(BY_NAME["submit-lost-in-a-restart"], PlainAdapter(GivesUp))
+    assert {rule for finding in verdict.findings for rule in finding.rules} == {"TW-CLI-054"}
+
+
 def test_a_request_before_the_end_of_the_response_fails_the_minimum_wait():
     class AsksAheadOfTime(PlainClient):
         def at_eof(self):

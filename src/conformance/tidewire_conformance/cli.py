@@ -16,13 +16,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import parse_option_values, registry
-from tidewire_conformance.clients.scenarios import AdapterError, ScenarioError
+from tidewire_conformance.clients.scenarios import AdapterError, Scenario, ScenarioError
 from tidewire_conformance.clients.scenarios.client_mode import choose, judge_client
 from tidewire_conformance.clients.scenarios.play_all_scenarios import (
     DEFAULT_CONCURRENCY as DEFAULT_CLIENT_CONCURRENCY,
 )
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan as ClientPlan
 from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
+from tidewire_conformance.event_streams.judge_stream_server import (
+    StreamUnreachableError,
+    choose_stream_checks,
+    judge_stream_server,
+)
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.judging.server_probe import ProbeError
 from tidewire_conformance.judging.verdict import Outcome, Verdict
@@ -48,6 +53,10 @@ To test a client, write a program that controls the client. The program
 reads commands and writes reports as lines of JSON
 (docs/how-to/write-a-client.md).
 
+With `--profile sse`, the suite tests any URL that streams events, or
+any client that reads event streams, whether or not it uses Tidewire
+(docs/how-to/test-event-streams.md).
+
 An interrupt (Ctrl-C) ends the run, and the report shows the results
 so far. The grade, baselines and the pytest plugin are described in
 docs/reference/conformance.md.
@@ -62,6 +71,8 @@ tidewire conformance http://127.0.0.1:8000 --endpoint count --only resume
 tidewire conformance http://127.0.0.1:8000 --json report.json --page report.html
 
 tidewire conformance --client 'node my-client.mjs' --only cuts
+
+tidewire conformance --profile sse https://example.org/events
 
 tidewire conformance --list   (prints the checks and their requirements)
 
@@ -128,6 +139,13 @@ def conformance(
             help="HTTP header with the credentials of a second user. Checks use it to test whether jobs are private.",
         ),
     ] = None,
+    body: Annotated[
+        str,
+        _of_server(
+            metavar="TEXT",
+            help="With `--profile sse`: body to send with POST, or @FILE. By default, the stream is requested with GET.",
+        ),
+    ] = "",
     endpoint: Annotated[
         RepeatedOption,
         _of_server(
@@ -234,11 +252,42 @@ def conformance(
     selection = parse_option_values.part(only or (), skip or (), profile or ())
     try:
         known = parse_option_values.baseline(baseline)
+        is_sse = "sse" in (profile or ())
+        if is_sse and len(profile or ()) > 1:
+            _fail("--profile sse cannot be combined with another profile", USAGE)
+        if body and (client or not is_sse):
+            _fail("--body requires --profile sse and a URL", USAGE)
+        if is_sse and not client:
+            unused = (
+                variants,
+                second_header,
+                endpoint,
+                example,
+                origin,
+                restart_cmd,
+                expire_cmd,
+                replica_url,
+            )
+            if any(unused):
+                _fail("of the options for a server, --profile sse has only --header and --body", USAGE)
+            stream_checks = choose_stream_checks(only or (), skip or ())
+            if list_checks:
+                _list(console, ((each.name, each.requirements, each.about) for each in stream_checks))
+                return
+            stream_plan = parse_option_values.stream_plan(
+                url, header or (), body, patience=patience, seed=seed, budget=budget
+            )
+            options = parse_option_values.part(only or (), skip or ())
+            report = judge_stream_server(stream_plan, stream_checks, known, options)
+            _write_and_show(report, writers, console, verbose)
         if client or variants:
             if any((url, header, second_header, endpoint, origin, restart_cmd, expire_cmd, replica_url)):
                 _fail("--client cannot be combined with a URL or with the options for a server", USAGE)
-            if not client or profile:
-                _fail("--variants requires --client, and --profile requires a URL", USAGE)
+            if not client or (profile and not is_sse):
+                _fail("--variants requires --client, and a profile other than sse requires a URL", USAGE)
+            if variants and is_sse:
+                _fail("--variants cannot be combined with --profile sse", USAGE)
+            selection = parse_option_values.part(only or (), skip or ())
             client_plan = ClientPlan(
                 client,
                 lanes or DEFAULT_CLIENT_CONCURRENCY,
@@ -247,7 +296,8 @@ def conformance(
                 patience=patience,
                 budget=budget,
             )
-            report = _client(client_plan, only or [], skip or [], variants or [], known, console, list_checks)
+            scenarios = _scenarios(only or [], skip or [], variants or [], "sse" if is_sse else "")
+            report = _client(client_plan, scenarios, known, console, list_checks)
             _write_and_show(replace(report, part=selection), writers, console, verbose)
         chosen = parse_option_values.chosen(only or (), skip or (), profile or ())
         if list_checks:
@@ -266,7 +316,7 @@ def conformance(
         _fail(str(error), NOTHING_RAN)
     except parse_option_values.UsageError as error:
         _fail(str(error), USAGE)
-    except (registry.BrokenChecksError, ProbeError) as error:
+    except (registry.BrokenChecksError, ProbeError, StreamUnreachableError) as error:
         _fail(str(error), UNREACHABLE)
     if not found.server.samples:
         reasons = [f" ({each.why})" for each in found.server.failed_examples[:1]]
@@ -283,19 +333,20 @@ def conformance(
 conformance.__doc__ = HELP
 
 
+def _scenarios(only: list[str], skip: list[str], variants: list[str], profile: str) -> list[Scenario]:
+    try:
+        return choose(only, skip, variants, profile)
+    except ScenarioError as error:
+        _fail(str(error), UNREACHABLE)
+
+
 def _client(
     plan: ClientPlan,
-    only: list[str],
-    skip: list[str],
-    variants: list[str],
+    scenarios: list[Scenario],
     known: dict[str, str],
     console: Console,
     list_only: bool,
 ) -> Report:
-    try:
-        scenarios = choose(only, skip, variants)
-    except ScenarioError as error:
-        _fail(str(error), UNREACHABLE)
     if list_only:
         _list(console, ((name_of(each), each.requirements, each.about) for each in scenarios))
         raise typer.Exit(CONFORMANT)

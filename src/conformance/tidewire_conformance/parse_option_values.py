@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tidewire_conformance import registry, specification
+from tidewire_conformance.event_streams.stream_plan import StreamPlan
 from tidewire_conformance.registry import Check
 from tidewire_conformance.runner import Plan
 from tidewire_conformance.session import Hooks
@@ -79,6 +80,30 @@ def plan(
     return Plan(url, caller, hooks, tuple(endpoint), examples=examples(example), patience=patience, **more)
 
 
+def stream_plan(url: str, header: Sequence[str], body: str, **settings: Any) -> StreamPlan:
+    """Build the plan of a test run with the URL of an event stream.
+
+    Args:
+        url: URL of the stream, which may have a query.
+        header: Header fields as `NAME: VALUE`, sent with each request.
+        body: Text to send with POST, or `@` and the path of a file. If it is empty, the stream is requested with GET.
+        **settings: Fields of `Settings`.
+
+    Raises:
+        UsageError: An option value is invalid.
+    """
+    if not url:
+        raise UsageError("pass the URL of an event stream")
+    address(url.partition("?")[0])
+    if not url.isascii() or not url.isprintable() or " " in url or "#" in url:
+        raise UsageError(f"the URL must not contain a fragment or unescaped characters: {url!r}")
+    try:
+        content = Path(body[1:]).read_bytes() if body.startswith("@") else body.encode()
+    except OSError as error:
+        raise UsageError(f"cannot read the file of --body: {error}") from None
+    return StreamPlan(url=url, header=fields(header), body=content if body else None, **settings)
+
+
 def server_url(url: str) -> str:
     """Return the URL of the server: the argument or, without one, the value of `TIDEWIRE_URL`, which may be empty."""
     return url or os.environ.get(URL_VARIABLE, "").strip()
@@ -126,7 +151,7 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
         UsageError: A profile does not exist.
         EmptySelectionError: A name matches no check, or no check is left.
     """
-    known = {requirement.profile for requirement in specification.requirements().values()} - {"client"}
+    known = {requirement.profile for requirement in specification.requirements().values()} - {"client", "sse"}
     if unknown := [each for each in profiles if each not in known]:
         raise UsageError(f"there is no profile {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
     named = select(registry.checks(), Check.is_named_by, only, skip, "check")

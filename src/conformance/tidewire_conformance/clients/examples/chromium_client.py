@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -63,13 +63,13 @@ class _Site(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__(("127.0.0.1", 0), _Page)
         self.commands: queue.Queue[str | None] = queue.Queue()
         self.page_loaded = threading.Event()
         self.lock = threading.Lock()
         self.files = {
-            "/": ("text/html", Path(__file__).with_name("browser_page.html").read_text(encoding="utf-8")),
+            "/": ("text/html", page),
             "/client.js": ("text/javascript", page_client()),
         }
 
@@ -132,8 +132,15 @@ def _browser(path: str, url: str) -> Iterator[None]:
                     process.send_signal(signal.SIGKILL)
 
 
-def main() -> None:
-    """Start the browser, print the introduction as soon as the page is loaded, and then pass all commands to the page."""
+def main(page: str = "", name: str = "EventSource in a page", can: Sequence[str] = ()) -> None:
+    """Start the browser, print the introduction as soon as the page is loaded, and then pass all commands to the page.
+
+    Args:
+        page: HTML of the page. By default, the page runs the browser client of the specification.
+        name: Name of the client in its introduction.
+        can: Features of the client in its introduction.
+    """
+    page = page or Path(__file__).with_name("browser_page.html").read_text(encoding="utf-8")
     parser = argparse.ArgumentParser(
         prog="python -m tidewire_conformance.clients.examples.chromium_client", description=__doc__
     )
@@ -142,14 +149,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.browser is None:
         sys.exit(f"cannot find a browser ({', '.join(names)}) in PATH; pass one with --browser")
-    with _Site() as site:
+    with _Site(page) as site:
         threading.Thread(target=site.serve_forever, daemon=True).start()
         with _browser(arguments.browser, f"http://127.0.0.1:{site.server_port}/"):
             if not site.page_loaded.wait(20):
                 sys.exit(f"{arguments.browser} did not load the test page within 20 seconds")
-            site.write_report(
-                json.dumps({"client": "EventSource in a page", "can": [], "at_once": MAX_CONCURRENT_JOBS})
-            )
+            site.write_report(json.dumps({"client": name, "can": [*can], "at_once": MAX_CONCURRENT_JOBS}))
             for line in sys.stdin:
                 if json.loads(line)["op"] == "bye":
                     break

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from tidewire_conformance.clients.scenarios import ProgramAdapter, Scenario, load_all
+from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, run
 from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
 from tidewire_conformance.clients.scenarios.server_variants import VARIANTS, variant_scenarios
@@ -13,7 +14,7 @@ from tidewire_conformance.registry import is_named
 from tidewire_conformance.runner import Watch
 
 
-def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenario]:
+def choose(only: list[str], skip: list[str], variants: list[str], profile: str = "") -> list[Scenario]:
     """Select the scenarios to play.
 
     Args:
@@ -23,15 +24,17 @@ def choose(only: list[str], skip: list[str], variants: list[str]) -> list[Scenar
         variants: Names of server variants. Each of these variants plays all scenarios with which it is compatible. The
             name `all` selects every variant, and `none` selects no variant. By default, each variant plays a few
             scenarios.
+        profile: `sse` for the scenarios for any client that reads event streams, or an empty string.
 
     Raises:
         EmptySelectionError: A pattern matches no scenario, a variant does not exist, or no scenario is left.
     """
-    plain = load_all()
+    plain = load_event_stream_scenarios() if profile else load_all()
     unknown = [name for name in variants if name not in {*VARIANTS, "all", "none"}]
     if unknown:
         raise EmptySelectionError(f"unknown variant {', '.join(unknown)}; choose from {', '.join(VARIANTS)}")
-    found = select([*plain, *variant_scenarios(plain, variants)], _is_named_by, only, skip, "scenario")
+    varied = () if profile else variant_scenarios(plain, variants)
+    found = select([*plain, *varied], _is_named_by, only, skip, "scenario")
     if not found:
         raise EmptySelectionError("no scenario is left after --skip; --list prints all scenarios")
     return found

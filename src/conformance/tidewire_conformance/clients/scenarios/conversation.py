@@ -68,6 +68,12 @@ class RecordedRequest:
         return urlsplit(self.target).path
 
     @property
+    def last_event_id(self) -> str | None:
+        """Value of `Last-Event-ID`, decoded as UTF-8, or None if the request does not have this header."""
+        value = self.headers.get("last-event-id")
+        return None if value is None else value.encode("latin-1").decode("utf-8", "replace")
+
+    @property
     def cursor(self) -> str | None:
         """Cursor of the request.
 
@@ -86,6 +92,8 @@ class ClientRun:
 
     command: Members
     reports: list[tuple[float, Members]] = field(default_factory=list)
+    first_request: int = 0
+    """Number of requests that the server had received before the command."""
     hung: bool = False
     died: str = ""
     """Summary of how the client exited before it reported the end of the command. Empty if there was no such exit."""
@@ -98,7 +106,12 @@ class ClientRun:
 
     def values(self) -> Iterator[Members]:
         """Yield the reports of delivered values, in order."""
-        return (report for _, report in self.reports if "saw" in report)
+        return (report for _, report in self.reports if report.get("saw") == "value")
+
+    @property
+    def events(self) -> list[Members]:
+        """Reports of delivered events, in order."""
+        return [report for _, report in self.reports if report.get("saw") == "event"]
 
 
 @dataclass
@@ -110,6 +123,11 @@ class Conversation:
     """Factor that multiplies upper time bounds, so that a slow machine does not cause failures."""
     requests: list[RecordedRequest] = field(default_factory=list)
     runs: list[ClientRun] = field(default_factory=list)
+
+    def of_run(self, number: int) -> list[RecordedRequest]:
+        """Return the requests that the server received while a command ran. Commands are numbered from 0."""
+        ends = [run.first_request for run in self.runs[number + 1 : number + 2]] or [len(self.requests)]
+        return self.requests[self.runs[number].first_request : ends[0]]
 
     def of_kind(self, kind: str) -> list[RecordedRequest]:
         """Return the requests of one kind.

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from dataclasses import replace
+from itertools import dropwhile, pairwise, zip_longest
 from typing import Any
 
 from tidewire_conformance.clients.scenarios.client_output import ClientOutput, printable, same, text_of
 from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conversation, RecordedRequest
+from tidewire_conformance.clients.scenarios.finding import Finding
+from tidewire_conformance.clients.scenarios.judge_event_streams import judge_event_streams
 from tidewire_conformance.clients.scenarios.scenario import JOB, JOB_2, Members, Scenario
 
 _MIN_SECRET_LENGTH = 12
@@ -37,24 +39,14 @@ Only one or two of the 20 characters are equal by chance.
 _KIND_NAMES = {"streams": "event stream", "submits": "submit", "cancels": "cancel", "unknown": "request"}
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Failure of the client in a scenario."""
-
-    kind: str
-    """Category: cursor, path, header, wait, drawn, repeat, count, foreign, open, pace, hung, died, promptness,
-    end, problem, value, again, text, retracted, order, never, kept, items, incomplete, secret."""
-    rules: tuple[str, ...]
-    """Ids of the requirements that fail."""
-    expected: str
-    got: str
-
-
 def judge(scenario: Scenario, conversation: Conversation) -> list[Finding]:
     """Compare a recorded conversation with the expectations of its scenario.
 
     The result is an empty list if the client is correct.
     """
+    if scenario.is_of_any_client:
+        found = [*judge_event_streams(scenario, conversation)]
+        return [replace(each, expected=printable(each.expected), got=printable(each.got)) for each in found]
     rules = scenario.requirements
     found = [
         *_requests(scenario, conversation),
@@ -314,13 +306,18 @@ def _values(scenario: Scenario, run: ClientRun, output: ClientOutput) -> Iterato
     end = run.end or {}
     if "value" in expect and "value" in end and not same(end["value"], expect["value"]):
         yield Finding("value", rules, f"at the end: {_short(expect['value'])}", _short(end["value"]))
-    reports = sum(map(len, output.values.values()))
+    reports = sum(len(_from_first_value(values)) for values in output.values.values())
     if "told" in expect and reports > expect["told"]["most"]:
         most = expect["told"]["most"]
         expected = f"at most {most} delivered values, one for each change"
         yield Finding("again", rules, expected, str(reports))
     if "states" in expect:
-        yield from _order(expect["states"], output.values.get(0, []), rules)
+        yield from _order(expect["states"], _from_first_value(output.values.get(0, [])), rules)
+
+
+def _from_first_value(values: list[Any]) -> list[Any]:
+    """Leave out the nulls before the first value. A client may deliver null for an item that has no value yet."""
+    return [*dropwhile(lambda value: value is None, values)]
 
 
 def _forbidden_texts(scenario: Scenario, output: ClientOutput) -> Iterator[Finding]:

@@ -50,7 +50,7 @@ class ScenarioRun(GradedRun):
         """Return the profile to which a requirement belongs. A requirement that applies to every request belongs to
         `core`.
         """
-        return self.client_profiles.get(requirement.id, "core")
+        return self.client_profiles.get(requirement.id, self.profiles[0])
 
 
 def run(
@@ -110,9 +110,8 @@ def run(
     seconds = time.monotonic() - began
     subject = {"command": plan.command, "client": adapter.name}
     of_requirements = profiles(scenarios)
-    return ScenarioRun(
-        plan, subject, ["core", "durable"], verdicts, requests, seconds, cut_short, of_requirements
-    )
+    claimed = ["sse"] if any(scenario.is_of_any_client for scenario in scenarios) else ["core", "durable"]
+    return ScenarioRun(plan, subject, claimed, verdicts, requests, seconds, cut_short, of_requirements)
 
 
 def _not_played(scenario: Scenario, why: str) -> Verdict:
@@ -123,4 +122,5 @@ def _not_played(scenario: Scenario, why: str) -> Verdict:
 
 def _rerun_command(plan: ScenarioPlan, scenario: Scenario) -> str:
     words = ["tidewire", "conformance", "--client", plan.command, "--only", name_of(scenario)]
+    words += ["--profile", "sse"] if scenario.is_of_any_client else []
     return shlex.join(words)

@@ -47,6 +47,11 @@ class Scenario:
     late: float = 0.0
     """Delay, in seconds, before the server sends each response."""
 
+    @property
+    def is_of_any_client(self) -> bool:
+        """Whether the scenario is one of the profile `sse`, for any client that reads event streams."""
+        return any(action["do"] == "open" for action in self.actions)
+
 
 @functools.cache
 def load_all(folder: Path | None = None) -> tuple[Scenario, ...]:

@@ -13,13 +13,17 @@ from tidewire_conformance.clients.scenarios.client_adapter import (
     AdapterHungError,
 )
 from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conversation
-from tidewire_conformance.clients.scenarios.judge_conversation import Finding, judge
+from tidewire_conformance.clients.scenarios.finding import Finding
+from tidewire_conformance.clients.scenarios.judge_conversation import judge
 from tidewire_conformance.clients.scenarios.scenario import JOB, JOB_2, Members, Scenario
 from tidewire_conformance.clients.scenarios.scenario_server import ScenarioServer
 from tidewire_conformance.judging.verdict import Outcome
 
 _CLOSE_TIMEOUT = 2.0
 """Time, in seconds, that a client may take to close its connections after its last report."""
+
+_NOT_SENT = frozenset({"resume", "end", "chunk", "prompt"})
+"""Members of an action that are not part of the command for the client."""
 
 _numbers = itertools.count(1)
 
@@ -72,8 +76,9 @@ def play(scenario: Scenario, adapter: Adapter, *, patience: float = 1.0) -> Scen
 def _run_action(action: Members, server: ScenarioServer, adapter: Adapter, seconds: float) -> None:
     runs = server.conversation.runs
     command = _command(action, server.url, runs)
-    run = ClientRun(command)
+    run = ClientRun(command, first_request=len(server.conversation.requests))
     runs.append(run)
+    server.begin_action(action)
     reports = specification.validator("scenario", "report")
 
     def on_report(report: Mapping[str, Any]) -> None:
@@ -99,8 +104,10 @@ def _run_action(action: Members, server: ScenarioServer, adapter: Adapter, secon
 
 
 def _command(action: Members, url: str, runs: list[ClientRun]) -> dict[str, Any]:
-    command = {name: value for name, value in action.items() if name not in {"resume", "end"}}
+    command = {name: value for name, value in action.items() if name not in _NOT_SENT}
     command |= {"op": "run", "id": f"c{next(_numbers)}", "base_url": url}
+    if action["do"] == "open":
+        command["url"] = f"{url}/events"
     if action["do"] == "follow":
         command.setdefault("job", "{job}")
     for name in ("job", "then_job"):

@@ -30,6 +30,7 @@ from tidewire_conformance.clients.scenarios.scenario_bodies import (
     job_body,
     problem_body,
 )
+from tidewire_conformance.wire.event_stream_decoder import EventStreamDecoder
 
 _JOB = re.compile(r"/v1/jobs/([^/]+)")
 _JOBS_OF = re.compile(r"/v1/endpoints/[^/]+/jobs")
@@ -41,6 +42,10 @@ _UNEXPECTED_REQUEST: Members = {
     "status": 410,
     "problem": {"code": "job_expired", "detail": "the scenario does not expect another request of this kind"},
 }
+_END_OF_STREAMS: Members = {"status": 204, "text": ""}
+"""Response that asks a client of the profile `sse` not to reconnect."""
+_PROMPT_SECONDS = 2.0
+"""Time, in seconds, after which an event is late. The server then sends the next byte. `patience` multiplies this time."""
 
 
 class _ConnectionOver(Exception):  # noqa: N818 - never leaves this file
@@ -65,6 +70,12 @@ class ScenarioServer:
         """Values that the client has delivered to its user."""
         self.last_id: str | None = None
         """Id of the last event that was sent completely. The client is expected to use this id as its cursor."""
+        self.action: Members = {}
+        """Action of the client that is running."""
+        self.streams_before = 0
+        """Number of stream requests before the current action, if the script of responses starts again for each action."""
+        self.completed_events = 0
+        """Number of events that were sent completely in the current action."""
         self.stopping = threading.Event()
         """Set when the `with` block ends."""
         self._changed = threading.Condition()
@@ -101,11 +112,18 @@ class ScenarioServer:
         for thread in self._threads:
             thread.join(5)
 
+    def begin_action(self, action: Members) -> None:
+        """Set the action that the client runs next."""
+        with self._changed:
+            self.action, self.completed_events = action, 0
+            if action["do"] == "open":
+                self.streams_before = len(self.conversation.of_kind("streams"))
+
     def add_report(self, run: ClientRun, report: Members) -> None:
         """Record a report of the client and wake the threads that wait for reports."""
         with self._changed:
             run.reports.append((time.monotonic(), report))
-            if "saw" in report:
+            if report.get("saw") == "value":
                 self.seen.append(report["value"])
             self._changed.notify_all()
 
@@ -165,15 +183,16 @@ class ScenarioServer:
             case "jobs" | "attaching":
                 found = _JOB.fullmatch(request.path)
                 return {"json": job_body({}, JOB if found is None else found[1])}
-        return _UNEXPECTED_REQUEST
+        return _END_OF_STREAMS if self.scenario.is_of_any_client else _UNEXPECTED_REQUEST
 
     def _scripted(self, request: RecordedRequest) -> Members | None:
         if request.kind == "jobs" and not self.conversation.of_kind("streams"):
             request.kind = "attaching"
             return None
         script = self.scenario.scripts.get(request.kind, ())
-        if request.number < len(script):
-            found = script[request.number]
+        number = request.number - self.streams_before
+        if number < len(script):
+            found = script[number]
         elif script and (script[-1].get("repeat") or request.kind == "jobs"):
             found = script[-1]
         else:
@@ -261,7 +280,8 @@ class _Response:
             case {"text": html}:
                 kind, text = "text/html", html
         body = self._server.fill(text).encode()
-        headers = {"Content-Type": kind if body else None, "Content-Length": str(len(body))}
+        headers = {"Content-Type": kind if body else None}
+        headers["Content-Length"] = str(len(body)) if self._status != 204 else None
         headers["Cache-Control"] = "no-store"
         headers["Connection"] = "close" if closes else None
         if self._request.kind == "submits" and "job" in self._exchange:
@@ -282,8 +302,11 @@ class _Response:
         steps = list(render(events, self._server.fill, line_end=line_end, log=log, cursor=cursor))
         if "cut_after" in self._exchange:
             steps = list(cut(steps, self._exchange["cut_after"]))
-        for step in regroup(steps, self._exchange.get("chunk", "step")):
+        action, decoder = self._server.action, EventStreamDecoder()
+        for step in regroup(steps, action.get("chunk", self._exchange.get("chunk", "step"))):
             self._take_step(step)
+            if action.get("prompt") and isinstance(step, bytes):
+                self._wait_for_events(sum(block.is_event for block in decoder.feed(step, 0.0)))
         if self._is_chunked and ends:
             self._request.ending = time.monotonic(), "eof"
             self._connection.sendall(b"0\r\n\r\n")
@@ -349,6 +372,17 @@ class _Response:
         if not self._wait_and_probe(condition, self._server.patience):
             self._request.waited_for = what
             raise _ConnectionOver
+
+    def _wait_for_events(self, completed: int) -> None:
+        """Wait until the client has delivered all events that are complete. After one late event, wait no longer."""
+        server = self._server
+        server.completed_events += completed
+        if not completed or self._request.waited_for is not None:
+            return
+        count, run = server.completed_events, server.conversation.runs[-1]
+        seconds = _PROMPT_SECONDS * server.conversation.bound_factor
+        if not self._wait_and_probe(lambda: len(run.events) >= count, seconds):
+            self._request.waited_for = f"the client delivers event {count}"
 
     def _wait_and_probe(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition, and check meanwhile whether the connection is still open. Returns False on timeout."""

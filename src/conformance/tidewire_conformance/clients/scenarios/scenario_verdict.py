@@ -64,6 +64,8 @@ def _checked_in_every_scenario(conversation: Conversation) -> set[str]:
     A requirement is left out if the client did nothing to which the requirement applies.
     """
     found: set[str] = set()
+    if any(run.command["do"] == "open" for run in conversation.runs):
+        return found
     if any(request.kind == "streams" for request in conversation.requests):
         found |= {"TW-CLI-008", "TW-SEC-023"}
     if any("idempotency-key" in request.headers for request in conversation.of_kind("submits")):
@@ -83,17 +85,24 @@ def profiles(scenarios: Iterable[Scenario]) -> dict[str, str]:
 
     A scenario was written for the first requirement in its list. The profile of a requirement depends on the scenarios
     that were written for the requirement. If there are none, it depends on all scenarios that list the requirement. The
-    profile is `durable` if all these scenarios are in `DURABLE_AREAS`, and `core` otherwise.
+    profile is `durable` if all these scenarios are in `DURABLE_AREAS`, and `core` otherwise. A scenario for any client
+    has the profile `sse`.
     """
     found: dict[str, str] = {}
     # A scenario was written for the first requirement in its list, so these requirements get their profile first.
     ordered = sorted(scenarios, key=lambda scenario: scenario.area in DURABLE_AREAS)
     for scenario in ordered:
-        found.setdefault(scenario.requirements[0], "durable" if scenario.area in DURABLE_AREAS else "core")
+        found.setdefault(scenario.requirements[0], _profile(scenario))
     for scenario in ordered:
         for requirement in scenario.requirements[1:]:
-            found.setdefault(requirement, "durable" if scenario.area in DURABLE_AREAS else "core")
+            found.setdefault(requirement, _profile(scenario))
     return found
+
+
+def _profile(scenario: Scenario) -> str:
+    if scenario.is_of_any_client:
+        return "sse"
+    return "durable" if scenario.area in DURABLE_AREAS else "core"
 
 
 DURABLE_AREAS = frozenset({"cuts", "waiting", "ids", "resync"})

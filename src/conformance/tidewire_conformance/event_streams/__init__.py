@@ -1,0 +1,1 @@
+"""Server side of the profile `sse`: checks of any URL that streams events."""

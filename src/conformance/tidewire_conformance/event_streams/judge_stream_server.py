@@ -1,0 +1,111 @@
+"""Implementation of `tidewire conformance --profile sse URL`: request the stream, run the checks and grade the result."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS, StreamCheck, StreamRecording
+from tidewire_conformance.event_streams.stream_plan import StreamPlan
+from tidewire_conformance.judging.grade import GradedRun, Report, grade
+from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
+from tidewire_conformance.parse_option_values import select
+from tidewire_conformance.registry import is_named
+from tidewire_conformance.runner import settle
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
+
+READ_SECONDS: Final = 10.0
+"""Time, in seconds, for which the suite reads a stream that does not end. `--patience` multiplies it."""
+MAX_EVENTS: Final = 200
+"""Number of events after which the suite stops reading a stream."""
+_REQUEST_HEADER: Final = {
+    "Accept": "text/event-stream",
+    "Accept-Encoding": "identity",
+    "Cache-Control": "no-store",
+}
+
+
+class StreamUnreachableError(Exception):
+    """Raised if no response arrives from the URL."""
+
+
+def choose_stream_checks(only: Sequence[str], skip: Sequence[str]) -> list[StreamCheck]:
+    """Return the checks that the options `--only` and `--skip` select.
+
+    Raises:
+        EmptySelectionError: A pattern matches no check.
+    """
+
+    def is_named_by(check: StreamCheck, patterns: Sequence[str]) -> bool:
+        return is_named(check.name, check.requirements, patterns)
+
+    return select([*STREAM_CHECKS.values()], is_named_by, only, skip, "check")
+
+
+def judge_stream_server(
+    plan: StreamPlan, checks: Sequence[StreamCheck], known: dict[str, str] | None = None, part: str = ""
+) -> Report:
+    """Request an event stream, run the checks on the responses, and grade the result.
+
+    Raises:
+        StreamUnreachableError: No response arrived.
+    """
+    wire = Wire(plan.url, header=plan.header, patience=plan.patience)
+    try:
+        recording = asyncio.run(record_stream(wire, plan))
+    except IncompleteResponseError as error:
+        raise StreamUnreachableError(str(error)) from None
+    verdicts = [_verdict(check, recording) for check in checks]
+    subject = {"url": plan.url, "server": recording.first.response_header("server")}
+    run = GradedRun(plan, subject, ["sse"], verdicts, len(wire.record), wire.now(), "")
+    return grade(run, known, part)
+
+
+async def record_stream(wire: Wire, plan: StreamPlan) -> StreamRecording:
+    """Read the stream once and, if it has ids and was requested with GET, again from an id in its middle.
+
+    Raises:
+        IncompleteResponseError: The connection failed before a response arrived.
+    """
+    first = await _read(wire, plan, {})
+    ids = [*dict.fromkeys(block.id for block in first.blocks if block.id)]
+    if not ids or plan.body is not None:
+        return StreamRecording(first)
+    # The middle, so that an event remains before and after the cursor, if there are three events or more.
+    place = len(ids) // 2 if len(ids) > 1 else 0
+    cursor = ids[place - 1] if len(ids) == 2 else ids[place]
+    earlier = frozenset(ids[: ids.index(cursor) + 1])
+    value = cursor.encode().decode("latin-1")
+    with contextlib.suppress(IncompleteResponseError):
+        return StreamRecording(first, await _read(wire, plan, {"Last-Event-ID": value}), cursor, earlier)
+    return StreamRecording(first)
+
+
+async def _read(wire: Wire, plan: StreamPlan, more: dict[str, str]) -> RecordedExchange:
+    header = {**_REQUEST_HEADER, **more}
+    if plan.body is not None:
+        header["Content-Type"] = "application/json"
+    header |= dict(plan.header)
+    method = "GET" if plan.body is None else "POST"
+    async with wire.open(method, plan.url, header=header, body=plan.body) as stream:
+        await stream.until(lambda seen: seen.ended or len(seen.events) >= MAX_EVENTS, READ_SECONDS)
+        return stream.exchange
+
+
+def _verdict(check: StreamCheck, recording: StreamRecording) -> Verdict:
+    verdict = Verdict(check.name, check.requirements, check.about)
+    began = time.monotonic()
+    if not recording.first.is_stream and check.name != "sse.status_and_media_type":
+        verdict.outcome, verdict.why = Outcome.SKIPPED, SkipReason.BLOCKED
+        verdict.note = "the response is not an event stream"
+        return verdict
+    verdict.assertions = [*check.judge(recording)]
+    verdict.seconds = time.monotonic() - began
+    if not verdict.assertions:
+        verdict.outcome, verdict.why = Outcome.SKIPPED, SkipReason.NO_OCCASION
+        verdict.note = "the responses had nothing to which this check applies"
+        return verdict
+    settle(verdict)
+    return verdict

@@ -1,0 +1,312 @@
+"""The profile `sse`: any server that streams events, any client that reads them, and the adapters for readers."""
+
+import contextlib
+import importlib.util
+import json
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+import uvicorn
+from typer.testing import CliRunner
+
+from proof.event_streams.faulty_readers import FAULTY_READERS
+from proof.event_streams.judge_event_stream_proof import (
+    NODE_CLIENTS,
+    PYTHON_CLIENTS,
+    ReaderRow,
+    commands,
+    page,
+    plain_reader_fault,
+    reader_fault,
+    server_fault,
+)
+from proof.event_streams.stream_servers import STREAM_SERVERS, StreamServer, running_stream_server, stream
+from proof.reimplementations.plain_event_stream_reader import EventStreamReaderAdapter, PlainEventStreamReader
+from tidewire_conformance import specification
+from tidewire_conformance.cli import app
+from tidewire_conformance.clients.event_stream_clients import adapter_loop
+from tidewire_conformance.clients.scenarios import Outcome, play
+from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
+from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS
+from tidewire_server import Server
+
+SCENARIOS = {scenario.name: scenario for scenario in load_event_stream_scenarios()}
+REQUIREMENTS = {name: each for name, each in specification.requirements().items() if each.profile == "sse"}
+ADAPTER = f"{shlex.quote(sys.executable)} -m tidewire_conformance.clients.event_stream_clients"
+
+
+def conformance(*arguments):
+    found = CliRunner().invoke(
+        app, ["--profile", "sse", *map(str, arguments)], env={"COLUMNS": "300", "TIDEWIRE_URL": ""}
+    )
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found
+
+
+def serve(name, respond, monkeypatch):
+    monkeypatch.setitem(STREAM_SERVERS, name, StreamServer(name, "", respond))
+    return running_stream_server(name)
+
+
+@contextlib.contextmanager
+def running(application):
+    """Run an ASGI application and yield its URL."""
+    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error", lifespan="on"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
+
+
+# ---- servers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STREAM_SERVERS)
+def test_event_streams_conform_to_the_profile_unless_the_server_is_faulty(name):
+    assert server_fault(STREAM_SERVERS[name]) == ""
+
+
+def test_each_requirement_of_a_server_has_a_check_and_each_check_a_faulty_server():
+    judged = {name for check in STREAM_CHECKS.values() for name in check.requirements}
+    assert judged == {
+        name for name, each in REQUIREMENTS.items() if each.role == "server" and each.level != "MAY"
+    }
+    assert {server.check for server in STREAM_SERVERS.values()} - {""} == {*STREAM_CHECKS}
+
+
+def test_the_streams_of_the_reference_server_conform():
+    server = Server()
+
+    @server.endpoint
+    async def count(n: int = 3):
+        for number in range(n):
+            yield number
+
+    with running(server.app) as url:
+        created = httpx.post(f"{url}/v1/endpoints/count/jobs", json={"input": {"n": 5}})
+        found = conformance(f"{url}{created.headers['location']}/events")
+    assert found.exit_code == 0, found.output
+    assert "sse · " in found.output
+
+
+def test_a_server_with_sse_starlette_is_judged():
+    sse_starlette = pytest.importorskip("sse_starlette", reason="sse-starlette is in the extra `peers`")
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    async def events():
+        for number in range(3):
+            yield {"id": str(number), "event": "tick", "data": "a\nb"}
+
+    async def endpoint(_):
+        return sse_starlette.EventSourceResponse(events())
+
+    with running(Starlette(routes=[Route("/", endpoint)])) as url:
+        found = conformance(url, "--skip", "TW-SSE-012")
+    assert found.exit_code == 0, found.output
+
+
+def test_a_body_is_sent_with_post_and_the_stream_is_requested_once(tmp_path):
+    asked = []
+
+    async def application(scope, receive, send):
+        if scope["type"] == "http":
+            message = await receive()
+            asked.append((scope["method"], scope["query_string"], message["body"]))
+            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"id: 1\ndata: a\n\n"})
+
+    body = tmp_path / "body.json"
+    body.write_text('{"stream": true}')
+    with running(SimpleApplication(application)) as url:
+        assert conformance(f"{url}/chat?a=b", "--body", f"@{body}").exit_code == 0
+    assert asked == [("POST", b"a=b", b'{"stream": true}')]
+
+
+class SimpleApplication:
+    """ASGI application without a lifespan of its own."""
+
+    def __init__(self, http):
+        self.http = http
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "lifespan":
+            for name in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{name}.complete"})
+            return
+        await self.http(scope, receive, send)
+
+
+def test_without_an_event_stream_the_other_checks_are_blocked():
+    with running_stream_server("plain_text") as url:
+        found = conformance(url)
+    assert found.exit_code == 1
+    assert "TW-SSE-001" in found.output
+    assert "11 checks" in found.output
+
+
+def test_a_header_is_sent_and_not_shown(monkeypatch):
+    with serve("secret", stream(b"dat: a\n\n"), monkeypatch) as url:
+        found = conformance(url, "--header", "Authorization: Bearer 0123456789abcdef")
+    assert "$AUTHORIZATION" in found.output
+    assert "0123456789abcdef" not in found.output
+
+
+def test_an_unreachable_url_is_reported():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert conformance(f"http://127.0.0.1:{port}/").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["ftp://a"],
+        ["http://127.0.0.1:1/#a"],
+        ["http://127.0.0.1:1", "--endpoint", "count"],
+        ["http://127.0.0.1:1", "--profile", "core"],
+        ["http://127.0.0.1:1", "--body", "@/does/not/exist"],
+        ["--client", "true", "--body", "x"],
+        ["--client", "true", "--variants", "all"],
+    ],
+    ids=str,
+)
+def test_invalid_options_are_usage_errors(arguments):
+    assert conformance(*arguments).exit_code == 2
+
+
+# ---- clients -----------------------------------------------------------------------------------------------------
+
+
+def test_the_plain_reader_passes_all_scenarios():
+    assert plain_reader_fault() == ""
+
+
+def test_a_faulty_reader_is_noticed_for_its_requirement():
+    with ThreadPoolExecutor(8) as pool:
+        faults = dict(zip(FAULTY_READERS, pool.map(reader_fault, FAULTY_READERS.values()), strict=True))
+    assert {name: fault for name, fault in faults.items() if fault} == {}
+
+
+def test_each_requirement_of_a_client_has_a_scenario_and_a_faulty_reader():
+    required = {name for name, each in REQUIREMENTS.items() if each.role == "client"}
+    assert {name for each in SCENARIOS.values() for name in each.requirements} == required
+    assert {reader.breaks for reader in FAULTY_READERS.values()} == required
+
+
+def test_an_event_that_is_held_back_is_a_warning():
+    verdict = play(
+        SCENARIOS["event-is-whole-at-its-last-cr"],
+        EventStreamReaderAdapter(FAULTY_READERS["HoldsEventsBack"]),
+    )
+    assert verdict.outcome is Outcome.WARN
+    assert [finding.kind for finding in verdict.findings] == ["late"]
+
+
+def test_a_client_that_raises_after_all_events_of_a_valid_stream_fails():
+    class RaisesAtTheEnd(PlainEventStreamReader):
+        def run(self):
+            self.connect(self.url)
+            return {"end": "failed", "detail": "oops"}
+
+    verdict = play(SCENARIOS["plain-stream"], EventStreamReaderAdapter(RaisesAtTheEnd))
+    assert [finding.kind for finding in verdict.findings] == ["end"]
+
+
+def test_a_client_that_shows_neither_types_nor_ids_is_judged_by_its_data():
+    class OnlyData(PlainEventStreamReader):
+        def report(self, kind, data):
+            self.say({"saw": "event", "data": data})
+
+        def reconnects(self, status, number):
+            return False
+
+    adapter = EventStreamReaderAdapter(OnlyData)
+    adapter.traits = frozenset()
+    assert play(SCENARIOS["type-keeps-its-second-space"], adapter).outcome is Outcome.PASS
+    assert play(SCENARIOS["id-stays-over-later-events"], adapter).outcome is Outcome.SKIPPED
+
+
+def test_the_adapter_for_httpx_sse_runs_over_json_lines():
+    pytest.importorskip("httpx_sse", reason="httpx-sse is in the extra `dev`")
+    command = f"{ADAPTER}.httpx_sse"
+    found = conformance(
+        "--client", command, "--only", "sse_responses.plain-stream", "--only", "sse_framing.bom-at-the-start"
+    )
+    assert found.exit_code == 1
+    assert "TW-SSE-020" in found.output
+    assert "2 checks: 1 pass · 1 fail" in found.output
+    assert "--only sse_framing.bom-at-the-start --profile sse" in found.output
+
+
+@pytest.mark.parametrize("name", PYTHON_CLIENTS)
+def test_an_adapter_names_the_package_that_it_needs(name):
+    module = PYTHON_CLIENTS[name]
+    program = f"import runpy, sys; sys.modules.update(dict.fromkeys({_modules(module)!r})); runpy.run_module('tidewire_conformance.clients.event_stream_clients.{module}', run_name='__main__')"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert found.returncode == 1
+    assert f"this client needs the package {name}: pip install {name}" in found.stderr
+    assert found.stdout == ""
+
+
+def _modules(module):
+    """Names of the modules to hide, so that their import fails as if they were missing."""
+    return [
+        {
+            "httpx_sse": "httpx_sse",
+            "launchdarkly_eventsource": "ld_eventsource",
+            "openai_decoder": "openai",
+            "anthropic_decoder": "anthropic",
+            "gradio_reader": "gradio_client",
+            "sseclient_py": "sseclient",
+            "requests_sse": "requests_sse",
+            "aiohttp_sse_client": "aiohttp_sse_client",
+        }[module]
+    ]
+
+
+def test_each_adapter_has_a_row_in_the_proof(tmp_path):
+    found = commands(sys.executable, tmp_path)
+    assert found.keys() == {*PYTHON_CLIENTS, *NODE_CLIENTS, "EventSource of Chromium"}
+    for module in PYTHON_CLIENTS.values():
+        assert importlib.util.find_spec(f"tidewire_conformance.clients.event_stream_clients.{module}")
+
+
+def test_the_table_lists_readers_that_were_not_run():
+    ran = ReaderRow(
+        "a", "a 1.0", {"sse_framing": {"pass": 3, "warn": 1, "fail": 2}, "sse_responses": {"pass": 1}, "sse_reconnecting": {"skipped": 5}}, ["TW-SSE-020"],
+    )  # fmt: skip
+    text = "\n".join(page([ReaderRow("b", "", {}, [], "this client needs b"), ran], {}, {}))
+    assert "| a 1.0 | 3 | 1 | 2 | 0 | 1 of 1 | not offered |" in text
+    assert "| b | *not run*: this client needs b | | | | | |" in text
+    assert text.index("| a 1.0") < text.index("| b |")
+
+
+def test_the_loop_of_an_adapter_reports_events_and_errors(monkeypatch, capsys):
+    def open_stream(url, at_end):
+        at_end["retry_ms"] = 5
+        yield {"data": url}
+        raise ValueError("broken")
+
+    lines = [json.dumps({"op": "run", "id": "c1", "do": "open", "url": "u"}), '{"op": "bye"}']
+    monkeypatch.setattr(sys, "stdin", lines)
+    adapter_loop.serve("pytest", ["retry"], open_stream)
+    introduction, event, end = map(json.loads, capsys.readouterr().out.splitlines())
+    assert introduction == {"client": f"pytest {pytest.__version__}", "can": ["retry"]}
+    assert event == {"id": "c1", "saw": "event", "data": "u"}
+    assert end == {"id": "c1", "end": "failed", "detail": "ValueError('broken')", "retry_ms": 5}
