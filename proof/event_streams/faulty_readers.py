@@ -112,11 +112,11 @@ class StripsValues(FaultyReader):
         return text.strip(" ")
 
 
-class DispatchesComments(FaultyReader):
-    breaks, scenario = "TW-SSE-025", "keep-alives-make-no-event"
+class ReadsFieldsInComments(FaultyReader):
+    breaks, scenario = "TW-SSE-025", "comments-are-ignored-anywhere"
 
-    def comment(self):
-        self.fields.setdefault("data", "")
+    def line(self, line):
+        super().line(line.removeprefix(":"))
 
 
 class IgnoresCaseOfNames(FaultyReader):

@@ -19,6 +19,7 @@ from proof.event_streams.faulty_readers import FAULTY_READERS, FaultyReader
 from proof.event_streams.stream_servers import STREAM_SERVERS, StreamServer, running_stream_server
 from proof.kill_matrix import ROOT
 from proof.reimplementations.plain_event_stream_reader import EventStreamReaderAdapter, PlainEventStreamReader
+from tidewire_conformance import specification
 from tidewire_conformance.clients import event_stream_clients
 from tidewire_conformance.clients.scenarios import AdapterError, ProgramAdapter, play
 from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
@@ -41,7 +42,6 @@ PYTHON_CLIENTS = {
     "launchdarkly-eventsource": "launchdarkly_eventsource",
     "openai": "openai_decoder",
     "anthropic": "anthropic_decoder",
-    "gradio_client": "gradio_reader",
     "sseclient-py": "sseclient_py",
     "requests-sse": "requests_sse",
     "aiohttp-sse-client": "aiohttp_sse_client",
@@ -59,10 +59,14 @@ for any server and any client; [how to test event streams](../how-to/test-event-
 ## Readers of other projects
 
 A reader *passes* a case if it delivers the right events. A case is *late* if the reader passes it but holds an event back
-until a later byte or the end of the stream. *Not judged* are cases that need something that the reader does not show or
-do: types, ids, the reconnection time, or to reconnect by itself. Each case is played as one chunk and byte by byte. A
-decoder without an HTTP client reads the responses of httpx or of fetch. gradio_client is
-made for the messages of Gradio only.
+until a later byte or the end of the stream; the byte that completes an event can be the CR of a CR LF. *Not judged* are
+cases that need something that the reader does not show or do: types, ids, the reconnection time, or to reconnect by
+itself. Each case is played as one chunk and byte by byte.
+
+A decoder without an HTTP client (anthropic, eventsource-parser, openai, sseclient-py) reads the responses of httpx or of
+fetch, and its adapter verifies the status and the media type. anthropic and openai are clients of one API each: their
+decoders are internal, and their servers need not send all that the standard allows. Several cases of one requirement
+fail for one reason, so the number of requirements says more about a reader than the number of cases.
 
 """
 
@@ -75,8 +79,8 @@ class ReaderRow:
     version: str
     outcomes: dict[str, dict[str, int]]
     """Number of cases by outcome, for each area."""
-    broken: list[str]
-    """Requirements that the reader does not meet."""
+    examples: dict[str, str]
+    """A case that shows it, for each requirement that the reader does not meet."""
     not_run: str = ""
     """Reason why the reader was not run."""
 
@@ -95,6 +99,17 @@ def commands(python: str, node_modules: Path) -> dict[str, tuple[list[str], Path
     return found
 
 
+def program_name(name: str) -> str:
+    """Return the end of the command line for a reader: the module of its adapter, or the argument of the script."""
+    if name in NODE_CLIENTS:
+        return f"node_client.mjs {name}"
+    return PYTHON_CLIENTS.get(name, "chromium_eventsource")
+
+
+def _command(program: str, check: str) -> str:
+    return f"$ tidewire conformance --profile sse --client '{program}' --only {check}"
+
+
 def judge_reader(name: str, command: list[str], folder: Path) -> ReaderRow:
     """Play all scenarios with a reader."""
     try:
@@ -103,13 +118,30 @@ def judge_reader(name: str, command: list[str], folder: Path) -> ReaderRow:
             found = run(ScenarioPlan(name, lanes=LANES, budget=900), SCENARIOS, adapter)
             version = adapter.name
     except AdapterError as error:
-        return ReaderRow(name, "", {}, [], re.sub(r"\s+", " ", _reason(str(error))))
+        return ReaderRow(name, "", {}, {}, re.sub(r"\s+", " ", _reason(str(error))))
     outcomes: dict[str, Counter[str]] = {area: Counter() for area in AREAS}
-    broken = set()
+    broken = {}
     for verdict in found.verdicts:
         outcomes[verdict.check.partition(".")[0]][verdict.outcome.value] += 1
-        broken |= {each.requirement for each in verdict.broken}
-    return ReaderRow(name, version, {area: dict(each) for area, each in outcomes.items()}, sorted(broken))
+        broken[verdict.check] = {each.requirement for each in verdict.broken}
+    return ReaderRow(name, version, {area: dict(each) for area, each in outcomes.items()}, _examples(broken))
+
+
+def _examples(broken: dict[str, set[str]]) -> dict[str, str]:
+    """Return a case for each requirement that a reader does not meet.
+
+    If a case reports several requirements, each of them may be the cause. It then accuses the reader only if no other
+    case shows that one of them alone is broken.
+
+    Args:
+        broken: The requirements that each case reports.
+    """
+    found: dict[str, str] = {}
+    for check, rules in sorted(broken.items(), key=lambda each: len(each[1])):
+        if len(rules) == 1 or not rules & found.keys():
+            for rule in rules:
+                found.setdefault(rule, check)
+    return dict(sorted(found.items()))
 
 
 def _reason(text: str) -> str:
@@ -188,10 +220,26 @@ def page(rows: list[ReaderRow], readers: dict[str, str], servers: dict[str, str]
         counts = (_count(row, each) for each in ("pass", "warn", "fail", "skipped"))
         responses, again = (_fraction(row, area) for area in AREAS[1:])
         yield f"| {row.version} | {' | '.join(map(str, counts))} | {responses} | {again} |"
-    yield from ("", "| reader | requirements that it does not meet |", "|---|---|")
+    yield from ("", "### Requirements that a reader does not meet", "")
+    yield "Each has one case as an example. These commands play a case, for a reader in Python and one in JavaScript:"
+    yield from ("", "```text")
+    yield "$ pip install '.[conformance]' httpx httpx-sse   # in a clone of this repository"
+    yield _command(f"python3 -m {PACKAGE}.httpx_sse", "sse_framing.bom-at-the-start")
+    yield "$ npm install eventsource"
+    script = f"{FOLDER.relative_to(ROOT).as_posix()}/node_client.mjs"
+    yield _command(f"node {script} eventsource", "sse_framing.id-stays-over-later-events")
+    yield from (
+        "```",
+        "",
+        "The output contains the bytes of the stream, the expected events and those of the reader.",
+        "",
+    )
+    yield from ("| reader | program for `--client` | requirement | case for `--only` |", "|---|---|---|---|")
     for row in rows:
-        if not row.not_run:
-            yield f"| {row.version} | {' '.join(row.broken) or 'none'} |"
+        program = f"`{program_name(row.name)}`"
+        for rule, check in row.examples.items():
+            level = " (SHOULD)" if specification.requirements()[rule].level == "SHOULD" else ""
+            yield f"| {row.version} | {program} | {rule}{level} | `{check}` |"
     yield from ("", "## Faulty readers", "", "| reader | noticed by | breaks | |", "|---|---|---|---|")
     for name, fault in readers.items():
         reader = FAULTY_READERS[name]

@@ -120,13 +120,9 @@ class PlainEventStreamReader:
 
     def line(self, line):
         if line.startswith(":"):
-            self.comment()
             return
         name, _, value = line.partition(":")
         self.field(name, self.value(value))
-
-    def comment(self):
-        pass
 
     def value(self, text):
         return text.removeprefix(" ")

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import shlex
 import socket
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from proof.event_streams.faulty_readers import FAULTY_READERS
@@ -20,13 +23,20 @@ from proof.event_streams.judge_event_stream_proof import (
     NODE_CLIENTS,
     PYTHON_CLIENTS,
     ReaderRow,
+    _examples,
     commands,
     page,
     plain_reader_fault,
     reader_fault,
     server_fault,
 )
-from proof.event_streams.stream_servers import STREAM_SERVERS, StreamServer, running_stream_server, stream
+from proof.event_streams.stream_servers import (
+    HEAD,
+    STREAM_SERVERS,
+    StreamServer,
+    running_stream_server,
+    stream,
+)
 from proof.reimplementations.plain_event_stream_reader import EventStreamReaderAdapter, PlainEventStreamReader
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
@@ -34,8 +44,19 @@ from tidewire_conformance.clients.event_stream_clients import adapter_loop
 from tidewire_conformance.clients.scenarios import Outcome, play
 from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS
+from tidewire_conformance.report import json_report
 from tidewire_server import Server
 
+HOLD = 3.0
+SILENT_READER = """
+import json, sys
+print('{"client": "silent", "can": []}', flush=True)
+for line in sys.stdin:
+    if json.loads(line)["op"] == "bye":
+        break
+    print(json.dumps({"id": json.loads(line)["id"], "end": "closed"}), flush=True)
+"""
+"""Program that requests nothing and reports nothing."""
 SCENARIOS = {scenario.name: scenario for scenario in load_event_stream_scenarios()}
 REQUIREMENTS = {name: each for name, each in specification.requirements().items() if each.profile == "sse"}
 ADAPTER = f"{shlex.quote(sys.executable)} -m tidewire_conformance.clients.event_stream_clients"
@@ -173,6 +194,58 @@ def test_an_unreachable_url_is_reported():
 
 
 @pytest.mark.parametrize(
+    ("steps", "exit_code", "message"),
+    [
+        ([], 3, "the server closed the connection before the end of a response header"),
+        ([HOLD], 3, "no response header within"),
+        ([b"SSH-2.0-x\r\n\r\n"], 3, "illegal status line"),
+        ([HEAD + b"\r\n", HOLD], 0, "the stream had no event: 0 bytes without an empty line"),
+        ([HEAD + b"\r\n", b"data: a\n" * 1000, HOLD], 0, "8000 bytes without an empty line, and the response did not end"),
+        ([HEAD + b"\r\n"], 0, "0 bytes without an empty line, and the response ended"),
+        ([HEAD.replace(b"event-stream", b"html") + b"\r\n<p>", HOLD], 1, "200, text/html"),
+        ([b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"], 1, "302"),
+    ],
+    ids=["closed", "silent", "not HTTP", "no byte", "no empty line", "empty", "HTML", "redirect"],
+)  # fmt: skip
+def test_a_url_without_events_is_reported_after_a_bounded_time(steps, exit_code, message, monkeypatch):
+    """`HOLD` keeps the connection open for longer than the suite reads."""
+    with serve("hostile", lambda _: steps, monkeypatch) as url:
+        found = conformance(url, "--patience", "0.1")
+    assert found.exit_code == exit_code, found.output
+    assert message in found.output
+
+
+def test_the_suite_stops_reading_a_stream_that_never_ends(monkeypatch):
+    flood = (b"data: a\n" * 1000 for _ in itertools.count())
+    with serve("flood", lambda _: itertools.chain([HEAD + b"\r\n"], flood), monkeypatch) as url:
+        found = conformance(url, "--patience", "0.1")
+    assert found.exit_code == 0
+    assert "bytes without an empty line, and the response did not end" in found.output
+
+
+@pytest.mark.parametrize("kind", ["server", "client"])
+def test_the_json_report_matches_its_schema(kind, tmp_path):
+    schema = json.loads(
+        Path(json_report.__file__).with_name("report.schema.json").read_text(encoding="utf-8")
+    )
+    file = tmp_path / "report.json"
+    if kind == "server":
+        with running_stream_server("latin_1") as url:
+            found = conformance(url, "--json", file)
+    else:
+        reader = tmp_path / "reader.py"
+        reader.write_text(SILENT_READER, encoding="utf-8")
+        command = f"{shlex.quote(sys.executable)} {shlex.quote(str(reader))}"
+        only = ("--only", "sse_framing.lf-ends-a-line", "--only", "sse_reconnecting.lost-connection")
+        found = conformance("--client", command, "--json", file, *only)
+    assert found.exit_code == 1, found.output
+    report = json.loads(file.read_text(encoding="utf-8"))
+    Draft202012Validator(schema).validate(report)
+    failed = {each["id"] for each in report["sentences"] if each["outcome"] == "fail"}
+    assert ("TW-SSE-003" if kind == "server" else "TW-SSE-021") in failed
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         [],
@@ -181,6 +254,8 @@ def test_an_unreachable_url_is_reported():
         ["http://127.0.0.1:1", "--endpoint", "count"],
         ["http://127.0.0.1:1", "--profile", "core"],
         ["http://127.0.0.1:1", "--body", "@/does/not/exist"],
+        ["http://127.0.0.1:1", "--repeat", "2"],
+        ["http://127.0.0.1:1", "--lanes", "2"],
         ["--client", "true", "--body", "x"],
         ["--client", "true", "--variants", "all"],
     ],
@@ -216,6 +291,72 @@ def test_an_event_that_is_held_back_is_a_warning():
     )
     assert verdict.outcome is Outcome.WARN
     assert [finding.kind for finding in verdict.findings] == ["late"]
+
+
+class DispatchesAllBlocks(PlainEventStreamReader):
+    def has_event(self, fields):
+        return True
+
+
+class DropsEventsOfEmptyData(PlainEventStreamReader):
+    def has_event(self, fields):
+        return bool(fields.get("data"))
+
+
+class IgnoresRetry(PlainEventStreamReader):
+    def set_retry(self, value):
+        pass
+
+
+class CannotSendAllIds(PlainEventStreamReader):
+    def headers(self):
+        return {
+            name: value if name == "Accept" else value.decode("ascii")
+            for name, value in super().headers().items()
+        }
+
+    def run(self):
+        try:
+            return super().run()
+        except UnicodeDecodeError:
+            return {"end": "failed"}
+
+
+FAULTS = FAULTY_READERS | {
+    each.__name__: each
+    for each in (DispatchesAllBlocks, DropsEventsOfEmptyData, IgnoresRetry, CannotSendAllIds)
+}
+
+
+@pytest.mark.parametrize(
+    ("reader", "scenario", "rules"),
+    [
+        ("DispatchesAllBlocks", "id-without-data-is-committed", {"TW-SSE-027"}),
+        ("DispatchesAllBlocks", "extra-blank-lines-dispatch-nothing", {"TW-SSE-027"}),
+        ("DispatchesAllBlocks", "keep-alives-make-no-event", {"TW-SSE-027"}),
+        ("DispatchesAllBlocks", "line-ends-alone", {"TW-SSE-027"}),
+        ("DispatchesAllBlocks", "retry-with-letters-is-ignored", set()),
+        ("DispatchesAllBlocks", "retry-alone-dispatches-nothing", {"TW-SSE-027"}),
+        ("DropsEventsOfEmptyData", "empty-data-dispatches", {"TW-SSE-027"}),
+        ("DoesNotEndLinesAtCr", "extra-blank-lines-dispatch-nothing", {"TW-SSE-021"}),
+        ("DoesNotEndLinesAtCr", "event-is-whole-at-its-last-cr", {"TW-SSE-021"}),
+        ("ForgetsCrAtAChunk", "crlf-ends-a-line", {"TW-SSE-022"}),
+        ("ForgetsIdAfterAnEvent", "id-with-nul-is-ignored", {"TW-SSE-029"}),
+        ("ForgetsIdAfterAnEvent", "token-stream", {"TW-SSE-029"}),
+        ("KeepsSpaceAfterColon", "empty-data-dispatches", {"TW-SSE-024"}),
+        ("RejectsInvalidUtf8", "half-a-bom-is-invalid", {"TW-SSE-019"}),
+        ("DispatchesAtTheEnd", "id-of-an-unfinished-event-is-not-committed", {"TW-SSE-032"}),
+        ("CommitsIdAtItsLine", "unfinished-event-of-a-lost-connection", {"TW-SSE-029"}),
+        ("DoesNotReconnectAfterALoss", "unfinished-event-of-a-lost-connection", {"TW-SSE-033"}),
+        ("IgnoresRetry", "malformed-retry", {"TW-SSE-034"}),
+        ("CannotSendAllIds", "id-is-any-text", set()),
+        ("CannotSendAllIds", "invalid-in-id-and-type", set()),
+        ("CannotSendAllIds", "id-that-is-not-ascii", {"TW-SSE-035"}),
+    ],
+)  # fmt: skip
+def test_only_the_requirement_that_a_reader_violates_is_reported(reader, scenario, rules):
+    verdict = play(SCENARIOS[scenario], EventStreamReaderAdapter(FAULTS[reader]))
+    assert {rule for finding in verdict.findings for rule in finding.rules} == rules
 
 
 def test_a_client_that_raises_after_all_events_of_a_valid_stream_fails():
@@ -272,7 +413,6 @@ def _modules(module):
             "launchdarkly_eventsource": "ld_eventsource",
             "openai_decoder": "openai",
             "anthropic_decoder": "anthropic",
-            "gradio_reader": "gradio_client",
             "sseclient_py": "sseclient",
             "requests_sse": "requests_sse",
             "aiohttp_sse_client": "aiohttp_sse_client",
@@ -289,12 +429,19 @@ def test_each_adapter_has_a_row_in_the_proof(tmp_path):
 
 def test_the_table_lists_readers_that_were_not_run():
     ran = ReaderRow(
-        "a", "a 1.0", {"sse_framing": {"pass": 3, "warn": 1, "fail": 2}, "sse_responses": {"pass": 1}, "sse_reconnecting": {"skipped": 5}}, ["TW-SSE-020"],
+        "a", "a 1.0", {"sse_framing": {"pass": 3, "warn": 1, "fail": 2}, "sse_responses": {"pass": 1}, "sse_reconnecting": {"skipped": 5}}, {"TW-SSE-020": "sse_framing.bom-at-the-start"},
     )  # fmt: skip
-    text = "\n".join(page([ReaderRow("b", "", {}, [], "this client needs b"), ran], {}, {}))
+    text = "\n".join(page([ReaderRow("b", "", {}, {}, "this client needs b"), ran], {}, {}))
     assert "| a 1.0 | 3 | 1 | 2 | 0 | 1 of 1 | not offered |" in text
     assert "| b | *not run*: this client needs b | | | | | |" in text
     assert text.index("| a 1.0") < text.index("| b |")
+    assert "| a 1.0 | `chromium_eventsource` | TW-SSE-020 | `sse_framing.bom-at-the-start` |" in text
+
+
+def test_a_case_with_several_possible_causes_accuses_a_reader_only_without_a_clear_case():
+    clear = {"sse_framing.a": {"TW-SSE-024", "TW-SSE-026"}, "sse_framing.b": {"TW-SSE-026"}}
+    assert _examples(clear) == {"TW-SSE-026": "sse_framing.b"}
+    assert _examples({"sse_framing.a": {"TW-SSE-024", "TW-SSE-026"}}).keys() == {"TW-SSE-024", "TW-SSE-026"}
 
 
 def test_the_loop_of_an_adapter_reports_events_and_errors(monkeypatch, capsys):

@@ -270,6 +270,8 @@ def conformance(
             )
             if any(unused):
                 _fail("of the options for a server, --profile sse has only --header and --body", USAGE)
+            if repeat > 1 or lanes:
+                _fail("--repeat and --lanes cannot be combined with --profile sse and a URL", USAGE)
             stream_checks = choose_stream_checks(only or (), skip or ())
             if list_checks:
                 _list(console, ((each.name, each.requirements, each.about) for each in stream_checks))

@@ -105,7 +105,17 @@ def _verdict(check: StreamCheck, recording: StreamRecording) -> Verdict:
     verdict.seconds = time.monotonic() - began
     if not verdict.assertions:
         verdict.outcome, verdict.why = Outcome.SKIPPED, SkipReason.NO_OCCASION
-        verdict.note = "the responses had nothing to which this check applies"
+        verdict.note = _reason_without_occasion(recording.first)
         return verdict
     settle(verdict)
     return verdict
+
+
+def _reason_without_occasion(first: RecordedExchange) -> str:
+    if first.blocks:
+        return "the responses had nothing to which this check applies"
+    received = len(first.reader.unfinished)
+    ending = (
+        "ended" if first.is_whole else "did not end while the suite read it (--patience reads for longer)"
+    )
+    return f"the stream had no event: {received} bytes without an empty line, and the response {ending}"

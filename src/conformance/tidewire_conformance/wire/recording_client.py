@@ -261,9 +261,7 @@ class Wire:
             exchange.fault = f"the request cannot be sent: {error}"
         try:
             if not exchange.status:
-                raise IncompleteResponseError(
-                    f"{exchange}: {exchange.fault or 'the server closed the connection without a response'}"
-                )
+                raise IncompleteResponseError(f"{exchange}: {exchange.fault or 'no response'}")
             yield Stream(exchange, connection, self.patience)
         finally:
             exchange.ended = exchange.ended or "left"
@@ -352,7 +350,10 @@ class _Connection:
         try:
             event = self._http.next_event()
             while event is h11.NEED_DATA:
-                self._http.receive_data(await self._reader.read(self._read_ahead))
+                data = await self._reader.read(self._read_ahead)
+                if not data and not self._exchange.status:
+                    return self._cut("the server closed the connection before the end of a response header")
+                self._http.receive_data(data)
                 event = self._http.next_event()
         except h11.RemoteProtocolError as error:
             return self._cut(str(error))

@@ -9,7 +9,7 @@ const name = process.argv[2];
 const [packageName, can, open] = {
   eventsource: ["eventsource", ["types", "ids", "reconnect"], withEventSource],
   "eventsource-parser": ["eventsource-parser", ["types", "ids", "retry"], withParser],
-  "fetch-event-source": ["@microsoft/fetch-event-source", ["types", "ids", "reconnect"], withFetchEventSource],
+  "fetch-event-source": ["@microsoft/fetch-event-source", ["types", "reconnect"], withFetchEventSource],
 }[name];
 
 function load() {
@@ -69,6 +69,7 @@ async function withParser(url, saw) {
   });
   const decoder = new TextDecoder();
   for await (const chunk of response.body) parser.feed(decoder.decode(chunk, { stream: true }));
+  parser.reset({ consume: true }); // as its documentation says
   return { end: "closed", retry_ms: retry };
 }
 
@@ -78,7 +79,6 @@ async function withFetchEventSource(url, saw) {
   globalThis.document ??= { hidden: false, addEventListener() {}, removeEventListener() {} };
   const { fetchEventSource, EventStreamContentType } = load();
   class Final extends Error {}
-  let lastId = "";
   try {
     await fetchEventSource(url, {
       openWhenHidden: true,
@@ -87,9 +87,8 @@ async function withFetchEventSource(url, saw) {
         if (response.status !== 200 || type !== EventStreamContentType) throw new Final(`status ${response.status}, type ${type}`);
       },
       onmessage(event) {
-        // The library also reports blocks without data. Its documentation does not say so; an empty message is not an event.
-        lastId = event.id || lastId;
-        saw({ type: event.event || "message", data: event.data, last_event_id: lastId });
+        // The `id` of a message is empty both without an id field and with an empty one, so it is not the last event id.
+        saw({ type: event.event || "message", data: event.data });
       },
       onclose() {
         throw new Error("the response has ended");

@@ -21,10 +21,15 @@ class _Source:
 
 
 def open_stream(url: str, _: dict[str, Any]) -> Opened:
-    """Decode one response. The library does not reconnect."""
+    """Decode one response. The library does not reconnect.
+
+    The `id` of its events is the field of that event, or None, so the last event id is kept here.
+    """
+    last_id = ""
     client = library("sseclient", "sseclient-py").SSEClient(_Source(url))
     for event in client.events():
-        yield {"type": event.event or "message", "data": event.data, "last_event_id": event.id or ""}
+        last_id = last_id if event.id is None else event.id
+        yield {"type": event.event or "message", "data": event.data, "last_event_id": last_id}
 
 
 if __name__ == "__main__":
