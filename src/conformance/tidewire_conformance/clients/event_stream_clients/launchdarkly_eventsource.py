@@ -10,7 +10,7 @@ def open_stream(url: str, _: dict[str, Any]) -> Opened:
     ld_eventsource = library("ld_eventsource", "launchdarkly-eventsource")
     config = library("ld_eventsource.config", "launchdarkly-eventsource")
     errors = library("ld_eventsource.errors", "launchdarkly-eventsource")
-    # The library cannot send some ids. It would try again for ever.
+    # The library cannot send some ids. It would try again without end.
     final = errors.HTTPStatusError, errors.HTTPContentTypeError, UnicodeEncodeError
     strategy = config.ErrorStrategy.from_lambda(lambda error: (isinstance(error, final), None))
     client = ld_eventsource.SSEClient(url, initial_retry_delay=0.01, error_strategy=strategy)

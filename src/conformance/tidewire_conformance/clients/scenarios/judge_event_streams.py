@@ -4,10 +4,10 @@ The events that the client reports are compared with those of the scenario. The 
 are judged by the reports if the client shows them, and by the next request if the client reconnects.
 
 A finding names only requirements that the client demonstrably violates. A difference that follows from another one, such
-as an event that is missing because the client never requested the stream again, makes no finding of its own.
+as an event that is missing because the client never requested the stream again, makes no separate finding.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -75,7 +75,9 @@ def _events(scenario: Scenario, run: ClientRun, whole: ClientRun | None) -> Iter
         yield Finding("events", rules, f"events: {_short(expected)}", _short(got))
 
 
-def _violated(requirements: tuple[str, ...], expected: list[Members], got: list[Members]) -> tuple[str, ...]:
+def _violated(
+    requirements: tuple[str, ...], expected: Sequence[Members], got: Sequence[Members]
+) -> tuple[str, ...]:
     """Return those requirements of a scenario that can explain the difference between two lists of events."""
     if _differing(expected, _without_empty(got, expected)) == set():
         # Each block with only `retry` would be such an event. Other scenarios judge this.
@@ -96,7 +98,7 @@ def _violated(requirements: tuple[str, ...], expected: list[Members], got: list[
     return tuple(others) or requirements
 
 
-def _differing(expected: list[Members], got: list[Members]) -> set[str]:
+def _differing(expected: Sequence[Members], got: Sequence[Members]) -> set[str]:
     """Return the names of the members that differ, or `{"count"}` if the numbers of events differ."""
     if len(got) != len(expected):
         return {"count"}
@@ -108,7 +110,7 @@ def _differing(expected: list[Members], got: list[Members]) -> set[str]:
     }
 
 
-def _without_empty(events: list[Members], others: list[Members]) -> list[Members]:
+def _without_empty(events: Sequence[Members], others: Sequence[Members]) -> Sequence[Members]:
     """Remove the events of empty data that the other list does not have at their place."""
     kept: list[Members] = []
     for event in events:
