@@ -95,7 +95,7 @@ def replica_of(url: str) -> str:
 
 def _serve_with_restarts(name: str) -> None:
     """Serve from a child process. When the child is killed, start a new child with the same address and the same log."""
-    from tidewire_server.serving.serve import bind, url_of
+    from tidewire_server.serving.listener import bind, url_of
 
     os.setpgrp()
     listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
@@ -126,7 +126,8 @@ def _serve(
     from tidewire_server.generation import generate_endpoint
     from tidewire_server.http.application import TidewireApp
     from tidewire_server.script_endpoint import add_script
-    from tidewire_server.serving.serve import bind, serve, url_of
+    from tidewire_server.serving.listener import bind, url_of
+    from tidewire_server.serving.serve import serve
 
     folder = folder_of(url_of(listener))
     hooks = FaultProxy(shared={"life": start_count, "replica": second.getsockname()[1]})
