@@ -114,7 +114,7 @@ async function readObject(request) {
   return { bytes, body };
 }
 
-/** Null in a member that the specification names says nothing that a server could tell (TW-JOB-079). */
+/** Null in a member that the specification names says nothing that a server could tell (TW-JOB-087). */
 function refuseNulls(body, names) {
   const name = names.find((each) => body[each] === null);
   if (name !== undefined) throw invalid(`/${name}`, "a value, or no such member");
