@@ -174,6 +174,60 @@ def test_unknown_references_in_fences_appendix_and_readme_are_reported(tmp_path)
     assert identifiers == ["TW-FRM-771", "TW-FRM-772", "TW-FRM-773", "TW-FRM-774"]
 
 
+STREAM_REQUIREMENT = "*Applies to: server · core*\n- A server MUST do it. [TW-FRM-001 stream]\n"
+
+
+def test_word_in_the_brackets_overrides_the_role_or_the_profile():
+    found = parse_chapter(
+        "*Applies to: server · core*",
+        *(f"- One MUST do it. [TW-FRM-{each}]" for each in ("001 stream", "002 client", "003 both/stream")),
+    )
+    assert [(one.role, one.profile) for one in found.requirements] == [
+        ("server", "stream"),
+        ("client", "client"),
+        ("both", "stream"),
+    ]
+
+
+def test_move_into_the_profile_stream_changes_no_fingerprint():
+    in_core, in_stream = (
+        parse_chapter(
+            "*Applies to: server · core*", f"- A server MUST do it. [TW-FRM-001{word}]"
+        ).requirements[0]
+        for word in ("", " stream")
+    )
+    assert extract.fingerprint(in_core) == extract.fingerprint(in_stream)
+
+
+@pytest.mark.parametrize(
+    ("page", "errors"),
+    [
+        ("Do it (TW-FRM-001).", []),
+        ("Do it.", ["stream.md does not name TW-FRM-001"]),
+        ("Do it.\n```\nTW-FRM-001\n```", ["stream.md does not name TW-FRM-001"]),
+        ("TW-FRM-001 " + "word " * (extract.STREAM_WORDS - 1) + "\n```\nfour words of code\n```", []),
+        (
+            "TW-FRM-001 " + "[word](a%20b) " * extract.STREAM_WORDS,
+            ["stream.md has 4001 words without code; the limit is 4000"],
+        ),
+    ],
+)
+def test_page_of_the_profile_stream_names_its_requirements_in_few_words(tmp_path, page, errors):
+    (tmp_path / "03-framing.md").write_text(STREAM_REQUIREMENT, encoding="utf-8")
+    (tmp_path / "stream.md").write_text(page + "\n", encoding="utf-8")
+    assert extract.read(tmp_path).errors == errors
+
+
+def test_the_profile_stream_has_a_limited_number_of_requirements(monkeypatch):
+    spec = parse_chapter("*Applies to: server · core*", "- A server MUST do it. [TW-FRM-001 stream]")
+    monkeypatch.setattr(extract, "STREAM_LIMIT", 1)
+    assert extract.stream_errors(spec, "TW-FRM-001") == []
+    monkeypatch.setattr(extract, "STREAM_LIMIT", 0)
+    assert extract.stream_errors(spec, "TW-FRM-001") == [
+        "the profile stream has 1 requirements; the limit is 0"
+    ]
+
+
 def test_gap_in_the_identifiers_is_reported(tmp_path):
     text = "*Applies to: server · core*\n- A server MUST do it. [TW-FRM-003]\n"
     (tmp_path / "03-framing.md").write_text(text, encoding="utf-8")
