@@ -374,7 +374,7 @@ function discovery({ response, path }) {
     href: link(`/v1/endpoints/${name}`),
     defaults: input.required.length === 0,
   }));
-  const capabilities = ["batches", "idempotency"];
+  const capabilities = ["batches", "deadlines", "disconnect", "idempotency"];
   const server = "tidewire-javascript/1.0";
   send(response, 200, { protocol: "tidewire/1", server, durability: "process", capabilities, limits: LIMITS, heartbeat_ms: HEARTBEAT_MS, endpoints });
 }
