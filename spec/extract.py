@@ -132,7 +132,10 @@ def read(folder: Path = SPEC) -> Specification:
     for chapter in sorted(folder.glob("[0-9][0-9]-*.md")):
         read_chapter(chapter.stem, chapter.read_text(encoding="utf-8"), spec)
     for page in folder.glob("stream.md"):
-        spec.errors += stream_errors(spec, page.read_text(encoding="utf-8"))
+        prose = "\n".join(
+            line for _, line in _outside_fences(page.stem, page.read_text(encoding="utf-8"), spec)
+        )
+        spec.errors += stream_errors(spec, prose)
     for page in [
         *sorted(folder.glob("A-*.md")),
         *folder.glob("stream.md"),
@@ -152,10 +155,9 @@ def read(folder: Path = SPEC) -> Specification:
     return spec
 
 
-def stream_errors(spec: Specification, page: str) -> list[str]:
-    """Return the violations of the rules for the profile `stream`. `page` is the text of `stream.md`."""
+def stream_errors(spec: Specification, prose: str) -> list[str]:
+    """Return the violations of the rules for the profile `stream`. `prose` is `stream.md` without its fenced blocks."""
     own = {one.id for one in spec.requirements if one.profile == "stream"}
-    prose = "\n".join(line for _, line in _outside_fences("stream", page, Specification()))
     named = set(_ID.findall(prose))
     errors = [f"stream.md does not name {name}" for name in sorted(own - named)]
     if len(own) > STREAM_LIMIT:

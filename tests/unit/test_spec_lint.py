@@ -559,9 +559,11 @@ def test_checks_and_digests_of_the_examples_are_right():
         assert text_check("/a", sample) == ["/a", int(n), int(crc)]
     (items, documented) = re.search(r"final items `([^`]+)` have the digest `(\w+)`", text).groups()
     assert digest(strict_json.loads(items)) == documented
-    (done,) = (strict_json.loads(f.text) for f in document.fences if f.tags.get("schema") == "done")
-    assert done["check"] == [text_check("/items/0/value", "Hello!")]
-    assert done["digest"] == digest([{"status": "succeeded", "value": "Hello!"}])
+    done = {f.chapter: strict_json.loads(f.text) for f in document.fences if f.tags.get("schema") == "done"}
+    assert done.keys() == {"03-framing", "stream"}
+    assert done["03-framing"]["check"] == [text_check("/items/0/value", "Hello!")]
+    assert done["03-framing"]["digest"] == digest([{"status": "succeeded", "value": "Hello!"}])
+    assert done["stream"]["digest"] == digest([{"status": "succeeded", "value": "Hello"}])
 
 
 def test_example_log_probabilities_are_sorted_and_sum_to_at_most_one():
