@@ -383,6 +383,11 @@ class TreatsAnyOtherHeadAsAhead(FaultyClient):
             raise CutError("two pings are ahead of the cursor")
 
 
+class WaitsForHours(FaultyClient):
+    scenario, kind, breaks = "retry-after-of-hours", "hung", "TW-CLI-063"
+    longest_wait = float("inf")
+
+
 class IgnoresHeadOfHello(FaultyClient):
     scenario, kind, breaks = "two-pings-below-the-head-of-hello", "hung", "TW-CLI-061"
 

@@ -1,7 +1,9 @@
 """Lint of the specification: requirements, schemas, OpenAPI file, examples and transcripts are consistent."""
 
+import functools
 import json
 import math
+import operator
 import re
 import subprocess
 import sys
@@ -465,6 +467,43 @@ def test_diff_cases_have_the_documented_results():
         expected = case["state"] if "refused" in case else case["result"]
         assert found.view().value() == expected, case
         assert refusal == REFUSALS.get(case.get("refused")), case
+
+
+TABLES_OF_MEMBERS = [
+    ("02-discovery", "## 2.1", {"": ("discovery",)}),
+    ("02-discovery", "## 2.4", {"": ("discovery", "properties", "limits")}),
+    (
+        "02-discovery",
+        "## 2.5",
+        {"": ("endpoint",), "capabilities.": ("endpoint", "properties", "capabilities")},
+    ),
+    ("03-framing", "## 3.6", {"": ("done",)}),
+    ("05-state-and-diffs", "## 5.1", {"": ("state",), "items[].": ("item",)}),
+    ("06-jobs", "## 6.4", {"": ("job-entry",)}),
+    ("09-errors", "## 9.1", {"": ("problem",)}),
+]
+
+
+@pytest.mark.parametrize(("chapter", "heading", "schemas"), TABLES_OF_MEMBERS)
+def test_tables_of_members_say_what_the_schemas_require(chapter, heading, schemas):
+    required, known = {"state"} if chapter == "06-jobs" else set(), set()
+    for prefix, (name, *path) in schemas.items():
+        schema = functools.reduce(
+            operator.getitem, path, json.loads((SPEC / f"schema/{name}.schema.json").read_text("utf-8"))
+        )
+        required |= {prefix + each for each in schema.get("required", ())}
+        known |= {prefix + each for each in schema["properties"]}
+    section = (SPEC / f"{chapter}.md").read_text("utf-8").partition(f"\n{heading}")[2].partition("\n## ")[0]
+    header, _, *rows = (
+        line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")
+    )
+    column = header.index("required")
+    shown = {
+        name: row[column] for row in rows for name in re.findall("`([^`]+)`", row[0]) if len(row) > column
+    }
+    assert {name: word for name, word in shown.items() if name in known} == {
+        name: "yes" if name in required else "no" for name in known
+    }
 
 
 @pytest.mark.parametrize("fence", [f for f in document.fences if f.language == "sse"], ids=location)
