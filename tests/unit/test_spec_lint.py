@@ -526,7 +526,7 @@ def test_transcript_has_valid_requests_and_bodies(fence):
     for exchange in found:
         request, _, body = exchange.request.partition("\n\n")
         assert re.fullmatch(
-            r"(GET|POST|PUT|DELETE|OPTIONS) (/v1|\{)\S*( HTTP/1\.0)?", request.splitlines()[0]
+            r"(GET|HEAD|POST|PUT|DELETE|OPTIONS) (/v1|\{)\S*( HTTP/1\.0)?", request.splitlines()[0]
         )
         if body and exchange.status < 400 and "/endpoints/tidewire.script/" in request:
             assert breaches("cancel" if "/cancel" in request else "submit", strict_json.loads(body)) == []

@@ -1,5 +1,7 @@
 """Checks for sections 1.4, 2.4 and 6.1: valid, invalid and oversized request bodies."""
 
+from typing import Any
+
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import JSON, Session
 from tidewire_conformance.wire.json_violations import compact
@@ -228,7 +230,8 @@ async def invalid_cancel_is_rejected(s: Session) -> None:
     """A cancel request with an invalid body, media type or content coding gets an error, and the job continues."""
     sample = s.long_running_sample(1.0)
     job = await s.submit(sample)
-    for body in ([], 7, {"items": None}):
+    bodies: list[Any] = [[], 7, {"items": None}]
+    for body in bodies:
         answer = await s.cancel(job, json=body)
         s.at(answer).refused("TW-JOB-087", 422, "invalid_input", f"the body {body}")
     wrong: list[tuple[str, bytes, Header, int, str]] = [
