@@ -383,6 +383,19 @@ class TreatsAnyOtherHeadAsAhead(FaultyClient):
             raise CutError("two pings are ahead of the cursor")
 
 
+class WaitsForHours(FaultyClient):
+    scenario, kind, breaks = "retry-after-of-hours", "hung", "TW-CLI-063"
+    longest_wait = float("inf")
+
+
+class IgnoresHeadOfHello(FaultyClient):
+    scenario, kind, breaks = "two-pings-below-the-head-of-hello", "hung", "TW-CLI-061"
+
+    def hello(self, data):
+        super().hello(data)
+        self.hello_head = None
+
+
 class ComparesHeadsBySeqOnly(FaultyClient):
     scenario, kind, breaks = "two-pings-above-the-id", "hung", "TW-CLI-012"
 

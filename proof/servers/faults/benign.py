@@ -19,8 +19,11 @@ def _without_capabilities(exchange):
         return status, headers | {"allow": "GET"}, body
     if b"diffs=0" in query or b"errors=inband" in query:
         return problem(400, "bad_parameter")
-    batch = isinstance(exchange.json, dict) and "inputs" in exchange.json and "input" not in exchange.json
-    return problem(422, "invalid_input", pointer="/inputs") if batch else None
+    if not exchange.is_submit or not isinstance(exchange.json, dict):
+        return None
+    members = ["deadline_ms", "on_disconnect", "grace_ms", *["inputs"] * ("input" not in exchange.json)]
+    lacking = [each for each in members if each in exchange.json]
+    return problem(422, "invalid_input", pointer=f"/{lacking[0]}") if lacking else None
 
 
 def _declares_none(exchange, status, body):

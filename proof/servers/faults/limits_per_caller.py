@@ -86,7 +86,7 @@ def job_limit_shared_by_all_callers(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server("TW-FRM-068", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")
+@faulty_server("TW-FRM-083", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")
 def queued_job_gets_no_pings(exchange, frame):
     """No pings are sent on a stream of a queued job."""
     if b"event:queue" in frame:

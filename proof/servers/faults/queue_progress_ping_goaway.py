@@ -4,22 +4,25 @@ from proof.servers.fault_helpers import DONE, PING, drop_events, replace_events,
 from proof.servers.faults import fault, faulty_server
 
 # fmt: off
-fault("no_pings", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("no_pings", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent.",
       frames=replace_events(b"event:ping", lambda frame: b""))
 fault("ping_names_a_head_never_sent", "TW-FRM-069", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "A ping names the id of an event that is never sent.",
       frames=rewrite_events(rb'"head":"1-\d+"', b'"head":"1-99"', within=b"event:ping"))
-fault("no_pings_after_resume", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("comments_in_place_of_pings", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
+      "Comments are sent in place of pings.",
+      frames=replace_events(b"event:ping", lambda frame: b":\n\n"))
+fault("no_pings_after_resume", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent on a resumed stream.",
       frames=drop_events(PING, lambda exchange: exchange.cursor))
-fault("no_pings_on_submit_stream", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("no_pings_on_submit_stream", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent on a stream in response to a submitted job.",
       frames=drop_events(PING, lambda exchange: exchange.is_submit))
-fault("no_pings_on_snapshot_stream", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("no_pings_on_snapshot_stream", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent on a stream of snapshots.",
       frames=drop_events(PING, lambda exchange: b"diffs=0" in exchange.query))
-fault("hello_declares_shorter_heartbeat", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("hello_declares_shorter_heartbeat", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "`hello` declares a shorter heartbeat interval than the server uses.",
       settings={"heartbeat": 5.0}, frames=rewrite_events(rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100'))
 
@@ -71,7 +74,7 @@ def progress_not_repeated_on_new_connection(exchange, frame):
     return b"" if late else frame
 
 
-@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings", hook="frames")
+@faulty_server("TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings", hook="frames")
 def only_one_ping_per_connection(exchange, frame):
     """Only one ping is sent on each connection."""
     exchange.own["pings"] = exchange.own.get("pings", 0) + (PING in frame)

@@ -72,11 +72,19 @@ class Check:
     """Area whose failures explain a failure of this check. An empty string means only that of the check's own area."""
     place: int = 0
     """Position among all checks, ordered from causes to effects."""
+    left_out: tuple[str, ...] = ()
+    """Requirements that the check judges, but that belong to profiles for which the server is not graded."""
 
     @property
     def profiles(self) -> frozenset[str]:
-        """Profiles of the check's requirements."""
+        """Profiles of the check's requirements, without the profiles of which they are a part."""
         return frozenset(specification.requirements()[each].profile for each in self.requirements)
+
+    def narrowed(self, profiles: Sequence[str]) -> "Check":
+        """Return this check without the requirements of other profiles."""
+        every = specification.requirements()
+        kept = tuple(name for name in self.requirements if any(map(every[name].is_in, profiles)))
+        return replace(self, requirements=kept, left_out=tuple({*self.requirements} - {*kept}))
 
     def is_named_by(self, patterns: Sequence[str]) -> bool:
         """Whether a pattern matches this check. A pattern is a requirement id, an area, or a name with wildcards."""

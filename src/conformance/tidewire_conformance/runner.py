@@ -61,6 +61,7 @@ def _claimed_profiles(plan: Plan, server: Server, record: Sequence[RecordedExcha
         for block in exchange.logged
     )
     claims = {
+        "stream": True,
         "core": True,
         "durable": server.survives_restarts or new_attempt,
         "batch": "batches" in has,
@@ -264,7 +265,13 @@ async def _run(
         verdict.note = f"the check was still running after {CHECK_SECONDS * plan.patience:g} s"
     except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
         _explain(verdict, error, wire, check)
-    verdict.assertions = session.assertions
+    verdict.assertions = [each for each in session.assertions if each.requirement not in check.left_out]
+    if verdict.outcome is Outcome.PASS and len(verdict.assertions) < len(session.assertions):
+        failed = any(not each.holds for each in session.assertions if each.requirement in check.left_out)
+        # The failure at a requirement of another profile may have kept the check from judging its own requirements.
+        verdict.why = SkipReason.BLOCKED if failed else SkipReason.NO_OCCASION
+        verdict.outcome = Outcome.PASS if verdict.assertions else Outcome.SKIPPED
+        verdict.note = "the check judged requirements of other profiles"
     verdict.seconds = time.monotonic() - began
     settle(verdict)
     return verdict

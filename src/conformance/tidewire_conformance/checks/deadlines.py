@@ -6,7 +6,7 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 
-@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
+@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches", "deadlines"], serial=True)
 async def deadline_keeps_ended_items(s: Session) -> None:
     """At the deadline of a job, ended items stay unchanged, all other items fail, and the job ends as
     `partially_failed`.
@@ -38,7 +38,7 @@ async def min_grace_ms_is_at_least_5_s(s: Session) -> None:
     s.at(answer).expect("TW-DSC-025", least >= 5000, "a min_grace_ms of at least 5000", least)
 
 
-@check("TW-JOB-085", "TW-JOB-063", slow=True)
+@check("TW-JOB-085", "TW-JOB-063", needs=["disconnect"], slow=True)
 async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     """A job with `on_disconnect: cancel` and `grace_ms: 0` is not cancelled before its last reader has been disconnected
     for `min_grace_ms`.
@@ -62,7 +62,7 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     s.at(ended).expect("TW-JOB-085", status == sample.ended or passed >= least, wanted, status)
 
 
-@check("TW-JOB-069", "TW-JOB-070", slow=True)
+@check("TW-JOB-069", "TW-JOB-070", needs=["deadlines"], slow=True)
 async def deadline_fails_unfinished_items(s: Session) -> None:
     """An unfinished job fails with `deadline_exceeded` at its deadline. A job that ends earlier is not affected."""
     sample = s.long_running_sample(30)

@@ -18,6 +18,8 @@ UNDECLARED_CAPABILITY_ERRORS = {
     "snapshots_only": (400, "bad_parameter"),
     "batches": (422, "invalid_input"),
     "inband_problems": (400, "bad_parameter"),
+    "deadlines": (422, "invalid_input"),
+    "disconnect": (422, "invalid_input"),
 }
 """Status and problem code of the response to a request that uses an undeclared capability (section 2.3)."""
 
@@ -155,6 +157,12 @@ async def capabilities_match_discovery(s: Session) -> None:
     }
     for name, answer in asked.items():
         _judge_capability(s, name, answer)
+    for name, member, value in (
+        ("deadlines", "deadline_ms", 600_000),
+        ("disconnect", "on_disconnect", "continue"),
+        ("disconnect", "grace_ms", 60_000),
+    ):
+        _judge_capability(s, name, await s.post(sample, json=sample.body | {member: value}))
     if "batches" not in s.server.capabilities:
         _judge_capability(s, "batches", await s.post(sample, json={"inputs": sample.inputs}))
 

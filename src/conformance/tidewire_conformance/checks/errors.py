@@ -93,6 +93,23 @@ async def errors_do_not_leak_internals(s: Session) -> None:
             )
 
 
+@check("TW-JOB-088", "TW-JOB-003")
+async def head_and_options_need_no_body(s: Session) -> None:
+    """A HEAD request gets the status and the media type of the GET request, without a body. An OPTIONS request gets
+    `Allow`, with 204 or with 405.
+    """
+    job, _ = await s.run_to_end(s.any_sample())
+    for place in ("/v1", job.path):
+        got, head = await s.get(place), await s.wire.request("HEAD", place)
+        wanted = got.status, got.media_type, b""
+        s.at(head).equal("TW-JOB-088", (head.status, head.media_type, head.body), wanted)
+        options = await s.wire.request("OPTIONS", place)
+        sound = options.status in {200, 204, 405} and "GET" in options.response_header("allow")
+        s.at(options).response("TW-JOB-003", sound, "204 or 405, with an Allow header that contains GET")
+        # The checks of the whole run expect a body in each response.
+        s.wire.record[:] = [each for each in s.wire.record if each is not head]
+
+
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
 async def unknown_resources_return_404(s: Session) -> None:
     """A request for an unknown URL, endpoint or job gets 404 with a specific code. A wrong method gets 405 with

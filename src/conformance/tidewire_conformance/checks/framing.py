@@ -284,6 +284,8 @@ async def hello_arrives_within_one_second(s: Session) -> None:
     for _ in range(3):
         async with s.wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM) as stream:
             await stream.until(lambda seen: seen.of_type("hello"))
+            if not stream.exchange.is_stream:
+                return  # Another check judges the media type (TW-JOB-017).
             hello = stream.exchange.of_type("hello")
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
         if waits[-1] <= HELLO_SECONDS:

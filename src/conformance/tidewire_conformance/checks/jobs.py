@@ -118,7 +118,7 @@ def _common_length(one: str, other: str) -> int:
     return next((at for at, (this, that) in pairs if this != that), min(len(one), len(other)))
 
 
-@check("TW-JOB-019", "TW-JOB-020", "TW-JOB-001", after="cursors_in_urls")
+@check("TW-JOB-019", "TW-JOB-020", "TW-JOB-017", after="cursors_in_urls")
 async def submit_can_return_the_stream(s: Session) -> None:
     """If a submission asks for an event stream, the response has `Location`, `Content-Location`, a `hello` event and a
     snapshot.
@@ -127,7 +127,7 @@ async def submit_can_return_the_stream(s: Session) -> None:
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
     answer = await s.post(sample, header=header, seconds=60 + sample.seconds)
     s.at(answer).expect(
-        "TW-JOB-001", answer.is_stream, "200 and an event stream", f"{answer.status} {answer.media_type}"
+        "TW-JOB-017", answer.is_stream, "200 and an event stream", f"{answer.status} {answer.media_type}"
     )
     job, events = answer.response_header("location"), answer.response_header("content-location")
     leads = "/v1/jobs/" in job and resolve(answer, events) == f"{resolve(answer, job)}/events"

@@ -109,7 +109,7 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
     await asyncio.gather(*(s.wire.request("POST", f"{each}/cancel") for each in jobs))
 
 
-@check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-068", "TW-BRW-005", serial=True)
+@check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-083", "TW-BRW-005", serial=True)
 async def job_above_the_limit_returns_429(s: Session) -> None:
     """A request for one job too many gets 429 `too_many_jobs`. Meanwhile, other callers are served, and queued jobs get
     pings.
@@ -141,11 +141,11 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
         async with s.wire.open("GET", f"{jobs[-1]}/events", header=back) as waiting:
             patience = 1.5 * s.server.heartbeat + 1
             await waiting.until(lambda now: now.of_type("queue") or now.of_type("ping"), patience)
-            before = len(waiting.exchange.body)
-            # Any bytes that the server sends count as a ping, even a comment.
-            more = await waiting.until(lambda now: len(now.body) > before, patience)
+            before = len(waiting.exchange.events)
+            # Every event counts as a ping, but a comment does not.
+            more = await waiting.until(lambda now: len(now.events) > before, patience)
             s.at(waiting.exchange).expect(
-                "TW-FRM-068", more, f"a ping within {s.server.heartbeat:g} s while the job waits", "nothing"
+                "TW-FRM-083", more, f"a ping within {s.server.heartbeat:g} s while the job waits", "nothing"
             )
             waits = not any(block.type in {"message", "done"} for block in waiting.exchange.logged)
             sound = bool(waiting.exchange.of_type("queue")) or not waits

@@ -75,7 +75,7 @@ async def batch_progress_names_its_item(s: Session) -> None:
             s.at(each, block).expect("TW-FRM-066", "item" in data, "the member item", data)
 
 
-@check("TW-FRM-068", "TW-FRM-069", "TW-FRM-071", slow=True)
+@check("TW-FRM-083", "TW-FRM-069", "TW-FRM-071", slow=True)
 async def idle_stream_receives_pings(s: Session) -> None:
     """A silent stream gets a `ping` in each heartbeat interval. The `head` in the ping is an id that the reader already
     has.
@@ -103,21 +103,21 @@ async def idle_stream_receives_pings(s: Session) -> None:
 
 
 async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
-    """Judge the pings of a silent stream. Any bytes that the server sends count as a ping, even a comment."""
+    """Judge the pings of a silent stream. Every event that the server sends counts as a ping, but a comment does not."""
     seen = stream.exchange
     await stream.until(lambda now: now.of_type("hello"))
     hello = seen.of_type("hello")
     said = hello[0].member("heartbeat_ms") if hello and isinstance(hello[0].json, dict) else None
     heartbeat = min(heartbeat, said / 1000) if isinstance(said, int) else heartbeat
     for count in range(1, PINGS_PER_STREAM + 1):
-        before = len(seen.body)
+        before = len(seen.events)
 
         def more(now: RecordedExchange, before: int = before) -> bool:
-            return len(now.body) > before
+            return len(now.events) > before
 
         came = await stream.until(more, 1.5 * heartbeat + 1)
         wanted = f"ping {count} within {heartbeat:g} s of silence"
-        s.at(seen).expect("TW-FRM-068", came, wanted, f"nothing within {1.5 * heartbeat + 1:g} s")
+        s.at(seen).expect("TW-FRM-083", came, wanted, f"nothing within {1.5 * heartbeat + 1:g} s")
     held = {block.id or "" for block in seen.logged} | {seen.cursor}
     for ping in seen.of_type("ping"):
         s.at(seen, ping).expect(

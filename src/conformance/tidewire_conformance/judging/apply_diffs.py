@@ -50,12 +50,12 @@ def tokens(path: Any) -> list[str]:
         InvalidDiffError: The path is not a JSON Pointer.
     """
     sound = isinstance(path, str) and (not path or path[0] == "/") and not re.search("~(?![01])", path)
-    _require(sound, "TW-DIF-018", f"{path!r} is not a JSON Pointer")
+    _require(sound, "TW-DIF-073", f"{path!r} is not a JSON Pointer")
     return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]]
 
 
 def _index(token: str) -> int:
-    _require(_INDEX.fullmatch(token), "TW-DIF-019", f"{token!r} is not an array index")
+    _require(_INDEX.fullmatch(token), "TW-DIF-073", f"{token!r} is not an array index")
     return int(token)
 
 
@@ -67,12 +67,12 @@ def get(value: Any, path: str) -> Any:
     """
     for token in tokens(path):
         if isinstance(value, dict):
-            _require(token in value, "TW-DIF-021", f"the path {path!r} does not exist")
+            _require(token in value, "TW-DIF-073", f"the path {path!r} does not exist")
             value = value[token]
         else:
-            _require(isinstance(value, list), "TW-DIF-021", f"the path {path!r} passes through a scalar")
+            _require(isinstance(value, list), "TW-DIF-073", f"the path {path!r} passes through a scalar")
             at = _index(token)
-            _require(at < len(value), "TW-DIF-021", f"the path {path!r} does not exist")
+            _require(at < len(value), "TW-DIF-073", f"the path {path!r} does not exist")
             value = value[at]
     return value
 
@@ -90,13 +90,13 @@ def _changed(value: Any, way: list[str], change: Callable[[Any, str], Any], path
     if len(way) == 1:
         _require(
             isinstance(value, dict | list),
-            "TW-DIF-021",
+            "TW-DIF-073",
             f"the parent of {path!r} is neither an object nor an array",
         )
         return change(value, way[0])
-    _require(isinstance(value, dict | list), "TW-DIF-021", f"the path {path!r} passes through a scalar")
+    _require(isinstance(value, dict | list), "TW-DIF-073", f"the path {path!r} passes through a scalar")
     key = _key(value, way[0])
-    _require(key is not None, "TW-DIF-021", f"the parent of {path!r} does not exist")
+    _require(key is not None, "TW-DIF-073", f"the parent of {path!r} does not exist")
     copy = value.copy()
     copy[key] = _changed(value[key], way[1:], change, path)
     return copy
@@ -116,7 +116,7 @@ def _put(root: Any, path: str, new: Any) -> Any:
             copy[token] = new
         else:
             at = _index(token)
-            _require(at <= len(copy), "TW-DIF-023", f"the index in {path!r} is past the end of the array")
+            _require(at <= len(copy), "TW-DIF-073", f"the index in {path!r} is past the end of the array")
             copy[at : at + 1] = [new]
         return copy
 
@@ -126,42 +126,42 @@ def _put(root: Any, path: str, new: Any) -> Any:
 
 def _insert(root: Any, path: str, new: Any) -> Any:
     def change(container: Any, token: str) -> Any:
-        _require(isinstance(container, list), "TW-DIF-026", f"{path!r} is not an element of an array")
+        _require(isinstance(container, list), "TW-DIF-073", f"{path!r} is not an element of an array")
         at = _index(token)
-        _require(at <= len(container), "TW-DIF-026", f"the index in {path!r} is past the end of the array")
+        _require(at <= len(container), "TW-DIF-073", f"the index in {path!r} is past the end of the array")
         return [*container[:at], new, *container[at:]]
 
     way = tokens(path)
-    _require(way, "TW-DIF-026", "the root of the state is not an element of an array")
+    _require(way, "TW-DIF-073", "the root of the state is not an element of an array")
     return _changed(root, way, change, path)
 
 
 def _delete(root: Any, path: str) -> Any:
     def change(container: Any, token: str) -> Any:
         key = _key(container, token)
-        _require(key is not None, "TW-DIF-027", f"cannot delete {path!r}: the path does not exist")
+        _require(key is not None, "TW-DIF-073", f"cannot delete {path!r}: the path does not exist")
         copy = container.copy()
         del copy[key]
         return copy
 
     way = tokens(path)
-    _require(way, "TW-DIF-028", "the root of the state cannot be deleted")
+    _require(way, "TW-DIF-073", "the root of the state cannot be deleted")
     return _changed(root, way, change, path)
 
 
 def _append(root: Any, path: str, more: Any) -> Any:
-    _require(isinstance(more, str | list), "TW-DIF-029", f"{more!r} is neither a string nor an array")
+    _require(isinstance(more, str | list), "TW-DIF-073", f"{more!r} is neither a string nor an array")
     old = get(root, path)
-    _require(type(old) is type(more), "TW-DIF-029", f"cannot append {more!r} to {path!r}: the types differ")
+    _require(type(old) is type(more), "TW-DIF-073", f"cannot append {more!r} to {path!r}: the types differ")
     return _put(root, path, old + more)
 
 
 def _truncate(root: Any, path: str, n: Any) -> Any:
     old = get(root, path)
-    _require(isinstance(old, str | list), "TW-DIF-030", f"{path!r} is neither a text nor an array")
+    _require(isinstance(old, str | list), "TW-DIF-073", f"{path!r} is neither a text nor an array")
     _require(
         type(n) is int and 0 <= n <= len(old),
-        "TW-DIF-030",
+        "TW-DIF-073",
         f"cannot truncate {path!r} by {n!r}: its length is {len(old)}",
     )
     return _put(root, path, old[: len(old) - n])
@@ -170,17 +170,17 @@ def _truncate(root: Any, path: str, n: Any) -> Any:
 def _row(root: Any, columns: Sequence[str], row: Sequence[Any]) -> Any:
     _require(
         len(row) == len(columns),
-        "TW-DIF-037",
+        "TW-DIF-073",
         f"the row has {len(row)} elements, but the state has {len(columns)} columns",
     )
     for column, each in zip(columns, row, strict=True):
         old = find(root, column)
         _require(
-            isinstance(old, str | list), "TW-DIF-039", f"the column {column!r} is neither a text nor an array"
+            isinstance(old, str | list), "TW-DIF-073", f"the column {column!r} is neither a text nor an array"
         )
         _require(
             isinstance(each, str) or isinstance(old, list),
-            "TW-DIF-038",
+            "TW-DIF-073",
             f"the row contains {each!r} for the text at {column!r}",
         )
         root = _append(root, column, each if isinstance(old, str) else [each])
@@ -198,18 +198,18 @@ def apply(state: State, data: Any) -> State:
         alone = len(state.columns) == 1 and isinstance(find(state.value, state.columns[0]), str)
         _require(
             alone,
-            "TW-DIF-036",
+            "TW-DIF-073",
             "the diff is a string, so the state must have exactly one column, and that column must be a text",
         )
         ops = [["a", state.columns[0], data]]
     elif isinstance(data, dict):
-        _require("ops" in data, "TW-DIF-015", "the diff is an object without `ops`")
+        _require("ops" in data, "TW-DIF-074", "the diff is an object without `ops`")
         ops, checks, on = data["ops"], data.get("check", []), data.get("on", 0)
         sound = isinstance(ops, list) and isinstance(checks, list) and type(on) is int and on >= 0
-        _require(sound, "TW-DIF-016", "`ops` or `check` is not an array, or `on` is not an integer")
+        _require(sound, "TW-DIF-073", "`ops` or `check` is not an array, or `on` is not an integer")
     _require(
         isinstance(ops, list),
-        "TW-DIF-015",
+        "TW-DIF-074",
         "the diff is neither a string nor an array of operations nor an object with `ops`",
     )
     value = state.value
@@ -221,12 +221,12 @@ def apply(state: State, data: Any) -> State:
 
 
 def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
-    _require(isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-013", f"{op!r} is not an op")
+    _require(isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-073", f"{op!r} is not an op")
     name, *rest = op
-    _require(name in _SIZES, "TW-DIF-014", f"the op {name!r} is unknown")
+    _require(name in _SIZES, "TW-DIF-074", f"the op {name!r} is unknown")
     _require(
         _SIZES[name] in {None, len(op)},
-        "TW-DIF-013",
+        "TW-DIF-073",
         f"the op {op!r} has {len(op)} elements, not {_SIZES[name]}",
     )
     match name:
