@@ -4,9 +4,17 @@ import asyncio
 import json
 import re
 
-from proof.servers.fault_helpers import PING, replace_events, rewrite_body, rewrite_events, take_samples
+from proof.servers.fault_helpers import (
+    PING,
+    refuse,
+    replace_events,
+    rewrite_body,
+    rewrite_events,
+    take_samples,
+)
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import benign_variant, variant
+from proof.servers.faults.endpoint_permissions import is_forbidden
 from proof.servers.faults.slow_readers import merge_text_and_check
 
 
@@ -78,6 +86,12 @@ variant("no_capabilities",
 variant("samples_become_batch_items",
         "If an input asks for `n` samples, the samples become the items of a batch.",
         requests=take_samples)
+variant("paths_with_a_prefix",
+        "A reverse proxy removes a prefix from the paths.",
+        prefix="/tide", settings={"root_path": "/tide"})
+variant("endpoint_forbidden_to_the_second_caller",
+        "The second caller may not use one of the endpoints in discovery.",
+        instead=refuse(is_forbidden, 403, "forbidden"))
 variant("times_with_nine_fractional_digits",
         "Times have nine fractional digits.",
         frames=rewrite_events(rb'(_at":"[^".]+?)(\.\d+)?Z"',
