@@ -14,8 +14,10 @@ from proof.servers.fault_helpers import (
 )
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import benign_variant, variant
+from proof.servers.faults.characters import split_characters
 from proof.servers.faults.endpoint_permissions import is_forbidden
 from proof.servers.faults.slow_readers import merge_text_and_check
+from proof.servers.faults.ties import many_ties
 
 
 def _without_capabilities(exchange):
@@ -89,6 +91,12 @@ variant("samples_become_batch_items",
 variant("paths_with_a_prefix",
         "A reverse proxy removes a prefix from the paths.",
         prefix="/tide", settings={"root_path": "/tide"})
+variant("model_with_many_ties",
+        "Many logits of the model are equal.",
+        install=many_ties)
+variant("model_with_split_characters",
+        "Some tokens of the model end within a character.",
+        install=split_characters)
 variant("endpoint_forbidden_to_the_second_caller",
         "The second caller may not use one of the endpoints in discovery.",
         instead=refuse(is_forbidden, 403, "forbidden"))

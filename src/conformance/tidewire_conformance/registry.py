@@ -44,6 +44,8 @@ AREAS: Final = (
     "idempotency",
     "batch",
     "logprobs",
+    "ties",
+    "characters",
     "generation",
     "browser",
     "ownership",
