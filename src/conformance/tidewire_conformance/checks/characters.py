@@ -4,7 +4,6 @@ import base64
 import codecs
 import re
 from itertools import chain
-from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from tidewire_conformance.checks.generation import LOGPROBS, generated, generation
@@ -86,7 +85,7 @@ async def text_has_only_whole_characters(s: Session) -> None:
             _short(_decoded(vocabulary.spelled(value["token_ids"]), final=True)),
             _short(value["text"]),
         )
-        common = len(commonprefix([whole, text]))
+        common = _common_length(whole, text)
         replaced = text[common : common + 1] == REPLACEMENT
         s.skip_unless(replaced or common == len(text), "the vocabulary does not spell the text")
         for requirement in ("TW-GEN-014", "TW-GEN-015"):
@@ -130,6 +129,12 @@ async def text_of_tokens_is_decoded_separately(s: Session) -> None:
                     continue
                 wanted = vocabulary.tokens[token].decode("utf-8", "replace")
                 s.at(history).expect("TW-GEN-042", _short(text) == _short(wanted), f"{wanted!r}", repr(text))
+
+
+def _common_length(one: str, other: str) -> int:
+    """Return the number of leading characters that two texts share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (this, that) in pairs if this != that), min(len(one), len(other)))
 
 
 def _is_text(value: Any) -> bool:
