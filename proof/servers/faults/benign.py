@@ -18,6 +18,7 @@ from proof.servers.faults.characters import split_characters
 from proof.servers.faults.endpoint_permissions import is_forbidden
 from proof.servers.faults.slow_readers import merge_text_and_check
 from proof.servers.faults.ties import many_ties
+from proof.servers.server_process import SETTINGS
 
 
 def _without_capabilities(exchange):
@@ -217,6 +218,15 @@ def json_escaped_to_ascii(hooks):
         ascii_only = "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
         return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", ascii_only)
 
+    # An escaped character may have three times as many bytes.
+    for name in ("max_event_bytes", "max_state_bytes"):
+        limit = SETTINGS[name]
+        hooks.settings[name] = limit // 3
+        hooks.bodies.append(
+            rewrite_body(
+                b'"%b":%d' % (name.encode(), limit // 3), b'"%b":%d' % (name.encode(), limit), at="/v1"
+            )
+        )
     hooks.frames.append(lambda exchange, frame: escape(frame.decode()).encode())
     hooks.bodies.append(lambda exchange, status, body: (status, escape(body.decode()).encode()))
 
