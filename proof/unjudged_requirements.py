@@ -20,6 +20,7 @@ _WRITER_RULE = "applies to the writer, which checks of servers judge"
 
 REASONS = {
     "TW-OVR-026": _WRITER_RULE,
+    "TW-FRM-052": "a check judges the states of a server; for clients, TW-CLI-021 judges the end that they report",
     "TW-RES-002": _READER_RULE,
     "TW-RES-031": _READER_RULE,
     "TW-RES-032": _READER_RULE,
