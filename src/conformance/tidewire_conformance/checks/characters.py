@@ -124,7 +124,7 @@ async def text_of_tokens_is_decoded_separately(s: Session) -> None:
             sound = isinstance(texts, list) and len(texts) == len(ids) and all(map(_is_text, texts))
             if not s.at(history).expect("TW-GEN-042", sound, "a text for each token", texts):
                 return
-            for token, text in zip(ids, texts, strict=True):
+            for token, text in zip(ids, texts or (), strict=True):
                 if token in vocabulary.special or not 0 <= token < len(vocabulary.tokens):
                     continue
                 wanted = vocabulary.tokens[token].decode("utf-8", "replace")

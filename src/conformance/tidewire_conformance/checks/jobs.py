@@ -276,11 +276,10 @@ async def submit_ignores_a_cursor(s: Session) -> None:
     sample = s.any_request()
     for cursor in ("x", "0-1", "1-1", "9-9"):
         for query, header in ((f"?after={cursor}", {}), ("", {"Last-Event-ID": cursor})):
-            sent = {"json": sample.body, "seconds": 60 + sample.seconds}
             place = sample.submit_to + query
-            plain = await s.wire.request("POST", place, header=header, **sent)
+            plain = await s.wire.request("POST", place, header=header, json=sample.body)
             s.at(plain).status("TW-JOB-018", 201, f"although the submission has the cursor {cursor}")
-            async with s.wire.open("POST", place, header=EVENT_STREAM | header, **sent) as stream:
+            async with s.wire.open("POST", place, header=EVENT_STREAM | header, json=sample.body) as stream:
                 await stream.until(lambda now: now.logged)
             answer = stream.exchange
             s.at(answer).response(
