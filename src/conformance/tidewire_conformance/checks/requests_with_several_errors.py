@@ -60,8 +60,8 @@ async def request_with_several_errors_reports_one(s: Session) -> None:
 
 @check("TW-SEC-017")
 async def long_numbers_are_refused(s: Session) -> None:
-    """A cursor, a parameter, a JSON number or an index with thousands of digits gets the same problem as any other
-    invalid one.
+    """A cursor with thousands of digits is refused like any other invalid one, and a JSON number or an index with
+    thousands of digits causes no server error.
     """
     sample = s.any_sample()
     job, _ = await s.run_to_end(sample)
@@ -81,8 +81,10 @@ async def long_numbers_are_refused(s: Session) -> None:
     ]
     for place, body in bodies:
         answer = await s.wire.request("POST", place, body=body, header=JSON)
-        sound = answer.status in {400, 422} and answer.code in {"malformed_body", "invalid_input"}
-        s.at(answer).response("TW-SEC-017", sound, "400 malformed_body or 422 invalid_input for 5000 digits")
+        # Other checks judge which numbers a server must refuse.
+        s.at(answer).response(
+            "TW-SEC-017", answer.status < 500, "no server error for a number of 5000 digits"
+        )
     cancelled = await s.cancel(running)
     s.at(cancelled).response("TW-SEC-017", cancelled.status in {200, 202}, "202 for a valid cancel")
 
