@@ -4,10 +4,21 @@ import asyncio
 import json
 import re
 
-from proof.servers.fault_helpers import PING, replace_events, rewrite_body, rewrite_events, take_samples
+from proof.servers.fault_helpers import (
+    PING,
+    refuse,
+    replace_events,
+    rewrite_body,
+    rewrite_events,
+    take_samples,
+)
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import benign_variant, variant
+from proof.servers.faults.characters import split_characters
+from proof.servers.faults.endpoint_permissions import is_forbidden
 from proof.servers.faults.slow_readers import merge_text_and_check
+from proof.servers.faults.ties import many_ties
+from proof.servers.server_process import SETTINGS
 
 
 def _without_capabilities(exchange):
@@ -81,6 +92,18 @@ variant("no_capabilities",
 variant("samples_become_batch_items",
         "If an input asks for `n` samples, the samples become the items of a batch.",
         requests=take_samples)
+variant("paths_with_a_prefix",
+        "A reverse proxy removes a prefix from the paths.",
+        prefix="/tide", settings={"root_path": "/tide"})
+variant("model_with_many_ties",
+        "Many logits of the model are equal.",
+        install=many_ties)
+variant("model_with_split_characters",
+        "Some tokens of the model end within a character.",
+        install=split_characters)
+variant("endpoint_forbidden_to_the_second_caller",
+        "The second caller may not use one of the endpoints in discovery.",
+        instead=refuse(is_forbidden, 403, "forbidden"))
 variant("times_with_nine_fractional_digits",
         "Times have nine fractional digits.",
         frames=rewrite_events(rb'(_at":"[^".]+?)(\.\d+)?Z"',
@@ -198,6 +221,15 @@ def json_escaped_to_ascii(hooks):
         ascii_only = "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
         return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", ascii_only)
 
+    # An escaped character may have three times as many bytes.
+    for name in ("max_event_bytes", "max_state_bytes"):
+        limit = SETTINGS[name]
+        hooks.settings[name] = limit // 3
+        hooks.bodies.append(
+            rewrite_body(
+                b'"%b":%d' % (name.encode(), limit // 3), b'"%b":%d' % (name.encode(), limit), at="/v1"
+            )
+        )
     hooks.frames.append(lambda exchange, frame: escape(frame.decode()).encode())
     hooks.bodies.append(lambda exchange, status, body: (status, escape(body.decode()).encode()))
 

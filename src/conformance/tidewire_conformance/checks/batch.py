@@ -8,6 +8,7 @@ from tidewire_conformance.checks.refused_submits import unfit
 from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.judging.state_history import Histories, items_of, job_bodies
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import Session
 
 BATCHES = ["batches"]
@@ -343,3 +344,25 @@ async def progress_is_sent_for_each_running_item(s: Session) -> None:
                     requirement, last == {0: 1, 1: 2}, "progress 1 for item 0 and 2 for item 1", str(last)
                 )
     await s.cancel(job)
+
+
+@check("TW-FRM-053", "TW-OVR-020", "TW-BAT-004", needs=BATCHES)
+async def failed_batch_has_an_error(s: Session) -> None:
+    """If all items of a job fail, the job ends as `failed`, and its `done` has `error`.
+
+    If only one of them fails, the job ends as `partially_failed`.
+    """
+    if not s.server.has_script:
+        s.skip_untested("needs the endpoint tidewire.script")
+    failing = script_input("a", {"fail": "no such image"}), script_input("b", {"fail": "no such text"})
+    for inputs, status in ((failing, "failed"), ((failing[0], script_input("b")), "partially_failed")):
+        job, history = await s.run_to_end(_batch(s, *inputs))
+        done = history.of_type("done")[0].members
+        read = await s.read(job)
+        for at, found in ((history, done.get("status")), (read, read.member("status"))):
+            s.at(at).equal("TW-OVR-020", found, status)
+        for at, ended in ((history, done), (read, read.member("done") or {})):
+            sound = status != "failed" or not schema_violation("problem", ended.get("error"))
+            s.at(at).expect("TW-FRM-053", sound, "the member error in done", ended)
+        failed = [item["status"] == "failed" for item in s.items(read)]
+        s.at(read).equal("TW-BAT-004", failed, [True, status == "failed"])

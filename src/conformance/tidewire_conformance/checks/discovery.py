@@ -126,7 +126,7 @@ async def examples_are_accepted(s: Session) -> None:
         )
 
 
-@check("TW-DSC-020", whole_run=True, after="state")
+@check("TW-DSC-020", "TW-DSC-021", whole_run=True, after="state")
 async def values_match_value_schema(s: Session) -> None:
     """The value of each item that succeeded fits the `value_schema` of its endpoint."""
     for exchange in s.wire.record:
@@ -138,7 +138,8 @@ async def values_match_value_schema(s: Session) -> None:
                 if item["status"] == "succeeded":
                     fault = endpoint.value_violation(item.get("value"))
                     wanted = f"a value that fits the value_schema of {endpoint.name}"
-                    s.at(exchange).empty("TW-DSC-020", fault[:300], wanted)
+                    for requirement in ("TW-DSC-020", "TW-DSC-021"):
+                        s.at(exchange).empty(requirement, fault[:300], wanted)
 
 
 @check("TW-DSC-003", "TW-DSC-011", after="browser")

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from typing import Any
+from urllib.parse import urlsplit
 
 from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.response_schemas import schema_of
@@ -151,7 +152,7 @@ async def job_responses_are_not_cacheable(s: Session) -> None:
             )
 
 
-@check("TW-OVR-013", whole_run=True)
+@check("TW-OVR-013", "TW-OVR-014", whole_run=True)
 async def links_resolve_to_their_resources(s: Session) -> None:
     """Each link is a URI reference to the named resource, on the same origin and under the same `/v1` path."""
     for each in s.wire.record:
@@ -170,10 +171,12 @@ async def links_resolve_to_their_resources(s: Session) -> None:
                 *(str(body[name]) for name in ("next",) if name in body),
             ]
         origin = each.url.partition("/v1")[0]
+        prefixed = ["TW-OVR-014"] if urlsplit(origin).path else []
         for link in links:
             place = resolve(each, link)
             sound = place.startswith(f"{origin}/v1") and link.isascii() and " " not in link
-            s.at(each).expect("TW-OVR-013", sound, f"a link below {origin}/v1", link)
+            for requirement in ("TW-OVR-013", *prefixed):
+                s.at(each).expect(requirement, sound, f"a link below {origin}/v1", link)
         for job in job_bodies(each):
             for name, end in (("self", ""), ("events", "/events"), ("cancel", "/cancel")):
                 place = resolve(each, str(_links(job).get(name, "")))
@@ -265,3 +268,40 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
         s.at(first).equal("TW-JOB-045", own, whole, ("the same members as in a read of the job:", whole))
     distinct = len(found) >= 3 and len(set(found)) == len(found)
     s.at(page).expect("TW-JOB-047", distinct, "a next page without repeated jobs", found)
+
+
+@check("TW-JOB-020", "TW-JOB-018", "TW-JOB-019", after="cursors_in_urls")
+async def submit_ignores_a_cursor(s: Session) -> None:
+    """A submission has no cursor, so it starts a job whatever `Last-Event-ID` and `after` contain."""
+    sample = s.any_request()
+    for cursor in ("x", "0-1", "1-1", "9-9"):
+        for query, header in ((f"?after={cursor}", {}), ("", {"Last-Event-ID": cursor})):
+            place = sample.submit_to + query
+            plain = await s.wire.request("POST", place, header=header, json=sample.body)
+            s.at(plain).status("TW-JOB-018", 201, f"although the submission has the cursor {cursor}")
+            async with s.wire.open("POST", place, header=EVENT_STREAM | header, json=sample.body) as stream:
+                await stream.until(lambda now: now.logged)
+            answer = stream.exchange
+            s.at(answer).response(
+                "TW-JOB-019",
+                answer.is_stream,
+                f"an event stream, although the submission has the cursor {cursor}",
+            )
+            first = answer.logged[0] if answer.logged else None
+            reason = first.snapshot_reason if first is not None else "no event"
+            sound = reason in {"start", "compacted"}
+            s.at(answer, first).expect("TW-JOB-020", sound, "a snapshot that is not `rewound`", reason)
+
+
+@check("TW-FRM-052", "TW-JOB-042", after="cursors_in_urls")
+async def state_of_an_ended_job_has_its_end(s: Session) -> None:
+    """The `state` of an ended job has the status, the usage and the error of its `done`."""
+    samples = [s.any_sample(), s.server.failing_sample(), s.server.script_sample({"usage": {"tokens": 2}})]
+    for sample in filter(None, samples):
+        job, history = await s.run_to_end(sample)
+        done = history.of_type("done")[0].members
+        read = await s.read(job)
+        state = read.member("state") or {}
+        for name in ("status", "usage", "error"):
+            wanted = f"the {name} of done: {done.get(name)}"
+            s.at(read).equal("TW-FRM-052", state.get(name), done.get(name), wanted)

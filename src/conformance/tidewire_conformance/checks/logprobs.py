@@ -334,6 +334,34 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
     s.at(history).expect("TW-GEN-026", sound, wanted, gaps)
 
 
+@check("TW-GEN-025", "TW-GEN-022", "TW-GEN-029", "TW-GEN-033", needs=LOGPROBS)
+async def chosen_tokens_have_raw_logprobs(s: Session) -> None:
+    """Without `logprobs_mode`, the log-probabilities of chosen tokens are raw, at every temperature and position.
+
+    They equal those of the same tokens among the candidates, which do not depend on the temperature.
+    """
+    top, decimals = min(max_top(s), 20), 6
+    first: dict[float, Any] = {}
+    for temperature in (0.5, 2.0):
+        value, history = await generated(
+            s, top_logprobs=top, ranks=True, temperature=temperature, logprob_decimals=decimals
+        )
+        first[temperature] = [value["top_logprobs"][0]]
+        columns = (value[name] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "ranks"))
+        for token, logprob, ids, found, rank in zip(*columns, strict=True):
+            if token in ids:
+                own = found[ids.index(token)]
+                wanted = f"{own}, the raw log-probability of this token among the candidates"
+                s.at(history).expect("TW-GEN-025", not differs([logprob], [own], decimals), wanted, logprob)
+                place = ids.index(token) + 1
+                s.at(history).expect("TW-GEN-033", rank <= place, f"a rank of at most {place}", rank)
+            _judge_sum(s, found, decimals, history)
+    same = not differs(first[0.5], first[2.0], decimals)
+    wanted = f"{first[0.5]}, the raw log-probabilities at a temperature of 0.5"
+    for requirement in ("TW-GEN-025", "TW-GEN-022"):
+        s.at(history).expect(requirement, same, wanted, first[2.0])
+
+
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
 async def first_prompt_token_has_no_logprob(s: Session) -> None:
     """The first token of the prompt has the log-probability null and the candidates `[]`.
@@ -388,9 +416,9 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     other = await s.get(resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
     s.at(other).status("TW-GEN-041", 200, "for an If-None-Match that does not match")
     value, history = await generated(s, logprobs=True)
-    spelled = _spelled(answer.members, value["token_ids"])
-    sound = spelled.startswith(value["text"].encode())
-    s.at(history).expect("TW-GEN-038", sound, f"bytes that begin with {value['text']!r}", repr(spelled))
+    spelled = _spelled(answer.members, value["token_ids"]).decode("utf-8", "replace")
+    sound = spelled.startswith(value["text"])
+    s.at(history).expect("TW-GEN-038", sound, f"a text that begins with {value['text']!r}", repr(spelled))
 
 
 def _spelled(vocabulary: dict[str, Any], ids: list[Any]) -> bytes:

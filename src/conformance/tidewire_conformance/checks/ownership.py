@@ -99,12 +99,24 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _comparable(answer: RecordedExchange) -> tuple[int, object]:
+def comparable(answer: RecordedExchange) -> tuple[int, object]:
     """Return the status and the body of a response without the parts that identify the job."""
     body = answer.json if isinstance(answer.json, dict) else {}
-    own = answer.path.removeprefix("/v1/jobs/").partition("/")[0]
+    own = answer.path.partition("/v1/jobs/")[2].partition("/")[0]
     said = {name: value.replace(own, "") if isinstance(value, str) else value for name, value in body.items()}
     return answer.status, {name: value for name, value in said.items() if name != "instance"}
+
+
+def requests_for_a_job(cursor: str) -> list[tuple[str, str, str]]:
+    """Return the requests for a job that a server can answer: the method, the path after that of the job, and a cursor."""
+    return [
+        ("GET", "", ""),
+        ("GET", "/events", ""),
+        ("GET", "/events", cursor),
+        ("POST", "/cancel", ""),
+        ("DELETE", "", ""),
+        ("POST", "/stream-token", ""),
+    ]
 
 
 @check("TW-JOB-044", "TW-SEC-001", "TW-RES-014", "TW-SEC-002", "TW-JOB-026")
@@ -113,21 +125,11 @@ async def other_principals_jobs_look_unknown(s: Session) -> None:
     other = other_principal(s)
     sample = s.server.long_running_sample() or s.any_sample()
     job = await s.submit(sample)
-    asked = [
-        ("GET", "", ""),
-        ("GET", "/events", ""),
-        ("GET", "/events", "1-1"),
-        ("POST", "/cancel", ""),
-        ("DELETE", "", ""),
-        ("POST", "/stream-token", ""),
-    ]
-    for method, place, cursor in asked:
+    for method, place, cursor in requests_for_a_job("1-1"):
         header = EVENT_STREAM | {"Last-Event-ID": cursor} if cursor else {}
         theirs = await other.request(method, job.path + place, header=header)
         unknown = await other.request(method, f"/v1/jobs/{UNKNOWN_JOB}{place}", header=header)
-        s.at(theirs).equal(
-            "TW-RES-014" if cursor else "TW-JOB-044", _comparable(theirs), _comparable(unknown)
-        )
+        s.at(theirs).equal("TW-RES-014" if cursor else "TW-JOB-044", comparable(theirs), comparable(unknown))
         s.at(theirs).equal("TW-SEC-001", theirs.status, unknown.status)
         s.at(theirs).equal(
             "TW-SEC-002", theirs.status, unknown.status, f"{unknown.status}, even if the request has a cursor"
