@@ -35,6 +35,26 @@ def _declares_none(exchange, status, body):
     return (status, json.dumps(found).encode()) if found else None
 
 
+def _rotate_streams(seconds):
+    """Return a hook that ends each stream when its connection has reached an age."""
+
+    def install(hooks):
+        from tidewire_server.http.event_stream import EventStream
+
+        inner = EventStream._respond
+
+        async def respond(stream, *args):
+            timer = asyncio.get_running_loop().call_later(seconds, stream.go_away, "rotate")
+            try:
+                await inner(stream, *args)
+            finally:
+                timer.cancel()
+
+        EventStream._respond = respond
+
+    return install
+
+
 # fmt: off
 variant("crlf_line_ends",
         "Lines end in CR LF.",
@@ -69,6 +89,12 @@ variant("log_in_a_file",
 variant("one_byte_chunks",
         "Each chunk of a body has one byte.",
         piece=1)
+variant("streams_rotate_after_400_ms",
+        "Each stream ends with `goaway` and the reason `rotate` after 0.4 s.",
+        install=_rotate_streams(0.4))
+variant("streams_rotate_after_1_s",
+        "Each stream ends with `goaway` and the reason `rotate` after 1 s.",
+        install=_rotate_streams(1.0))
 variant("http_1_0_responses",
         "Responses use HTTP/1.0, in which the body ends when the connection is closed.",
         speaks_http_1_0=True)
