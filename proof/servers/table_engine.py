@@ -125,7 +125,7 @@ class TableEngine:
                 "logprobs": rounded[token],
                 "top_ids": top,
                 "top_logprobs": [rounded[each] for each in top],
-                "ranks": 1 + order.index(token),
+                "ranks": 1 + sum(each > scores[token] for each in scores),
             }
             columns = SimpleNamespace(**{name: [] for name in values})
             for name in request.columns:
