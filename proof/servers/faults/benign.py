@@ -5,12 +5,12 @@ import json
 import re
 
 from proof.servers.fault_helpers import (
-    PING,
     change_data,
     change_json,
     replace_events,
     rewrite_body,
     rewrite_events,
+    rotate_streams,
     take_samples,
 )
 from proof.servers.fault_proxy import problem
@@ -72,26 +72,6 @@ def _request_candidates(description):
     return description | {"examples": [each | asked for each in description["examples"]]}
 
 
-def _rotate_streams(seconds):
-    """Return a hook that ends each stream when its connection has reached an age."""
-
-    def install(hooks):
-        from tidewire_server.http.event_stream import EventStream
-
-        inner = EventStream._respond
-
-        async def respond(stream, *args):
-            timer = asyncio.get_running_loop().call_later(seconds, stream.go_away, "rotate")
-            try:
-                await inner(stream, *args)
-            finally:
-                timer.cancel()
-
-        EventStream._respond = respond
-
-    return install
-
-
 # fmt: off
 variant("crlf_line_ends",
         "Lines end in CR LF.",
@@ -128,10 +108,10 @@ variant("one_byte_chunks",
         piece=1)
 variant("streams_rotate_after_400_ms",
         "Each stream ends with `goaway` and the reason `rotate` after 0.4 s.",
-        install=_rotate_streams(0.4))
+        install=rotate_streams(0.4))
 variant("streams_rotate_after_1_s",
         "Each stream ends with `goaway` and the reason `rotate` after 1 s.",
-        install=_rotate_streams(1.0))
+        install=rotate_streams(1.0))
 variant("short_queue",
         "The queue is shorter than the limit of jobs of one caller, so a job too many gets `queue_full`.",
         settings={"max_queue_size": 12})
@@ -404,11 +384,3 @@ def json_escaped_to_ascii(hooks):
 
     hooks.frames.append(lambda exchange, frame: escape(frame.decode()).encode())
     hooks.bodies.append(lambda exchange, status, body: (status, escape(body.decode()).encode()))
-
-
-@benign_variant()
-def comments_instead_of_pings(hooks):
-    """A comment is sent before each heartbeat is due, so that no ping is needed."""
-    shorter, longer = b'"heartbeat_ms":400', b'"heartbeat_ms":600'
-    hooks.frames += [replace_events(PING, lambda frame: b":awake\n\n"), rewrite_events(shorter, longer)]
-    hooks.bodies.append(rewrite_body(shorter, longer))

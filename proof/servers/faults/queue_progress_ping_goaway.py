@@ -1,6 +1,13 @@
 """Faulty servers with errors in ephemeral events: `queue`, `progress`, `ping` and `goaway`."""
 
-from proof.servers.fault_helpers import DONE, PING, drop_events, replace_events, rewrite_events
+from proof.servers.fault_helpers import (
+    DONE,
+    PING,
+    drop_events,
+    replace_events,
+    rewrite_events,
+    rotate_streams,
+)
 from proof.servers.faults import fault, faulty_server
 
 # fmt: off
@@ -19,6 +26,9 @@ fault("no_pings_on_submit_stream", "TW-FRM-068", "queue_progress_ping_goaway.idl
 fault("no_pings_on_snapshot_stream", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent on a stream of snapshots.",
       frames=drop_events(PING, lambda exchange: b"diffs=0" in exchange.query))
+fault("comments_instead_of_pings", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+      "A comment is sent instead of each ping.",
+      frames=replace_events(PING, lambda frame: b":awake\n\n"))
 fault("hello_declares_shorter_heartbeat", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "`hello` declares a shorter heartbeat interval than the server uses.",
       settings={"heartbeat": 5.0}, frames=rewrite_events(rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100'))
@@ -57,6 +67,10 @@ fault("goaway_without_retry", "TW-FRM-073", "queue_progress_ping_goaway.goaway_r
       frames=replace_events(DONE, lambda frame: b'event:goaway\ndata:{"reason":"rotate","retry_ms":100}\n\n',
           lambda exchange: b"colour" in exchange.query),
       also_run="parameters.invalid_parameters_return_400")
+fault("late_goaway_without_retry", "TW-FRM-073", "queue_progress_ping_goaway.goaway_retry_equals_retry_ms",
+      "A stream ends after 3 s with a `goaway` that lacks the `retry` field.",
+      install=rotate_streams(3.0), frames=rewrite_events(rb"^retry:\d+\n|\nretry:\d+", b"", within=b"event:goaway"),
+      also_run="browser.errors_inband_returns_problem_events resume.*")
 # fmt: on
 
 

@@ -226,6 +226,11 @@ class Session:
         """Return the recorded event streams that are not empty."""
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
+    def connections(self, stream: RecordedExchange) -> list[RecordedExchange]:
+        """Return the responses of this check's last stream, which are several if the server ended it with `goaway`."""
+        own = (each for each in self.wire.record[stream.number - 1 :] if each.check == self.wire.check)
+        return [each for each in own if each.is_stream]
+
     # ---- sample requests; if no sample is suitable, the check is skipped as untested ---------------------------------
 
     def any_sample(self) -> SampleRequest:

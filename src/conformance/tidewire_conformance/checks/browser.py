@@ -157,7 +157,11 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
     """
     control = await s.submit(s.any_sample())
     life = _lifetime((await _token(s, control))[0])
-    if life is None or life > TESTED_TOKEN_SECONDS:
+    if life is None:
+        s.skip_untested(
+            "the lifetime of a stream token is unknown, because the responses have no valid `Date`"
+        )
+    if life > TESTED_TOKEN_SECONDS:
         s.skip_no_occasion(
             f"the check waits for the end of stream tokens that are valid for at most {TESTED_TOKEN_SECONDS} s"
         )
@@ -173,7 +177,7 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
     reasons = [block.member("reason") for block in opened.of_type("goaway")]
     s.at(opened).expect(
         "TW-BRW-027",
-        ends and reasons == ["auth_expired"],
+        ends and reasons[-1:] == ["auth_expired"],
         f"goaway with auth_expired at most {EXPIRY_TOLERANCE} s after the token has expired",
         f"{'the end' if ends else 'an open stream'} {reasons}",
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from tidewire_conformance.judging.state_history import value_has_grown
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
@@ -47,7 +48,7 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     sample = s.long_running_sample(1.0)
     body = sample.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", sample.submit_to, json=body, header=EVENT_STREAM) as stream:
-        await stream.until(lambda now: len(now.logged) >= 3, 30)
+        await stream.until(value_has_grown, 30)
         place = stream.exchange.response_header("location")
         left = asyncio.get_running_loop().time()
     s.skip_unless(

@@ -9,8 +9,8 @@ from itertools import pairwise
 from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
-from tidewire_conformance.checks.resume import contents, differing
-from tidewire_conformance.judging.state_history import Histories, job_of, key
+from tidewire_conformance.checks.resume import contents, differing, same_log
+from tidewire_conformance.judging.state_history import Histories, job_of, key, value_has_grown
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
@@ -96,7 +96,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     sample = s.long_running_sample(1.5)
     running = await s.submit(sample)
     async with s.follow(running, "0-0") as stream:
-        await stream.until(lambda now: len(now.logged) >= 3)
+        await stream.until(value_has_grown)
         seen = list(stream.exchange.logged)
     await _run_command(s, command)
     await _wait_for_server(s)
@@ -191,7 +191,7 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
     )
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
-        await stream.until(lambda now: len(now.logged) >= 3)
+        await stream.until(value_has_grown)
     await _run_command(s, command)
     await _wait_for_server(s)
     whole = await s.history(job, sound=False)  # a wrong kept value also breaks the checks of later diffs
@@ -299,7 +299,7 @@ async def any_replica_serves_any_job(s: Session) -> None:
     await _judge_replica_lag(s, other)
     there = await s.stream(job, "0-0", wire=other)
     s.at(there).response("TW-DEP-006", there.is_stream, "200 and the stream")
-    same = contents(there.logged) == contents(history.logged)
+    same = same_log(history, there)
     s.at(there).expect("TW-RES-007", same, "the same history as at the first replica", there.logged_ids)
     await _judge_shared_operations(s, other)
 

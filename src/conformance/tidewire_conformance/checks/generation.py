@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from tidewire_conformance.judging.server_probe import LONG_TOKENS, SampleRequest
-from tidewire_conformance.judging.state_history import Histories
+from tidewire_conformance.judging.state_history import Histories, value_has_grown
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
@@ -15,8 +15,15 @@ MAX_TOKENS = 8
 """Default value of `max_tokens` in these checks."""
 TOO_MANY_TOKENS = 10**8
 """Value of `max_tokens` that exceeds the context length of every model."""
+STOP_TOKENS = 48
+"""Value of `max_tokens` for a text with a stop string. A token may be a single character or a part of one."""
 STOP_LENGTH = 9
 """Length of the stop string in characters. Most tokens are shorter, so the stop string spans several tokens."""
+OUTPUT_MEMBERS = frozenset(
+    {"logprobs", "top_logprobs", "ranks", "ties", "token_text", "logprob_token_ids", "prompt_logprobs", "logprobs_mode",
+     "echo", "n"}
+)  # fmt: skip
+"""Members of an input that add something to the output. An example may have them, but a check sends only its own."""
 COLUMNS = {
     "logprobs": ("token_ids", "logprobs"),
     "top_logprobs": ("token_ids", "logprobs", "top_ids", "top_logprobs"),
@@ -44,7 +51,8 @@ def generation(s: Session, **members: Any) -> SampleRequest:
     sample = s.server.logprobs_sample() or s.skip_untested(
         "no example of an endpoint with `logprobs` succeeded"
     )
-    return sample.with_input({**sample.inputs[0], "max_tokens": MAX_TOKENS, "seed": 7, **members})
+    example = {name: value for name, value in sample.inputs[0].items() if name not in OUTPUT_MEMBERS}
+    return sample.with_input({**example, "max_tokens": MAX_TOKENS, "seed": 7, **members})
 
 
 async def generate(s: Session, **members: Any) -> Job:
@@ -237,7 +245,7 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
     sample = generation(s, logprobs=True, temperature=0, max_tokens=LONG_TOKENS)
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
-        await stream.until(lambda now: len(now.logged) >= 4, 30)
+        await stream.until(value_has_grown, 30)
         await s.cancel(job)
         await stream.until(lambda now: now.of_type("done"), 10)
         history = stream.exchange
@@ -258,17 +266,18 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
 @check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS, after="generation")
 async def stop_string_is_never_streamed(s: Session) -> None:
     """A generation ends before its stop string, and no event shows any part of the stop string."""
-    whole, _ = await generated(s, temperature=0.9)
+    members = {"temperature": 0.9, "max_tokens": STOP_TOKENS}
+    whole, _ = await generated(s, **members)
     text, middle = whole["text"], len(whole["text"]) // 2
     stop = text[middle : middle + STOP_LENGTH]
     if len(stop) < STOP_LENGTH:
         s.inconclusive(f"the generated text {text!r} is too short for a stop string")
     wanted = text[: text.index(stop)]
-    alone, history = await generated(s, temperature=0.9, stop=stop)
+    alone, history = await generated(s, **members, stop=stop)
     s.at(history).equal(
         "TW-GEN-016", alone["text"], wanted, f"{wanted!r} for {stop!r} as a single stop string"
     )
-    value, history = await generated(s, temperature=0.9, stop=[stop])
+    value, history = await generated(s, **members, stop=[stop])
     if not value["text"].startswith(wanted) and not wanted.startswith(value["text"]):
         s.inconclusive(f"the same seed gave two different texts, {text!r} and {value['text']!r}")
     s.at(history).expect(
