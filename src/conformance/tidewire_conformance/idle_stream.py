@@ -14,8 +14,8 @@ from tidewire_conformance.judging.state_history import value_has_grown
 from tidewire_conformance.session import EVENT_STREAM
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Stream, Wire
 
-IDLE_SECONDS: Final = 600
-"""Duration of the job in seconds. It is cancelled when the checks have ended."""
+IDLE_MINUTES: Final = 10
+"""Duration of the job in minutes. It is cancelled when the checks have ended."""
 SECOND_JOB_SECONDS: Final = 5.0
 """Time, in seconds, in which a second job must end while the idle one runs. Otherwise the idle one is cancelled, because
 all other jobs would have to wait for it. The option `--patience` multiplies it.
@@ -25,7 +25,7 @@ all other jobs would have to wait for it. The option `--patience` multiplies it.
 @contextlib.asynccontextmanager
 async def idle_stream(wire: Wire, server: Server) -> AsyncIterator[None]:
     """Keep the stream of an idle job open during the `with` block, if the server has the endpoint `tidewire.script`."""
-    sample = server.script_sample({"append": "x"}, {"sleep_ms": IDLE_SECONDS * 1000})
+    sample = server.script_sample({"append": "x"}, *[{"sleep_ms": 60_000}] * IDLE_MINUTES)
     quick = server.script_sample({"append": "x"})
     if sample is None or quick is None:
         yield
@@ -43,14 +43,17 @@ async def _read(wire: Wire, sample: SampleRequest, quick: SampleRequest) -> None
         async with _submit(wire, sample) as idle:
             place = idle.exchange.response_header("location")
             try:
-                async with _submit(wire, quick) as second:
-                    begun = await idle.until(value_has_grown, SECOND_JOB_SECONDS)
-                    if begun and await second.until(lambda now: now.of_type("done"), SECOND_JOB_SECONDS):
-                        await idle.until(lambda now: now.of_type("done"), IDLE_SECONDS)
+                if await idle.until(value_has_grown, SECOND_JOB_SECONDS) and await _ends(wire, quick):
+                    await idle.until(lambda now: now.of_type("done"), 60 * IDLE_MINUTES)
             finally:
                 if "/v1/jobs/" in place:
                     job = place.rpartition("/v1/jobs/")[2]
                     await wire.request("POST", f"/v1/jobs/{job}/cancel")
+
+
+async def _ends(wire: Wire, quick: SampleRequest) -> bool:
+    async with _submit(wire, quick) as stream:
+        return await stream.until(lambda now: now.of_type("done"), SECOND_JOB_SECONDS)
 
 
 def _submit(wire: Wire, sample: SampleRequest) -> contextlib.AbstractAsyncContextManager[Stream]:

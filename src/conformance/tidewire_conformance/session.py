@@ -23,7 +23,7 @@ JOB_SECONDS: Final = 30.0
 """Timeout, in seconds, for a job to end. The duration that was observed for the job's example is added to it, and the
 sum is multiplied by `--patience`.
 """
-MAX_READS: Final = 100
+MAX_READS: Final = 300
 """Maximum number of times that `Session.read_until` reads a job."""
 READ_INTERVAL: Final = 0.05
 """Delay between two reads in `Session.read_until`, in seconds. The option `--patience` multiplies it."""

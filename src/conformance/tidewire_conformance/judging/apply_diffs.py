@@ -7,7 +7,7 @@ immutable. A new state shares all unchanged parts with the old one, so a history
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -193,7 +193,19 @@ def apply(state: State, data: Any) -> State:
     Raises:
         InvalidDiffError: The diff does not apply, or one of its checks fails.
     """
-    ops, checks = data, []
+    *_, value = [state.value, *values_after_ops(state, data)]
+    after = State(value, state.columns)
+    verify(after, data.get("check", []) if isinstance(data, dict) else [], "TW-DIF-048")
+    return after
+
+
+def values_after_ops(state: State, data: Any) -> Iterator[Any]:
+    """Apply a diff to a state, and yield the value of the state after each operation.
+
+    Raises:
+        InvalidDiffError: The diff does not apply.
+    """
+    ops = data
     if isinstance(data, str):
         alone = len(state.columns) == 1 and isinstance(find(state.value, state.columns[0]), str)
         _require(
@@ -215,9 +227,7 @@ def apply(state: State, data: Any) -> State:
     value = state.value
     for op in ops:
         value = _applied(value, op, state.columns)
-    after = State(value, state.columns)
-    verify(after, checks, "TW-DIF-048")
-    return after
+        yield value
 
 
 def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
