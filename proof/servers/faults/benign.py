@@ -114,7 +114,7 @@ variant("streams_rotate_after_1_s",
         install=rotate_streams(1.0))
 variant("short_queue",
         "The queue is shorter than the limit of jobs of one caller, so a job too many gets `queue_full`.",
-        settings={"max_queue_size": 40})
+        settings={"max_queue_size": 100})
 variant("absolute_links",
         "All links are absolute and name the first address of the server, even in responses of the second one.",
         requests=_note_origin, heads=_absolute_link_headers, bodies=_absolute_links,

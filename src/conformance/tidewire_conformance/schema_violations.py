@@ -129,7 +129,13 @@ def _alternatives(forms: Iterable[str]) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as JSON. Long JSON is shortened."""
-    return _short(json.dumps(value, ensure_ascii=False, default=repr))
+    return _short(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON, for a text that a user reads. Bytes become a string, in which invalid UTF-8 is escaped."""
+    plain = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    return json.dumps(plain, ensure_ascii=False, default=str)
 
 
 def _short(text: str) -> str:

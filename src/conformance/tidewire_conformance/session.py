@@ -4,7 +4,6 @@ Each check gets a new `Session`. All sessions of a run share the record of reque
 """
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from typing import Any, Final, NoReturn, Unpack
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
 from tidewire_conformance.judging.state_history import Histories, log_fault
 from tidewire_conformance.judging.verdict import Assertion, SkipReason
-from tidewire_conformance.schema_violations import MAX_LISTED, schema_violation
+from tidewire_conformance.schema_violations import MAX_LISTED, json_text, schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import RESPONSE_SECONDS, Header, RequestOptions, Stream, Wire
@@ -392,7 +391,7 @@ class Session:
 
 
 def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _short(text: str) -> str:

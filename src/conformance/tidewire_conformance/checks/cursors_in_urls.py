@@ -3,6 +3,7 @@
 from tidewire_conformance.checks.resume import contents, same_log
 from tidewire_conformance.judging.state_history import key, value_has_grown
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Session
 
 
@@ -16,7 +17,7 @@ async def after_works_like_last_event_id(s: Session) -> None:
         answer = await s.stream(job, query=f"?after={spelt}")
         got = answer.logged_ids
         wanted = f"the events after {ids[-2]} for ?after={spelt}"
-        s.at(answer).expect("TW-RES-009", got == ids[-1:], wanted, f"{answer.status} {got}")
+        s.at(answer).expect("TW-RES-009", got == ids[-1:], wanted, f"{answer.status} {json_text(got)}")
     for cursor in ("0-1", ids[-1]):
         async with s.follow(job, query=f"?after={cursor}") as stream:
             await stream.until(lambda now: now.ended, 5)
@@ -45,5 +46,5 @@ async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> 
             "TW-RES-012" if cursor == "40000-2" else "TW-RES-047",
             sound and answer.of_type("done"),
             f"a snapshot with the reason rewound, and then later events, for the cursor {cursor}",
-            f"{answer.status} {contents(answer.logged[:1])}",
+            f"{answer.status} {json_text(contents(answer.logged[:1]))}",
         )

@@ -4,6 +4,7 @@ import asyncio
 
 from tidewire_conformance.judging.state_history import value_has_grown
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 
@@ -23,7 +24,7 @@ async def deadline_keeps_ended_items(s: Session) -> None:
     items = [(item["status"], item["value"], item.get("error", {}).get("code")) for item in s.items(read)]
     s.at(history).equal("TW-OVR-019", items[0], ("succeeded", "a", None), "the first item succeeded with a")
     late = ("failed", "b", "deadline_exceeded")
-    s.at(history).equal("TW-JOB-069", items[1:], [late, late], f"{late} for both other items")
+    s.at(history).equal("TW-JOB-069", items[1:], [late, late], f"{json_text(late)} for both other items")
     s.at(history).equal("TW-OVR-020", read.member("status"), "partially_failed")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.response_schemas import schema_of
-from tidewire_conformance.judging.state_history import Histories, job_bodies, key
+from tidewire_conformance.judging.state_history import Histories, id_text, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import EVENT_STREAM, Session
@@ -206,7 +206,7 @@ async def ended_job_includes_done(s: Session) -> None:
     held = {name: done.member(name) for name in DONE}
     job_done = read.member("done") or {}
     same = {name: job_done.get(name) for name in DONE} == held
-    s.at(read).expect("TW-JOB-042", same, f"the members of done: {held}", job_done)
+    s.at(read).expect("TW-JOB-042", same, ("the members of done:", held), job_done)
     s.at(read).equal("TW-JOB-001", read.member("status"), done.member("status"), "the status in done")
 
 
@@ -224,7 +224,7 @@ async def stream_continues_from_a_read(s: Session) -> None:
         held = key(read.json["cursor"]) or (0, 0)
         first = next((key(block.id) for block in rest.logged), None)
         follows = first == (held[0], held[1] + 1) or _skips_ids(rest)
-        s.at(rest).expect("TW-JOB-040", follows, f"the event after {read.json['cursor']}", first)
+        s.at(rest).expect("TW-JOB-040", follows, f"the event after {read.json['cursor']}", id_text(first))
         s.at(rest).expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done")
         _, steps = Histories([read, rest]).streams[0]
         fault = next((str(step.error) for step in steps if step.error is not None), "")
@@ -259,7 +259,7 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
         if "next" not in page.json:
             break
         page = await s.get(resolve(page, page.json["next"]))
-    s.at(page).equal("TW-JOB-045", found[:3], mine[::-1], f"{mine[::-1]}, newest first")
+    s.at(page).equal("TW-JOB-045", found[:3], mine[::-1], (mine[::-1], "newest first"))
     for entry in (each for each in first.member("jobs", []) if each["id"] in mine):
         read = (await s.get(f"/v1/jobs/{entry['id']}")).json
         same = ("endpoint", "status", "batch", "columns", "cursor", "attempt", "created_at", "ended_at")

@@ -44,7 +44,7 @@ async def all_json_is_valid(s: Session) -> None:
                 )
             for rule in rules:
                 broken = rule in {fault.requirement for fault in reading.faults}
-                got = str(reading.faults)
+                got = [fault.detail for fault in reading.faults]
                 s.at(exchange, block).expect(rule, not broken, "JSON that satisfies section 1.4", got)
 
 

@@ -119,7 +119,10 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
     held = {block.id or "" for block in seen.logged} | {seen.cursor}
     for ping in seen.of_type("ping"):
         s.at(seen, ping).expect(
-            "TW-FRM-069", ping.member("head") in held, f"one of these heads: {sorted(held)}", ping.json
+            "TW-FRM-069",
+            ping.member("head") in held,
+            f"one of these heads: {', '.join(sorted(held))}",
+            ping.json,
         )
 
 

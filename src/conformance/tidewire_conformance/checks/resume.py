@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from tidewire_conformance.judging import apply_diffs
-from tidewire_conformance.judging.state_history import Histories, key, value_has_grown
+from tidewire_conformance.judging.state_history import Histories, id_text, key, value_has_grown
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
@@ -93,12 +94,16 @@ async def ids_are_consecutive(s: Session) -> None:
             if not snapshot and last is None:
                 s.at(each, block).expect("TW-DIF-009", False, "a snapshot before the first diff", block.id)
             elif snapshot:
-                s.at(each, block).expect("TW-RES-006", last is None or own > last, f"an id above {last}", own)
+                s.at(each, block).expect(
+                    "TW-RES-006", last is None or own > last, f"an id above {id_text(last)}", id_text(own)
+                )
                 if last and own[0] > last[0]:
                     s.at(each, block).expect("TW-RES-004", own[1] > last[1], f"a seq above {last[1]}", own)
             elif last is not None:
                 base = (own[0], _base(block, own[1]))
-                s.at(each, block).expect("TW-RES-006", own > last, f"an id above {last}", own)
+                s.at(each, block).expect(
+                    "TW-RES-006", own > last, f"an id above {id_text(last)}", id_text(own)
+                )
                 requirement = "TW-RES-043" if _names_base(block) else "TW-RES-003"
                 got = f"{block.id} with the base {base[0]}-{base[1]}"
                 s.at(each, block).expect(requirement, base == last, f"a base of {last[0]}-{last[1]}", got)
@@ -170,8 +175,8 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     lost = differing(history, answer)
     complete = not lost and got[-1:] == [whole[-1].id]
     wanted = [block.id for block in whole[at + 1 :]]
-    expected = f"the events after {whole[at].id}, that is {wanted}, or others that lead to the same states"
-    states = f"the events {got}, with different states at {lost}"
+    expected = f"the events after {whole[at].id}, that is {json_text(wanted)}, or others that lead to the same states"
+    states = f"the events {json_text(got)}, with different states at {json_text(lost)}"
     s.at(answer).expect("TW-RES-020", complete, expected, states)
     s.at(answer).expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got)
     s.at(answer).response("TW-RES-021", answer.is_stream, "a stream")
@@ -211,7 +216,7 @@ async def running_job_resumes_after_each_disconnect(s: Session) -> None:
     merged = any(block.type == "snapshot" and block.id != "1-1" for block in seen)
     s.at(history).expect("TW-RES-019", len(set(ids)) == len(ids), "each event once", ids)
     if not merged:
-        s.at(history).expect("TW-RES-020", ids == wanted or _bridged(seen, wanted), f"{wanted}", ids)
+        s.at(history).expect("TW-RES-020", ids == wanted or _bridged(seen, wanted), (wanted,), ids)
     others = [name for each in parts for name in differing(history, each)]
     s.at(history).empty("TW-RES-007", others, "the same state at an id in all responses")
     s.at(history).expect(
@@ -285,7 +290,7 @@ async def malformed_cursor_returns_400(s: Session) -> None:
     job, history = await s.run_to_end(s.server.any_sample() or s.growing_sample())
     for cursor in INVALID_IDS:
         answer = await s.stream(job, query=f"?after={quote(cursor)}")
-        s.at(answer).refused("TW-RES-011", 400, "bad_cursor", repr(cursor))
+        s.at(answer).refused("TW-RES-011", 400, "bad_cursor", json_text(cursor))
     control = await s.stream(job, query=f"?after={history.logged[0].id}")
     s.at(control).response("TW-RES-012", control.is_stream, f"a stream for {history.logged[0].id}")
 
@@ -317,7 +322,7 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
         first = answer.logged[0] if answer.logged else None
         sound = first is not None and first.snapshot_reason == "rewound"
         wanted = f"a snapshot with the reason `rewound` for {cursor}"
-        got = f"{answer.status} {contents(answer.logged[:1])}"
+        got = f"{answer.status} {json_text(contents(answer.logged[:1]))}"
         s.at(answer, first).expect(requirement, sound, wanted, got)
         if sound and first is not None:
             s.at(answer, first).equal(
@@ -369,7 +374,7 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     edge = await s.stream(job, first.id or "")
     lost = differing(oldest, edge)
     wanted = f"the events after {first.id}, or others that lead to the same states"
-    got = f"{edge.logged_ids[:3]}, with different states at {lost[:3]}"
+    got = f"{json_text(edge.logged_ids[:3])}, with different states at {json_text(lost[:3])}"
     s.at(edge).expect("TW-RES-020", edge.logged and not lost, wanted, got)
     ended = old.of_type("done") and oldest.of_type("done")
     s.at(oldest).expect("TW-RES-025", ended, "a snapshot and the following events, up to done")

@@ -1,6 +1,7 @@
 """Checks for section 6.10: streams without diffs, which a client requests with `diffs=0`."""
 
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Session
 
 
@@ -16,7 +17,7 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     answer = await s.stream(job, query=f"?diffs=0&min_interval_ms={least}")
     kinds = [block.type for block in answer.events]
     sound = answer.is_stream and "message" not in kinds and kinds[-1:] == ["done"]
-    got = f"{answer.status} {kinds[-4:]}"
+    got = f"{answer.status} {json_text(kinds[-4:])}"
     s.at(answer).expect("TW-JOB-072", sound, "no diff, and done as the last event", got)
     at = [block.at for block in answer.of_type("snapshot")][:-1]
     connections = s.connections(answer)

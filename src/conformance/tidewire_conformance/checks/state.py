@@ -7,6 +7,7 @@ from typing import Any
 from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.state_history import Histories, Step, job_bodies, job_of, key
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Evidence, Session
 from tidewire_conformance.wire import json_violations
 
@@ -152,7 +153,7 @@ async def item_status_transitions_are_valid(s: Session) -> None:
             )
             wanted = apply_diffs.end_of(ends)
             s.at(step.exchange, step.block).equal(
-                "TW-OVR-020", after["status"], wanted, f"{wanted} for {ends}"
+                "TW-OVR-020", after["status"], wanted, (wanted, "for", ends)
             )
 
 
@@ -181,7 +182,7 @@ async def columns_are_constant_within_an_epoch(s: Session) -> None:
             return
         epoch = (key(cursor) or (0, 0))[0]
         first = known.setdefault((job, epoch), document["columns"])
-        where.equal("TW-DIF-035", document["columns"], first, f"the same columns as before, {first}")
+        where.equal("TW-DIF-035", document["columns"], first, ("the same columns as before,", first))
 
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
@@ -243,16 +244,19 @@ async def text_lengths_count_code_points(s: Session) -> None:
     job, history = await s.run_to_end(sample, sound=False)
     wanted = kept + "é"
     got = s.items(await s.read(job))[0]["value"]
-    s.at(history).expect("TW-DIF-031", got == wanted, repr(wanted), repr(got))
+    s.at(history).expect("TW-DIF-031", got == wanted, json_text(wanted), json_text(got))
     folded = Histories([history]).streams[0][1][-1].after
     value = folded.value["items"][0]["value"] if folded else None
     s.at(history).expect(
-        "TW-DIF-031", value == wanted, f"{wanted!r} after applying the diffs in code points", repr(value)
+        "TW-DIF-031",
+        value == wanted,
+        f"{json_text(wanted)} after applying the diffs in code points",
+        json_text(value),
     )
     s.at(history).expect("TW-DIF-030", folded is not None, "truncations that apply")
     faults = [fault for block in history.events for fault in block.reading.faults]
-    s.at(history).expect("TW-DIF-032", not faults, "whole code points", str(faults))
-    s.at(history).expect("TW-OVR-005", not faults, "no lone surrogate", str(faults))
+    s.at(history).expect("TW-DIF-032", not faults, "whole code points", [each.detail for each in faults])
+    s.at(history).expect("TW-OVR-005", not faults, "no lone surrogate", [each.detail for each in faults])
 
 
 @check("TW-DIF-012", "TW-DIF-026", "TW-DIF-027", "TW-RES-020", "TW-DIF-055")
@@ -293,8 +297,11 @@ async def diffs_reconstruct_the_value(s: Session) -> None:
         s.at(history).equal(requirement, got, values[-1])
     read = s.items(await s.read(job))[0]["value"]
     if folded.after:
-        s.at(history).equal("TW-DIF-055", read, got, f"{got!r} in the job resource")
+        s.at(history).equal("TW-DIF-055", read, got, f"{json_text(got)} in the job resource")
     else:
         s.at(history).expect(
-            "TW-DIF-055", False, f"diffs and a digest that match the value in the job resource: {read!r}", got
+            "TW-DIF-055",
+            False,
+            f"diffs and a digest that match the value in the job resource: {json_text(read)}",
+            got,
         )

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from tidewire_conformance.judging.state_history import grows
 from tidewire_conformance.leftover_jobs import cancel_leftover_jobs
-from tidewire_conformance.schema_violations import usable, violation_of
+from tidewire_conformance.schema_violations import json_text, usable, violation_of
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
@@ -298,7 +298,7 @@ async def probe(
     ):
         shown = discovery.body[:200].decode("utf-8", "replace")
         raise ProbeError(
-            f"{discovery} returned {discovery.status} and {shown!r}; "
+            f"{discovery} returned {discovery.status} and {json_text(shown)}; "
             f'a Tidewire server returns 200 and {{"protocol": "tidewire/1", …}}{_discovery_hint(discovery)}'
         )
     server = Server(discovery)

@@ -115,7 +115,7 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     if place is not None and base != place:
         raise InvalidDiffError(
             "TW-RES-030",
-            f"the event {block.id} continues from {_text(base)}, but the reader has the state at {_text(place)}",
+            f"the event {block.id} continues from {id_text(base)}, but the reader has the state at {id_text(place)}",
         )
     if block.type == "message":
         return apply_diffs.apply(held, data)
@@ -133,8 +133,9 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     return None
 
 
-def _text(place: Key | None) -> str:
-    return "-".join(map(str, place or ()))
+def id_text(place: Key | None) -> str:
+    """Return an event id as text."""
+    return "none" if place is None else f"{place[0]}-{place[1]}"
 
 
 def value_has_grown(exchange: RecordedExchange) -> bool:
