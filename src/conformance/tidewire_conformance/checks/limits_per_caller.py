@@ -157,7 +157,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
         async with s.wire.open("GET", f"{jobs[-1]}/events", header=back) as waiting:
             patience = 1.5 * s.server.heartbeat + 1
             await waiting.until(lambda now: now.of_type("queue") or now.of_type("ping"), patience)
-            came = await next_ping(waiting, s.server.heartbeat)
+            came = await next_ping(s, waiting, s.server.heartbeat)
             if came is not None:
                 wanted = f"a ping within {s.server.heartbeat:g} s without another event, while the job waits"
                 s.at(waiting.exchange).expect("TW-FRM-068", came, wanted, "no event")
