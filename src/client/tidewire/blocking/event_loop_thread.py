@@ -1,11 +1,14 @@
 """`LoopThread`, the background thread that runs the blocking client's event loop.
 
 A blocking call runs a coroutine on the thread, through anyio's portal, and waits for its result. A blocking loop over a
-job makes one such call for each block of updates. An update counts as delivered when the caller has received it.
+job starts one coroutine, which fetches a block of updates whenever the loop asks for the next one. A separate call for each
+block would double the CPU time of a stream whose events arrive one by one. An update counts as delivered when the caller has
+received it.
 """
 
 import asyncio
 import os
+import queue
 import sys
 import threading
 import warnings
@@ -13,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
@@ -68,17 +72,38 @@ class LoopThread:
         Raises:
             EventLoopError: The caller runs on the thread itself, which cannot wait for its own work.
         """
-        if self._state.is_current():
-            advice = (
-                "Pass the message to another thread, for example in a queue.Queue, and call the client there."
-            )
-            raise EventLoopError(
-                "a method of a blocking client was called in one of the client's own callbacks", advice=advice
-            )
         running = self._state.running()
         pending = _Interruptible(work, args)
+        return self._wait(running, pending, lambda: running.portal.start_task_soon(pending.run).result())
+
+    def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
+        """Iterate over a job's async iterator. A task on the thread fetches each block when the loop asks for it."""
+        blocks = _Blocks(iterator)
+        pending = _Interruptible(blocks.fetch, ())
         try:
-            return running.portal.start_task_soon(pending.run).result()
+            while self._wait(
+                running := self._state.running(), pending, partial(blocks.next, running, pending)
+            ):
+                block = iterator.block
+                items = block.items
+                for at in range(len(items)):
+                    item = items[at]
+                    # The next two lines must not contain anything at which Python can raise a KeyboardInterrupt, such
+                    # as a call or a loop. An interrupt between them would deliver the item twice.
+                    block.at = at + 1
+                    yield item
+        finally:
+            # Do not wait for the background thread here. Python closes a generator on the thread that drops the last
+            # reference to the generator, and this may be the background thread itself. At interpreter exit, Python has
+            # already stopped the background thread, perhaps while it held a lock.
+            if not sys.is_finalizing():
+                blocks.stop(pending)
+                iterator.close_soon()
+
+    def _wait(self, running: "_Running", pending: "_Interruptible[Any]", wait: Callable[[], X]) -> X:
+        """Wait for a coroutine on the thread, and cancel it if a signal interrupts the wait."""
+        try:
+            return wait()
         except TidewireError as error:
             # Drop the frames of the background thread. They would hide the caller's own line in a traceback.
             raise error.with_traceback(None)  # noqa: B904 - the same exception
@@ -95,28 +120,6 @@ class LoopThread:
                     pending.ended.wait(INTERRUPT_TIMEOUT)
             raise
 
-    def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
-        """Iterate over a job's async iterator, with one call on the thread for each block of updates."""
-        try:
-            while True:
-                self.call(iterator.fill)
-                if iterator.finished:
-                    return
-                block = iterator.block
-                items = block.items
-                for at in range(len(items)):
-                    item = items[at]
-                    # The next two lines must not contain anything at which Python can raise a KeyboardInterrupt, such
-                    # as a call or a loop. An interrupt between them would deliver the item twice.
-                    block.at = at + 1
-                    yield item
-        finally:
-            # Do not wait for the background thread here. Python closes a generator on the thread that drops the last
-            # reference to the generator, and this may be the background thread itself. At interpreter exit, Python has
-            # already stopped the background thread, perhaps while it held a lock.
-            if not sys.is_finalizing():
-                iterator.close_soon()
-
     def finish(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the cleanup of a generator that is being closed, and wait for it to finish.
 
@@ -128,6 +131,48 @@ class LoopThread:
         if not sys.is_finalizing() and not self._state.is_current():
             with suppress(RuntimeError):
                 self.call(work)
+
+
+class _Blocks:
+    """Blocks of an iterator, fetched by one coroutine on the thread, each when the caller's thread asks for it."""
+
+    def __init__(self, iterator: UpdateIterator[Any]) -> None:
+        self._iterator = iterator
+        self._running: _Running | None = None
+        self._wanted = asyncio.Event()
+        self._fetched: queue.SimpleQueue[Future[None] | None] = queue.SimpleQueue()
+        """None for each block that was fetched, then the future of the coroutine, when it has ended."""
+
+    async def fetch(self) -> None:
+        while True:
+            await self._iterator.fill()
+            if self._iterator.finished:
+                return
+            self._fetched.put(None)
+            await self._wanted.wait()
+            self._wanted.clear()
+
+    def next(self, running: "_Running", pending: "_Interruptible[None]") -> bool:
+        """Wait for the next block, on the caller's thread.
+
+        Returns:
+            False if there is no further block.
+        """
+        if self._running is None:
+            self._running = running
+            running.portal.start_task_soon(pending.run).add_done_callback(self._fetched.put)
+        else:
+            running.loop.call_soon_threadsafe(self._wanted.set)
+        ended = self._fetched.get()
+        if ended is not None:
+            ended.result()
+        return ended is None
+
+    def stop(self, pending: "_Interruptible[None]") -> None:
+        """Cancel the coroutine, without waiting for its end."""
+        if self._running is not None and not pending.ended.is_set():
+            with suppress(RuntimeError):
+                self._running.loop.call_soon_threadsafe(pending.cancel)
 
 
 class _Interruptible(Generic[X]):
@@ -206,7 +251,18 @@ class _State:
         return threading.current_thread() is self._thread
 
     def running(self) -> "_Running":
-        """Return the thread, which is started if it is not running."""
+        """Return the thread, which is started if it is not running.
+
+        Raises:
+            EventLoopError: The caller runs on the thread itself, which cannot wait for its own work.
+        """
+        if self.is_current():
+            advice = (
+                "Pass the message to another thread, for example in a queue.Queue, and call the client there."
+            )
+            raise EventLoopError(
+                "a method of a blocking client was called in one of the client's own callbacks", advice=advice
+            )
         if self._forked:
             advice = (
                 "Create a new client in each process, and continue jobs there with client.job(checkpoint=…)."
