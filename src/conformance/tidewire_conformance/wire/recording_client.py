@@ -116,7 +116,7 @@ class Stream:
         try:
             async with asyncio.timeout(seconds * self._wire.patience):
                 while not holds(self.exchange):
-                    # A server may send each byte in a chunk of its own, so do not evaluate the condition after each one.
+                    # A server may send each byte in a separate chunk, so do not evaluate the condition after each one.
                     count = len(self.exchange.blocks)
                     while count == len(self.exchange.blocks) or not self.exchange.is_stream:
                         if not await self._read():
@@ -480,7 +480,7 @@ class _Connection:
             raise event
         if not isinstance(event, h11.Data):
             return event
-        # A server may send each byte in a chunk of its own.
+        # A server may send each byte in a separate chunk.
         data = [bytes(event.data)]
         try:
             while isinstance(following := self._http.next_event(), h11.Data):
