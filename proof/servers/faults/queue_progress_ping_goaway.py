@@ -1,6 +1,13 @@
 """Faulty servers with errors in ephemeral events: `queue`, `progress`, `ping` and `goaway`."""
 
-from proof.servers.fault_helpers import DONE, PING, drop_events, replace_events, rewrite_events
+from proof.servers.fault_helpers import (
+    DONE,
+    PING,
+    drop_events,
+    replace_events,
+    rewrite_events,
+    rotate_streams,
+)
 from proof.servers.faults import fault, faulty_server
 
 # fmt: off
@@ -60,6 +67,11 @@ fault("goaway_without_retry", "TW-FRM-073", "queue_progress_ping_goaway.goaway_r
       frames=replace_events(DONE, lambda frame: b'event:goaway\ndata:{"reason":"rotate","retry_ms":100}\n\n',
           lambda exchange: b"colour" in exchange.query),
       also_run="parameters.invalid_parameters_return_400")
+fault("late_goaway_without_retry", "TW-FRM-073", "queue_progress_ping_goaway.goaway_retry_equals_retry_ms",
+      "A stream ends after 2 s with a `goaway` that lacks the `retry` field.",
+      install=rotate_streams(2.0), frames=rewrite_events(rb"^retry:\d+\n|\nretry:\d+", b"", within=b"event:goaway"),
+      also_run="batch.results_do_not_depend_on_batching jobs.stream_continues_from_a_read "
+               "generation.stop_string_is_never_streamed generation.accepted_members_take_effect")
 # fmt: on
 
 

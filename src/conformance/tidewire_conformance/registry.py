@@ -78,6 +78,8 @@ class Check:
     """Whether the check waits for half a second or more. A slow check starts before other concurrent checks."""
     after: str = ""
     """Area whose failures explain a failure of this check. An empty string means only that of the check's own area."""
+    idle_stream: bool = False
+    """Whether the check needs a stream of an idle job that stays open while the other checks run."""
     place: int = 0
     """Position among all checks, ordered from causes to effects."""
     left_out: tuple[str, ...] = ()
@@ -122,6 +124,7 @@ def check(
     whole_run: bool = False,
     slow: bool = False,
     after: str = "",
+    idle_stream: bool = False,
 ) -> Callable[[Body], Body]:
     """Register a check.
 
@@ -131,6 +134,7 @@ def check(
         serial: Whether the check must not run concurrently with other checks.
         whole_run: Whether the check judges the recorded requests and responses of the whole run.
         slow: Whether the check waits for half a second or more.
+        idle_stream: Whether the check needs a stream of an idle job that stays open while the other checks run.
         after: Area whose failures explain a failure of this check, if it is further down in `AREAS` than the check's own.
 
     Raises:
@@ -147,7 +151,18 @@ def check(
                 f"a check needs at least one requirement id, a docstring and a unique name: {name}"
             )
         about = " ".join(body.__doc__.split())
-        _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow, after)
+        _CHECKS[name] = Check(
+            name,
+            requirements,
+            body,
+            about,
+            tuple(needs),
+            serial,
+            whole_run,
+            slow,
+            after,
+            idle_stream=idle_stream,
+        )
         return body
 
     return enter

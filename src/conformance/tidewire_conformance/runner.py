@@ -4,15 +4,18 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire_conformance.announce_jobs import announce_checks, announce_examples
+from tidewire_conformance.idle_stream import idle_stream
 from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.response_schemas import response_violation
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
+from tidewire_conformance.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Inconclusive, Session, Skip
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
@@ -143,8 +146,11 @@ class CheckProgress:
         except IncompleteResponseError as error:
             raise ProbeError(str(error)) from None
         self._announce(announce_checks(self.server, self.checks, self.plan.repeat))
-        for number in range(self.plan.repeat):
-            await self._round(self.server, number)
+        try:
+            for number in range(self.plan.repeat):
+                await self._round(self.server, number)
+        finally:
+            await cancel_leftover_jobs(self._wire)
         if any(each.note == spent(self.plan) for done in self._rounds for each in done.values()):
             self.cut_short = spent(self.plan)
 
@@ -195,9 +201,13 @@ class CheckProgress:
             self._watch(verdict, number * len(self.checks) + len(verdicts), total)
 
         together = [check for check in self.checks if not check.serial and not check.whole_run]
-        async with asyncio.TaskGroup() as group:
-            for check in together:
-                group.create_task(take(check))
+        async with AsyncExitStack() as stack:
+            if any(check.idle_stream for check in self.checks):
+                # Serial checks count streams or restart the server, so the idle stream ends before them.
+                await stack.enter_async_context(idle_stream(self._wire, server))
+            async with asyncio.TaskGroup() as group:
+                for check in together:
+                    group.create_task(take(check))
         for check in (check for check in self.checks if check not in together):
             await take(check)
 

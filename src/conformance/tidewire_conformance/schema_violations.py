@@ -129,7 +129,13 @@ def _alternatives(forms: Iterable[str]) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as JSON. Long JSON is shortened."""
-    return _short(json.dumps(value, ensure_ascii=False, default=repr))
+    return _short(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON, for a text that a user reads. Bytes become a string, in which invalid UTF-8 is escaped."""
+    plain = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    return json.dumps(plain, ensure_ascii=False, default=str)
 
 
 def _short(text: str) -> str:
@@ -165,6 +171,37 @@ def _wrong_paths(name: str, value: Any) -> list[list[str | int]]:
 
 def _order(token: str | int) -> tuple[int, str]:
     return (token, "") if isinstance(token, int) else (-1, token)
+
+
+def named_members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each member that a schema of the specification names, at any depth.
+
+    The members of inputs, values, `usage` and extensions are free, so they are skipped.
+    """
+    return _named_members([specification.schema(f"{name}.schema.json")], value)
+
+
+def _named_members(schemas: Iterable[Any], value: Any) -> Iterator[tuple[str, Any]]:
+    parts = [part for schema in schemas for part in _parts(schema)]
+    if isinstance(value, list):
+        for child in value:
+            yield from _named_members([part["items"] for part in parts if "items" in part], child)
+    elif isinstance(value, dict):
+        for member, child in value.items():
+            named = [part["properties"][member] for part in parts if member in part.get("properties", {})]
+            if named:
+                yield member, child
+                yield from _named_members(named, child)
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield a schema and all schemas that it combines."""
+    if isinstance(schema, dict):
+        yield schema
+        combined = [part for keyword in ("allOf", "anyOf", "oneOf") for part in schema.get(keyword, ())]
+        combined += [specification.schema(schema["$ref"])] if "$ref" in schema else []
+        for part in combined:
+            yield from _parts(part)
 
 
 def violation_of(schema: Any, value: Any) -> str:

@@ -4,7 +4,6 @@ Each check gets a new `Session`. All sessions of a run share the record of reque
 """
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from typing import Any, Final, NoReturn, Unpack
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
 from tidewire_conformance.judging.state_history import Histories, log_fault
 from tidewire_conformance.judging.verdict import Assertion, SkipReason
-from tidewire_conformance.schema_violations import MAX_LISTED, schema_violation
+from tidewire_conformance.schema_violations import MAX_LISTED, json_text, schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import RESPONSE_SECONDS, Header, RequestOptions, Stream, Wire
@@ -23,7 +22,7 @@ JOB_SECONDS: Final = 30.0
 """Timeout, in seconds, for a job to end. The duration that was observed for the job's example is added to it, and the
 sum is multiplied by `--patience`.
 """
-MAX_READS: Final = 100
+MAX_READS: Final = 300
 """Maximum number of times that `Session.read_until` reads a job."""
 READ_INTERVAL: Final = 0.05
 """Delay between two reads in `Session.read_until`, in seconds. The option `--patience` multiplies it."""
@@ -226,6 +225,11 @@ class Session:
         """Return the recorded event streams that are not empty."""
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
+    def connections(self, stream: RecordedExchange) -> list[RecordedExchange]:
+        """Return the responses of this check's last stream, which are several if the server ended it with `goaway`."""
+        own = (each for each in self.wire.record[stream.number - 1 :] if each.check == self.wire.check)
+        return [each for each in own if each.is_stream]
+
     # ---- sample requests; if no sample is suitable, the check is skipped as untested ---------------------------------
 
     def any_sample(self) -> SampleRequest:
@@ -387,7 +391,7 @@ class Session:
 
 
 def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _short(text: str) -> str:

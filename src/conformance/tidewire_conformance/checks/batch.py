@@ -8,7 +8,7 @@ from tidewire_conformance.checks.refused_submits import unfit
 from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.judging.state_history import Histories, items_of, job_bodies
 from tidewire_conformance.registry import check
-from tidewire_conformance.schema_violations import schema_violation
+from tidewire_conformance.schema_violations import json_text, schema_violation
 from tidewire_conformance.session import Session
 
 BATCHES = ["batches"]
@@ -187,9 +187,9 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
             body = {**example, "shared": {"initial": {"b": 2}, "script": []}}
             taken = await s.post(job.sample, json=body)
             what = "`shared` does not override a member that the input has"
-            if s.at(taken).status("TW-JOB-014", 201, f"for {body}"):
+            if s.at(taken).status("TW-JOB-014", 201, f"for {json_text(body)}"):
                 value = s.items(taken)[0]["value"]
-                s.at(taken).equal("TW-BAT-008", value, own, f"{own}: {what}")
+                s.at(taken).equal("TW-BAT-008", value, own, f"{json_text(own)}: {what}")
     pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
     s.at(answer).expect(
         "TW-BAT-009", pointer.startswith("/shared/script"), "a pointer to /shared/script", pointer
@@ -243,7 +243,7 @@ async def _cancel_generation_item(s: Session) -> None:
     held = s.items(begun)[1]["value"]["text"]
     kept = second["status"] == "cancelled" and second["value"]["text"].startswith(held)
     s.at(read).expect(
-        "TW-JOB-057", kept, f"the status cancelled and a text that begins with {held!r}", second
+        "TW-JOB-057", kept, f"the status cancelled and a text that begins with {json_text(held)}", second
     )
     again = await s.cancel(job, json={"items": [0, 1]})
     state = again.status, again.member("status")

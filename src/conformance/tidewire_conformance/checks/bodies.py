@@ -3,6 +3,7 @@
 from typing import Any
 
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import JSON, Session
 from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recording_client import Body, Header
@@ -233,7 +234,7 @@ async def invalid_cancel_is_rejected(s: Session) -> None:
     bodies: list[Any] = [[], 7, {"items": None}]
     for body in bodies:
         answer = await s.cancel(job, json=body)
-        s.at(answer).refused("TW-JOB-087", 422, "invalid_input", f"the body {body}")
+        s.at(answer).refused("TW-JOB-087", 422, "invalid_input", f"the body {json_text(body)}")
     wrong: list[tuple[str, bytes, Header, int, str]] = [
         ("TW-JOB-010", b"{}", {"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
         ("TW-JOB-009", b"{}", {**JSON, "Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
@@ -241,7 +242,7 @@ async def invalid_cancel_is_rejected(s: Session) -> None:
     ]
     for requirement, text, header, status, code in wrong:
         answer = await s.cancel(job, body=text, header=header)
-        s.at(answer).refused(requirement, status, code, f"the body {text!r} with {header}")
+        s.at(answer).refused(requirement, status, code, f"the body {json_text(text)} with {header}")
     done = (await s.stream(job)).of_type("done")
     ended = done[0].member("status") if done else "no done"
     if all(each.holds for each in s.assertions):

@@ -2,7 +2,9 @@
 
 import asyncio
 
+from tidewire_conformance.judging.state_history import value_has_grown
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 
@@ -22,7 +24,7 @@ async def deadline_keeps_ended_items(s: Session) -> None:
     items = [(item["status"], item["value"], item.get("error", {}).get("code")) for item in s.items(read)]
     s.at(history).equal("TW-OVR-019", items[0], ("succeeded", "a", None), "the first item succeeded with a")
     late = ("failed", "b", "deadline_exceeded")
-    s.at(history).equal("TW-JOB-069", items[1:], [late, late], f"{late} for both other items")
+    s.at(history).equal("TW-JOB-069", items[1:], [late, late], f"{json_text(late)} for both other items")
     s.at(history).equal("TW-OVR-020", read.member("status"), "partially_failed")
 
 
@@ -47,7 +49,7 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     sample = s.long_running_sample(1.0)
     body = sample.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", sample.submit_to, json=body, header=EVENT_STREAM) as stream:
-        await stream.until(lambda now: len(now.logged) >= 3, 30)
+        await stream.until(value_has_grown, 30)
         place = stream.exchange.response_header("location")
         left = asyncio.get_running_loop().time()
     s.skip_unless(

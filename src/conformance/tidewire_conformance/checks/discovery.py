@@ -67,7 +67,7 @@ async def discovery_document_does_not_change(s: Session) -> None:
     """The discovery document does not change during the run, apart from its list of endpoints."""
     answer = await s.get("/v1")
     before, after = ({**each.json, "endpoints": 0} for each in (s.server.discovery, answer))
-    s.at(answer).expect("TW-DSC-005", before == after, f"{before}", after)
+    s.at(answer).expect("TW-DSC-005", before == after, (before,), after)
 
 
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")

@@ -6,7 +6,7 @@ from typing import Any
 from tidewire_conformance import specification
 from tidewire_conformance.judging.state_history import items_of, job_bodies
 from tidewire_conformance.registry import check
-from tidewire_conformance.schema_violations import schema_violation
+from tidewire_conformance.schema_violations import json_text, schema_violation
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
@@ -26,7 +26,7 @@ async def errors_are_valid_problem_documents(s: Session) -> None:
         if each.status >= 400 and each.is_whole:
             s.at(each).media_type("TW-ERR-002", "application/problem+json")
             is_object = isinstance(each.json, dict)
-            if s.at(each).expect("TW-ERR-001", is_object, "a problem document", repr(each.body[:200])):
+            if s.at(each).expect("TW-ERR-001", is_object, "a problem document", json_text(each.body[:200])):
                 s.at(each).equal(
                     "TW-ERR-003", each.member("status"), each.status, f"the member status {each.status}"
                 )

@@ -15,6 +15,7 @@ from tidewire_conformance.checks.generation import (
 )
 from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
@@ -298,7 +299,7 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
         whole = _judge_sum(s, found, decimals, history)
         s.at(history).expect("TW-GEN-022", whole > 1e-6, "log-probabilities in nats", round(whole, 8))
-        s.at(history).expect("TW-GEN-031", ids[:2] == first, f"{ids[:2]}", first)
+        s.at(history).expect("TW-GEN-031", ids[:2] == first, (ids[:2],), first)
 
 
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
@@ -314,7 +315,7 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
             value, history = await generated(s, **members)
             found[mode, temperature] = value["top_logprobs"][0]
     low, high = found["raw", 0.5], found["raw", 2.0]
-    s.at(history).expect("TW-GEN-025", not differs(low, high, decimals), f"{low} at every temperature", high)
+    s.at(history).expect("TW-GEN-025", not differs(low, high, decimals), (low, "at every temperature"), high)
     for member in ({"top_k": 1}, {"top_p": 0.01}, {"repetition_penalty": 3.0}, {"logit_bias": {"0": 50}}):
         sample = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
         answer = await s.post(sample)
@@ -324,7 +325,7 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
         item = s.items(await s.get(f"/v1/jobs/{answer.json['id']}"))[0]
         rows = judgeable(s, item["value"], {"top_logprobs": 2})["top_logprobs"]
         same = not differs(rows[:1], [high], decimals)
-        s.at(history).expect("TW-GEN-025", same, f"{high}, unchanged by {member}", rows)
+        s.at(history).expect("TW-GEN-025", same, (high, "unchanged by", member), rows)
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if len(each) == 2 and None not in each]
     # Four rounded numbers: the two of the raw gap count twice at a temperature of 0.5.
@@ -418,7 +419,9 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     value, history = await generated(s, logprobs=True)
     spelled = _spelled(answer.members, value["token_ids"]).decode("utf-8", "replace")
     sound = spelled.startswith(value["text"])
-    s.at(history).expect("TW-GEN-038", sound, f"a text that begins with {value['text']!r}", repr(spelled))
+    s.at(history).expect(
+        "TW-GEN-038", sound, f"a text that begins with {json_text(value['text'])}", json_text(spelled)
+    )
 
 
 def _spelled(vocabulary: dict[str, Any], ids: list[Any]) -> bytes:

@@ -6,13 +6,15 @@ can use an example. The input of the endpoint `tidewire.script` describes the be
 this endpoint if the server has it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
-from tidewire_conformance.schema_violations import usable, violation_of
+from tidewire_conformance.judging.state_history import grows
+from tidewire_conformance.leftover_jobs import cancel_leftover_jobs
+from tidewire_conformance.schema_violations import json_text, usable, violation_of
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
@@ -296,7 +298,7 @@ async def probe(
     ):
         shown = discovery.body[:200].decode("utf-8", "replace")
         raise ProbeError(
-            f"{discovery} returned {discovery.status} and {shown!r}; "
+            f"{discovery} returned {discovery.status} and {json_text(shown)}; "
             f'a Tidewire server returns 200 and {{"protocol": "tidewire/1", …}}{_discovery_hint(discovery)}'
         )
     server = Server(discovery)
@@ -363,19 +365,20 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
         return
     done = ran.of_type("done")
     if not done or not isinstance(done[0].json, dict):
+        await cancel_leftover_jobs(wire)  # The job may be endless, and other jobs may wait for it.
         code = f" {ran.code}" if ran.code else ""
         media = f" {ran.media_type or 'without a Content-Type'}" if ran.status < 400 else ""
         why = "an event stream without a valid done" if ran.is_stream else f"{ran.status}{code}{media}"
         server.failed_examples.append(FailedExample(request, f"{ran} returned {why}", ran))
         return
-    diffs = [block for block in ran.of_type("message") if b"/value" in block.data or block.data[:1] in b'"']
+    changes = sum(map(grows, ran.of_type("message"))) + max(0, len(ran.of_type("snapshot")) - 1)
     server.samples.append(
         replace(
             request,
             seconds=ran.finished - submit.began,
             events=len(ran.logged),
             ended=str(done[0].json.get("status")),
-            grows=len(list(_growth(diffs))) > 1,
+            grows=changes > 1,
         )
     )
 
@@ -385,11 +388,3 @@ async def _read_stream(wire: Wire, method: str, place: str, body: Any = None) ->
     async with wire.open(method, place, header={"Accept": "text/event-stream"}, json=body) as stream:
         await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
         return await stream.to_end(CLOSE_SECONDS) if stream.exchange.of_type("done") else stream.exchange
-
-
-def _growth(diffs: Sequence[Any]) -> Iterator[Any]:
-    for block in diffs:
-        ops = block.json.get("ops") if isinstance(block.json, dict) else block.json
-        pairs = [op for op in ops if isinstance(op, list) and len(op) > 1] if isinstance(ops, list) else []
-        if isinstance(ops, str) or any(str(op[0]) in "rati" or "/value" in str(op[1]) for op in pairs):
-            yield block
