@@ -213,6 +213,30 @@ def test_all_faults_of_discovery_are_reported_at_once_with_the_expected_form():
 
 
 @pytest.mark.parametrize(
+    ("discovery", "words"),
+    [
+        ({"endpoints": {"words": {"href": "/v1/endpoints/words"}}}, {}),
+        ({"endpoints": ["words"]}, {}),
+        ({"endpoints": [["words"], None, 7, {"name": 7}, {"name": "words", "href": {}}]}, {}),
+        ({"limits": {}}, {}),
+        ({"limits": dict.fromkeys(DISCOVERY["limits"], 0)}, {}),
+        ({"limits": dict.fromkeys(DISCOVERY["limits"], "64")}, {}),
+        ({"heartbeat_ms": 0, "min_interval_ms": "50"}, {}),
+        ({"capabilities": dict.fromkeys(DISCOVERY["capabilities"], True)}, {}),
+        ({}, {"examples": {"short": {"words": 3}}}),
+        ({}, {"examples": None, "links": [], "capabilities": []}),
+        ({}, {"capabilities": {"batch": True, "logprobs": 5}, "input_schema": True}),
+    ],
+)
+def test_a_description_of_another_shape_is_judged(discovery, words):
+    with half_built(**described(DISCOVERY | discovery, WORDS | words)) as url:
+        report = judged(url)
+        done = CliRunner().invoke(app, [url, "--only", "discovery"])
+    assert report.failures
+    assert done.exit_code == 1, done.stderr
+
+
+@pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"type": "strng"}, "'strng' is not valid"),

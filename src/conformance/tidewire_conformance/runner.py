@@ -9,7 +9,6 @@ from typing import Any
 
 from tidewire_conformance.announce_jobs import announce_checks, announce_examples
 from tidewire_conformance.judging.grade import GradedRun, Settings
-from tidewire_conformance.judging.response_schemas import response_violation
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
@@ -17,6 +16,7 @@ from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Inconclusive, Session, Skip
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
+from tidewire_conformance.wire.typed_json import MalformedJsonError
 
 DEFAULT_CONCURRENCY = 8
 """Default number of checks that run concurrently."""
@@ -262,29 +262,14 @@ async def _run(
     except TimeoutError:
         verdict.outcome = Outcome.INCONCLUSIVE
         verdict.note = f"the check was still running after {CHECK_SECONDS * plan.patience:g} s"
+    except MalformedJsonError as error:
+        verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, SkipReason.BLOCKED, str(error)
     except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
-        _explain(verdict, error, wire, check)
+        verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
     verdict.assertions = session.assertions
     verdict.seconds = time.monotonic() - began
     settle(verdict)
     return verdict
-
-
-def _explain(verdict: Verdict, error: Exception, wire: Wire, check: Check) -> None:
-    """Set the outcome of a check whose code raised an exception.
-
-    A response that broke off, or that violates its schema, can make the code of a check raise an exception. The check
-    is then inconclusive or blocked, and not faulty. Other checks report the violation.
-    """
-    own = [each for each in wire.record if check.whole_run or each.check == check.name]
-    if cut := next((each for each in reversed(own) if each.ended == "cut"), None):
-        verdict.outcome = Outcome.INCONCLUSIVE
-        verdict.note = f"the response to {cut} broke off after {len(cut.body)} bytes: {cut.fault}"
-    elif found := next(((each, why) for each in own if (why := response_violation(each))), None):
-        verdict.outcome, verdict.why = Outcome.SKIPPED, SkipReason.BLOCKED
-        verdict.note = f"{found[0]} returned {found[1]}"
-    else:
-        verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
 
 
 def settle(verdict: Verdict) -> None:

@@ -26,7 +26,7 @@ async def queue_positions_start_at_1(s: Session) -> None:
         s.at(each, block).expect(
             "TW-FRM-064", block.member("position", 0) >= 1, "a position of at least 1", block.json
         )
-        s.at(each, block).expect("TW-FRM-065", None not in block.json.values(), "no null member", block.json)
+        s.at(each, block).expect("TW-FRM-065", not _has_null(block), "no null member", block.json)
     for each in {one.number: one for one, _ in seen}.values():
         positions = [block.member("position") for block in each.of_type("queue")]
         same = [position for before, position in pairwise(positions) if before == position]
@@ -38,11 +38,15 @@ async def queue_positions_start_at_1(s: Session) -> None:
         )
 
 
+def _has_null(block: Block) -> bool:
+    data = block.json
+    return isinstance(data, dict) and None in data.values()
+
+
 def _shows_running(block: Block) -> bool:
     """Whether the event shows that its job is running."""
-    if block.type == "snapshot" and isinstance(block.json, dict):
-        state = block.member("state")
-        return isinstance(state, dict) and state.get("status") != "queued"
+    if block.type == "snapshot":
+        return bool(block.member("state", {}).get("status", "queued") != "queued")
     return block.type == "message" and b'"/status"' in block.data and b'"running"' in block.data
 
 
@@ -56,11 +60,12 @@ async def progress_is_repeated_on_each_connection(s: Session) -> None:
     for _ in range(2):
         async with s.follow(job) as stream:
             came = await stream.until(lambda now: now.of_type("progress"), 5)
-            reported = [block.json for block in stream.exchange.of_type("progress")]
-            sound = came and reported[-1].get("current") == 3
+            found = stream.exchange.of_type("progress")
+            reported = [block.json for block in found]
+            sound = came and found[-1].member("current") == 3
             s.at(stream.exchange).expect("TW-FRM-067", sound, "a progress event with 3 of 7", reported)
             s.at(stream.exchange).expect(
-                "TW-FRM-065", came and None not in reported[-1].values(), "no null member", reported
+                "TW-FRM-065", came and not _has_null(found[-1]), "no null member", reported
             )
     await s.cancel(job)
 
@@ -71,7 +76,7 @@ async def batch_progress_names_its_item(s: Session) -> None:
     batches = {body["id"] for each in s.wire.record for body in job_bodies(each) if body.get("batch") is True}
     for each in (each for each in s.streams() if job_of(each) in batches):
         for block in each.of_type("progress"):
-            data = block.json if isinstance(block.json, dict) else {}
+            data = block.members
             s.at(each, block).expect("TW-FRM-066", "item" in data, "the member item", data)
 
 
@@ -107,7 +112,7 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float) -> None:
     seen = stream.exchange
     await stream.until(lambda now: now.of_type("hello"))
     hello = seen.of_type("hello")
-    said = hello[0].member("heartbeat_ms") if hello and isinstance(hello[0].json, dict) else None
+    said = hello[0].member("heartbeat_ms") if hello else None
     heartbeat = min(heartbeat, said / 1000) if isinstance(said, int) else heartbeat
     for count in range(1, PINGS_PER_STREAM + 1):
         before = len(seen.body)
@@ -159,6 +164,8 @@ async def ephemeral_events_carry_no_results(s: Session) -> None:
     }  # fmt: skip
     for exchange in s.wire.record:
         for block in exchange.events:
-            if block.type in tables and isinstance(block.json, dict):
-                more = {name for name in block.json if "value" in name or "text" in name} - tables[block.type]
+            if block.type in tables:
+                more = {name for name in block.members if "value" in name or "text" in name} - tables[
+                    block.type
+                ]
                 s.at(exchange, block).expect("TW-DIF-004", not more, "no member of a result", sorted(more))
