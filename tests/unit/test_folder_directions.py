@@ -66,7 +66,7 @@ ORDER = {
         {"report"},
         {"clients"},
         {"checks"},
-        {"runner", "announce_jobs", "registry", "session", "parse_option_values"},
+        {"runner", "announce_jobs", "cancel_jobs", "registry", "session", "parse_option_values"},
         {"judging"},
         {"wire"},
         {"schema_violations"},

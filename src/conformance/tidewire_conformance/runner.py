@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire_conformance.announce_jobs import announce_checks, announce_examples
+from tidewire_conformance.cancel_jobs import cancel_jobs, unended_jobs
 from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
@@ -126,11 +127,18 @@ class CheckProgress:
         self._liveness_lock = asyncio.Lock()
 
     async def go(self) -> None:
-        """Probe the server and run all checks.
+        """Probe the server, run all checks, and cancel the jobs that are still running.
 
         Raises:
             ProbeError: The URL is not that of a Tidewire server.
         """
+        try:
+            await self._probe_and_check()
+        finally:
+            if not self._gone:
+                await cancel_jobs(self._wire, unended_jobs(self._wire.record))
+
+    async def _probe_and_check(self) -> None:
         try:
             own_examples = [name for name, _ in self.plan.examples]
             self.server = await probe(

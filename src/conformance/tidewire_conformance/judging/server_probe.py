@@ -6,12 +6,14 @@ can use an example. The input of the endpoint `tidewire.script` describes the be
 this endpoint if the server has it.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
+from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.schema_violations import usable, violation_of
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
@@ -318,7 +320,7 @@ _CONNECTION_HINTS: Final = (
     ("CERTIFICATE_VERIFY_FAILED", "set SSL_CERT_FILE=ca.pem to trust your own certificate authority"),
     ("WRONG_VERSION_NUMBER", "the server does not use TLS at this port; try http://"),
     ("ConnectionResetError", "the server closed the connection; if it expects TLS, use https://"),
-    ("peer unexpectedly closed", "the server did not send an HTTP response"),
+    ("violates HTTP/1.1", "the server there may not use HTTP"),
 )
 """Texts that occur in connection errors, each with a hint for the user."""
 
@@ -335,6 +337,10 @@ def _discovery_hint(discovery: RecordedExchange) -> str:
         return "; pass the URL without /v1"
     if location := discovery.response_header("location"):
         return f"; the suite does not follow the redirect to {location}, so pass the final URL"
+    if discovery.is_stream:
+        return (
+            "; the response is an event stream, not JSON, so pass the base URL below which the server has /v1"
+        )
     if discovery.media_type == "text/html":
         return "; the response is a web page, so pass the base URL below which the server has /v1"
     return ""
@@ -362,6 +368,10 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
         server.failed_examples.append(FailedExample(request, str(error)))
         return
     done = ran.of_type("done")
+    if not done and (job := job_of(submit)):
+        # The job may run for ever, and on a server that runs few jobs at once the checks would wait for it.
+        with contextlib.suppress(IncompleteResponseError):
+            await wire.without_record().request("POST", f"/v1/jobs/{quote(job)}/cancel", once=True)
     if not done or not done[0].members:
         code = f" {ran.code}" if ran.code else ""
         media = f" {ran.media_type or 'without a Content-Type'}" if ran.status < 400 else ""
@@ -383,7 +393,9 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
 async def _read_stream(wire: Wire, method: str, place: str, body: Any = None) -> RecordedExchange:
     """Send a request for a stream, and read the stream until `done` or the end of the response."""
     async with wire.open(method, place, header={"Accept": "text/event-stream"}, json=body) as stream:
-        await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
+        # A stream without `hello` is not that of a job, and may be endless.
+        if await stream.until(lambda seen: seen.ended or seen.of_type("hello")):
+            await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
         return await stream.to_end(CLOSE_SECONDS) if stream.exchange.of_type("done") else stream.exchange
 
 

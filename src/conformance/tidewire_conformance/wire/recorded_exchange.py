@@ -90,6 +90,12 @@ class RecordedExchange:
         return self.status == 200 and self.media_type == "text/event-stream"
 
     @property
+    def asks_for_stream(self) -> bool:
+        """Whether an event stream is a possible response to the request."""
+        accept = self.request_header("accept").lower()
+        return "text/event-stream" in accept or "text/*" in accept or self.path.endswith("/events")
+
+    @property
     def is_whole(self) -> bool:
         return self.ended == "whole"
 
