@@ -70,6 +70,7 @@ ORDER = {
         {"judging"},
         {"wire"},
         {"schema_violations"},
+        {"compiled_schemas"},
         {"specification"},
     ],
 }

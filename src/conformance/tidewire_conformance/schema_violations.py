@@ -8,21 +8,18 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from referencing import Registry
 
-from tidewire_conformance import specification
+from tidewire_conformance import compiled_schemas, specification
 
 MAX_LISTED: Final = 20
 """Maximum number of violations in a text. After them, the text only says how many more there are."""
 _SHOWN: Final = 80
 """Maximum length, in characters, of a value in a text."""
-_KEPT: Final = 4096
-"""Number of values whose violations are kept."""
 _FORM_KEYWORDS: Final = frozenset(
     {"type", "const", "enum", "pattern", "format", "minimum", "maximum", "minLength", "anyOf", "oneOf"}
 )
@@ -66,20 +63,16 @@ def schema_violation(name: str, value: Any) -> str:
 
 def violations(name: str, value: Any) -> list[SchemaViolation]:
     """Return all violations of a schema of the specification, ordered by their places in the value."""
-    return [*_violations(name, json.dumps(value))]
-
-
-@lru_cache(maxsize=_KEPT)
-def _violations(name: str, text: str) -> tuple[SchemaViolation, ...]:
-    """Validate a value, passed as JSON, because a run validates most values several times."""
-    value = json.loads(text)
+    valid = compiled_schemas.is_valid(name)
+    if valid is not None and valid(value):
+        return []
     found = (
         _violation(error)
         for error in sorted(
             specification.validator(name).iter_errors(value), key=lambda each: [*map(str, each.absolute_path)]
         )
     )
-    return tuple(dict.fromkeys(found))
+    return [*dict.fromkeys(found)]
 
 
 def _violation(error: ValidationError) -> SchemaViolation:
