@@ -71,7 +71,7 @@ async def test_event_size_limit_holds_for_many_appends():
     events = await job.events()
     assert max(len(json.dumps(event)) for event in events) <= KIB
     assert (
-        "".join(event if isinstance(event, str) else event["ops"][0][1] for event in events)
+        "".join(event if isinstance(event, str) else event["ops"][0][-1] for event in events)
         == job.stream.value
     )
     job = StreamHarness({"a": "", "b": []}, ("/a", "/b"), max_event_bytes=KIB, merge_window=1.0)

@@ -41,7 +41,7 @@ async def calls_of_one_token(job: StreamHarness) -> list[str]:
 
 
 @on_event_loop
-async def test_isolated_token_takes_few_calls_to_the_log():
+async def test_isolated_token_takes_few_calls_to_the_subscriber():
     job = StreamHarness("")
     for _ in range(3):
         # The first append to a text looks the text up.
@@ -49,8 +49,8 @@ async def test_isolated_token_takes_few_calls_to_the_log():
         await job.log_writer.commit()
     job.log_writer.committed_at = float("-inf")
     calls = await calls_of_one_token(job)
-    to_the_log = calls[: calls.index("MemoryLog.append_at_once") + 1]
-    assert len(to_the_log) <= 10, to_the_log
+    # `_on_log_change` and `write_at_once` of a reader's stream follow, so that 14 calls lead to the socket.
+    assert len(calls) <= 12, calls
     assert calls[0] == "Stream.append"
     assert await job.read() == "token " * 4
 

@@ -8,13 +8,13 @@ A complete parser then continues with the undecoded bytes.
 """
 
 import re
-from functools import lru_cache
 from typing import Final
 
 SIZE_DIGITS: Final = 8
 """Maximum number of hexadecimal digits in the size of a simple chunk. A chunk is thus smaller than 4 GiB."""
 
-_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}" % SIZE_DIGITS)
+_HEADER: Final = re.compile(rb"([0-9A-Fa-f]{1,%d})\r\n" % SIZE_DIGITS)
+_PARTIAL_HEADER: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}\r?" % SIZE_DIGITS)
 
 
 class ChunkedDecoder:
@@ -52,16 +52,15 @@ class ChunkedDecoder:
             data = self._partial_header + data
         self._partial_header = b""
         end = len(data)
-        find, append = data.find, parts.append
         while at < end:
-            line = find(b"\r\n", at, at + SIZE_DIGITS + 2)
-            size = _size(data[at:line]) if line >= 0 else 0
-            if size == 0:
+            header = _HEADER.match(data, at)
+            size = int(header[1], 16) if header is not None else 0
+            if header is None or size == 0:
                 self._stop(data[at:])
                 break
-            begin = line + 2
+            begin = header.end()
             at = begin + size + 2
-            append(data[begin : at - 2])
+            parts.append(data[begin : at - 2])
             if data[at - 2 : at] != b"\r\n":
                 self._missing = at - end
                 self.broken = self._missing <= 0 or not b"\r".startswith(data[at - 2 : at])
@@ -83,16 +82,7 @@ class ChunkedDecoder:
         """Stop decoding. An incomplete chunk header is kept for the next `feed`. All other bytes are left to a complete
         parser.
         """
-        digits = rest[:-1] if rest[-1:] == b"\r" else rest
-        if len(digits) <= SIZE_DIGITS and _SIZE.fullmatch(digits) and b"\n" not in rest:
+        if _PARTIAL_HEADER.fullmatch(rest):
             self._partial_header = rest
         else:
             self.rest = rest
-
-
-@lru_cache(maxsize=256)
-def _size(line: bytes) -> int:
-    """Parse the header line of a simple chunk and return the size of the chunk. Returns 0 for the last chunk and for
-    any line that is not the header of a simple chunk.
-    """
-    return int(line, 16) if _SIZE.fullmatch(line) else 0

@@ -48,6 +48,9 @@ from tidewire_server.store.interfaces import Block, StateAt
 _FRAMING: Final = 512
 """How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
 
+EVENT_BYTES: Final = 64
+"""How many bytes a pending event counts for in the backlog in addition to its ops: its id, and the object that holds it."""
+
 _TEXT_END: Final = b'"]'
 _ARRAY_END: Final = b"]]"
 """Last bytes of an op that appends to a text or to an array."""
@@ -95,8 +98,8 @@ def encoded_row(members: Iterable[Any]) -> EncodedRow:
 
 
 @dataclass(slots=True)
-class PendingEvent:
-    """An event that waits for a commit."""
+class OpenEvent:
+    """The last pending event, while appends and rows can extend it."""
 
     ops: list[list[bytes]] = field(default_factory=list)
     """The ops as JSON, each in pieces. An append is extended by another piece before its last one."""
@@ -107,11 +110,8 @@ class PendingEvent:
     """Paths of the texts that grow in this event, each of which was counted for the schedule of text checks."""
     has_row: bool = False
     """Whether the texts that are columns of the job were counted."""
-    checks: list[JsonValue] = field(default_factory=list)
     size: int = 0
     """Size of the ops with their separators, in bytes."""
-    snapshot: bytes = b""
-    """The fields of a snapshot, which replaces the ops; empty if the event is a diff."""
 
     def append(self, added: Addition) -> None:
         """Extend the op that appends to the same path, or add an op."""
@@ -128,6 +128,12 @@ class PendingEvent:
             self.size += len(piece)
 
 
+def _diff_fields(ops: bytes, checks: list[JsonValue]) -> bytes:
+    if checks:
+        return b'data:{"ops":[%b],"check":%b}' % (ops, orjson.dumps(checks))
+    return b"data:[%b]" % ops
+
+
 class PendingEvents:
     """Accepts the changes of a job, and keeps them as encoded events until a commit takes them.
 
@@ -141,10 +147,11 @@ class PendingEvents:
     """
 
     __slots__ = (
+        "_column_head",
         "_due",
+        "_ended",
         "_event_bytes",
         "_event_ops",
-        "_events",
         "_merges",
         "_open",
         "_signalled",
@@ -191,9 +198,13 @@ class PendingEvents:
         self._event_ops = max_event_ops
         self._signalled = False
         """Whether a commit of the pending events is already scheduled."""
-        self._events: list[PendingEvent] = []
-        self._open: PendingEvent | None = None
-        """The last event, if appends and rows can extend it."""
+        self._ended: list[bytes] = []
+        """The fields of the events that nothing extends. They are encoded at once, because a worker thread can write
+        thousands of small events before the event loop commits them, and an object for each would be many times as large."""
+        self._open: OpenEvent | None = None
+        """The event after them."""
+        self._column_head = Addition(self.columns[0], "", b"").head if self.columns else b""
+        """The beginning of an op that appends to the first column, if it is a text."""
         self._due: list[str] = []
         """Texts whose checks the open event must contain."""
         self._unchecked = nothing_unchecked()
@@ -237,8 +248,7 @@ class PendingEvents:
             except (TypeError, DiffError):
                 return False
             if event is None:
-                self._open = event = PendingEvent()
-                self._events.append(event)
+                self._open = event = OpenEvent()
             if op is None:
                 event.appends[path] = op = [head, _TEXT_END]
                 event.ops.append(op)
@@ -327,23 +337,39 @@ class PendingEvents:
         ):
             self._end_event()
 
-    def _open_event(self) -> PendingEvent:
+    def _open_event(self) -> OpenEvent:
         """Return the open event. If there is none, create one."""
         if self._open is None:
-            self._events.append(event := PendingEvent())
-            self._open = event
+            self._open = OpenEvent()
         return self._open
 
-    def _note_growth(self, event: PendingEvent, texts: Iterable[str]) -> None:
+    def _note_growth(self, event: OpenEvent, texts: Iterable[str]) -> None:
         grown = [path for path in texts if path not in event.texts]
         event.texts.update(grown)
         self._due += note_growth(self._unchecked, grown)
 
     def _end_event(self) -> None:
-        """Let nothing extend the last event, and compute its checks."""
-        if self._open is not None and self._due:
-            self._open.checks, self._due = checks_of(self._due, self.state.document), []
+        """Let nothing extend the open event: compute its checks, and encode it."""
+        event = self._open
+        if event is None:
+            return
+        ops = b",".join(map(b"".join, event.ops))
+        if self._due:
+            fields = _diff_fields(ops, checks_of(self._due, self.state.document))
+            self._due = []
+        elif len(event.ops) == len(self.columns) == 1 and event.ops[0][0] == self._column_head:
+            # A diff that is a string appends to the only column, which is a text.
+            fields = b'data:"%b"' % b"".join(event.ops[0][1:-1])
+        else:
+            fields = b"data:[%b]" % ops
+        self._ended.append(fields)
         self._open = None
+        self.backlog.size += EVENT_BYTES
+
+    def _add(self, fields: bytes) -> None:
+        """Add an event that nothing extends."""
+        self._ended.append(fields)
+        self.backlog.size += len(fields) + EVENT_BYTES
 
     # ---- other changes, from any thread --------------------------------------------------------------------------
 
@@ -390,15 +416,14 @@ class PendingEvents:
         self, ops: Sequence[Op], encoded: bytes, check_below: str | None, *, reserved: bool
     ) -> None:
         self.state.apply([*ops], len(encoded), reserved=reserved)
-        self.backlog.size += len(encoded)
         checks = checks_of(note_change(self._unchecked, ops, self.state.document), self.state.document)
         if check_below is not None:
             below = self.pending_checks(check_below)
             if len(to_json(below)) <= _FRAMING // 2:
                 checks += below
             else:
-                self._events += [PendingEvent(checks=part) for part in split_checks(below, self._event_bytes)]
-        self._events.append(PendingEvent([[encoded[1:-1]]], checks=checks))
+                self._add_checks(below)
+        self._add(_diff_fields(encoded[1:-1], checks))
 
     def _write_snapshot(
         self, ops: Sequence[Op], size: int, check_below: str | None, *, reserved: bool
@@ -407,15 +432,17 @@ class PendingEvents:
         contains those that are due because an item ends, and the event after it those of the changed texts.
         """
         if check_below is not None:
-            checks = self.pending_checks(check_below)
-            self._events += [PendingEvent(checks=part) for part in split_checks(checks, self._event_bytes)]
+            self._add_checks(self.pending_checks(check_below))
         self.state.apply([*ops], size, reserved=reserved)
         document = self.state.document
-        fields = snapshot_fields(document.value(), self.columns, "compacted")
-        self._events.append(PendingEvent(snapshot=fields))
-        self.backlog.size += len(fields)
+        self._add(snapshot_fields(document.value(), self.columns, "compacted"))
         if checks := checks_of(note_change(self._unchecked, ops, document), document):
-            self._events.append(PendingEvent(checks=checks))
+            self._add(_diff_fields(b"", checks))
+
+    def _add_checks(self, checks: list[JsonValue]) -> None:
+        """Add events that contain nothing but checks."""
+        for part in split_checks(checks, self._event_bytes):
+            self._add(_diff_fields(b"", part))
 
     # ---- commits and the end ---------------------------------------------------------------------------------------
 
@@ -425,30 +452,18 @@ class PendingEvents:
         """
         with self.lock:
             self._signalled = self.urgent = False
-            if self._due:
-                self._end_event()
-            events, self._events, self._open = self._events, [], None
-            if not events:
+            self._end_event()
+            if not self._ended:
                 return None
+            ended, self._ended = self._ended, []
             view = self.state.document.view()
             self.backlog.size = 0
             if self.backlog.fell is not None:
                 self.backlog.fell.notify_all()
         epoch, seq = after
         frames = []
-        for event in events:
+        for fields in ended:
             seq += 1
-            ops = event.ops
-            joined = b",".join(map(b"".join, ops))
-            if len(ops) == len(self.columns) == 1 and event.texts and self.columns[0] in event.appends:
-                # A diff that is a string appends to the only column, which is a text.
-                text = b'"%b"' % b"".join(ops[0][1:-1])
-                data, joined = text, b'["r",%b]' % text
-            else:
-                data = b"[%b]" % joined
-            if event.checks:
-                data = b'{"ops":[%b],"check":%b}' % (joined, orjson.dumps(event.checks))
-            fields = event.snapshot or b"data:%b" % data
             frames.append(b"id:%d-%d\n%b\n\n" % (epoch, seq, fields))
         return Block(frames, StateAt(Cursor(epoch, seq), self.columns, view))
 

@@ -94,7 +94,10 @@ class MemoryLog(Subscribers):
         self._state, self._state_bytes = block.state, block.state_bytes
         if written >= self._next_checkpoint_at or self._checkpoints:
             self._limit_size(written)
-        self.deliver(block)
+        for wake in tuple(
+            self._watchers.values()
+        ):  # As `deliver` does, without its call for each isolated event.
+            wake(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
