@@ -29,8 +29,10 @@ WHOLE_RUN = [check for check in CHECKS if check.whole_run]
 ALONE = [check for check in CHECKS if not check.whole_run]
 PATIENCE, SHORT_PATIENCE = 0.2, 0.02
 """Factors of all timeouts, without and with mutations. A replayed response arrives at once or never."""
-QUICK, ALL = 200, 2000
-"""Number of mutated discovery documents, and of mutated conversations, in `make test` and in `make slow`."""
+CONVERSATIONS, DESCRIPTIONS, ALL = len(ALONE), 60, 2000
+"""Number of mutated conversations and of mutated descriptions in `make test`, and of each of them with `make slow`.
+Each check has a mutated conversation in `make test`.
+"""
 NEEDS_TIME = {
     "queue_progress_ping_goaway.idle_stream_receives_pings",
     "snapshots_only.diffs_0_returns_snapshots_and_done",
@@ -108,7 +110,7 @@ async def judge_descriptions(conversations, numbers):
     return found
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_each_check_reads_its_replayed_conversation_to_the_end(conversations):
     """Without mutations, the checks pass, so the mutations reach the code that reads the responses."""
 
@@ -130,36 +132,36 @@ def test_each_check_reads_its_replayed_conversation_to_the_end(conversations):
     assert unread <= NEEDS_TIME
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_mutated_conversations_raise_no_exception(conversations):
-    found = asyncio.run(judge_conversations(conversations, range(QUICK)))
+    found = asyncio.run(judge_conversations(conversations, range(CONVERSATIONS)))
     assert found[Outcome.FAIL] > 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_mutated_descriptions_raise_no_exception(conversations):
-    found = asyncio.run(judge_descriptions(conversations, range(QUICK)))
+    found = asyncio.run(judge_descriptions(conversations, range(DESCRIPTIONS)))
     assert found[Outcome.FAIL] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_mutated_conversations_raise_no_exception(conversations):
-    asyncio.run(judge_conversations(conversations, range(QUICK, ALL)))
+    asyncio.run(judge_conversations(conversations, range(CONVERSATIONS, ALL)))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_mutated_conversations_about_durable_jobs_raise_no_exception(durable_conversations):
     durable = [check for check in ALONE if check.name.startswith("durable.")]
-    found = asyncio.run(judge_conversations(durable_conversations, range(QUICK), durable))
+    found = asyncio.run(judge_conversations(durable_conversations, range(CONVERSATIONS), durable))
     assert found[Outcome.FAIL] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_mutated_descriptions_raise_no_exception(conversations):
-    asyncio.run(judge_descriptions(conversations, range(QUICK, ALL)))
+    asyncio.run(judge_descriptions(conversations, range(DESCRIPTIONS, ALL)))
 
 
 @pytest.mark.parametrize("module", sorted(Path(package.__path__[0]).glob("*.py")), ids=lambda path: path.stem)

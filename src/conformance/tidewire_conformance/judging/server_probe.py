@@ -369,7 +369,7 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
         return
     done = ran.of_type("done")
     if not done and (job := job_of(submit)):
-        # The job may run for ever, and on a server that runs few jobs at once the checks would wait for it.
+        # The job may run forever, and on a server that runs few jobs at once the checks would wait for it.
         with contextlib.suppress(IncompleteResponseError):
             await wire.without_record().request("POST", f"/v1/jobs/{quote(job)}/cancel", once=True)
     if not done or not done[0].members:
