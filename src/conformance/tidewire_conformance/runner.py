@@ -273,11 +273,24 @@ async def _run(
     except MalformedJsonError as error:
         verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, SkipReason.BLOCKED, str(error)
     except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
-        verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
+        _explain(verdict, error, wire, check)
     verdict.assertions = session.assertions
     verdict.seconds = time.monotonic() - began
     settle(verdict)
     return verdict
+
+
+def _explain(verdict: Verdict, error: Exception, wire: Wire, check: Check) -> None:
+    """Set the outcome of a check whose code raised an exception.
+
+    If a response of the check broke off, the check is inconclusive, because it may have needed the missing events.
+    """
+    own = (each for each in reversed(wire.record) if check.whole_run or each.check == check.name)
+    if cut := next((each for each in own if each.ended == "cut"), None):
+        verdict.outcome = Outcome.INCONCLUSIVE
+        verdict.note = f"the response to {cut} broke off after {len(cut.body)} bytes: {cut.fault}"
+    else:
+        verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
 
 
 def settle(verdict: Verdict) -> None:
