@@ -169,6 +169,13 @@ class ReconnectsImmediatelyAfterGoaway(FaultyClient):
         raise CutError("goaway", counts=False)
 
 
+class DoesNotWaitLongerAfterFailedGoaways(FaultyClient):
+    scenario, kind, breaks = "goaway-without-progress", "wait", "TW-CLI-062"
+
+    def goaway(self, data):
+        raise CutError("goaway", min_wait=max(0.1, data["retry_ms"] / 1000), counts=False)
+
+
 class DoesNotWaitWhenGoawayNamesNoWait(FaultyClient):
     scenario, kind = "goaway-names-no-wait", "wait"
 

@@ -41,7 +41,7 @@ async def cancel_leftover_jobs(wire: Wire) -> None:
 
 def leftover_jobs(record: Sequence[RecordedExchange]) -> Iterator[tuple[str, RecordedExchange]]:
     """Yield the id of each job that is not known to have ended, with the response to the request that submitted it."""
-    ended = {job_of(each) for each in record if each.of_type("done")}
+    ended = {job_of(each) for each in record if _shows_end(each)}
     ended |= {body["id"] for each in record for body in job_bodies(each) if body.get("done")}
     seen: set[str] = set()
     for each in record:
@@ -50,3 +50,10 @@ def leftover_jobs(record: Sequence[RecordedExchange]) -> Iterator[tuple[str, Rec
         if job and job not in ended | seen:
             seen.add(job)
             yield job, each
+
+
+def _shows_end(exchange: RecordedExchange) -> bool:
+    """Whether a job has ended, or ends, according to the response to a request about that job."""
+    cancelled = exchange.path.endswith("/cancel") and not exchange.sent and exchange.status in {200, 202}
+    purged = exchange.method == "DELETE" and exchange.status == 204
+    return cancelled or purged or bool(exchange.of_type("done"))

@@ -11,7 +11,6 @@ from typing import Any
 from tidewire_conformance.announce_jobs import announce_checks, announce_examples
 from tidewire_conformance.idle_stream import idle_stream
 from tidewire_conformance.judging.grade import GradedRun, Settings
-from tidewire_conformance.judging.response_schemas import response_violation
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
@@ -20,6 +19,7 @@ from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Inconclusive, Session, Skip
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
+from tidewire_conformance.wire.typed_json import MalformedJsonError
 
 DEFAULT_CONCURRENCY = 8
 """Default number of checks that run concurrently."""
@@ -130,11 +130,18 @@ class CheckProgress:
         self._liveness_lock = asyncio.Lock()
 
     async def go(self) -> None:
-        """Probe the server and run all checks.
+        """Probe the server, run all checks, and cancel the jobs that are still running.
 
         Raises:
             ProbeError: The URL is not that of a Tidewire server.
         """
+        try:
+            await self._probe_and_check()
+        finally:
+            if not self._gone:
+                await cancel_leftover_jobs(self._wire)
+
+    async def _probe_and_check(self) -> None:
         try:
             own_examples = [name for name, _ in self.plan.examples]
             self.server = await probe(
@@ -146,11 +153,8 @@ class CheckProgress:
         except IncompleteResponseError as error:
             raise ProbeError(str(error)) from None
         self._announce(announce_checks(self.server, self.checks, self.plan.repeat))
-        try:
-            for number in range(self.plan.repeat):
-                await self._round(self.server, number)
-        finally:
-            await cancel_leftover_jobs(self._wire)
+        for number in range(self.plan.repeat):
+            await self._round(self.server, number)
         if any(each.note == spent(self.plan) for done in self._rounds for each in done.values()):
             self.cut_short = spent(self.plan)
 
@@ -273,6 +277,8 @@ async def _run(
     except TimeoutError:
         verdict.outcome = Outcome.INCONCLUSIVE
         verdict.note = f"the check was still running after {CHECK_SECONDS * plan.patience:g} s"
+    except MalformedJsonError as error:
+        verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, SkipReason.BLOCKED, str(error)
     except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
         _explain(verdict, error, wire, check)
     verdict.assertions = [each for each in session.assertions if each.requirement not in check.left_out]
@@ -290,16 +296,12 @@ async def _run(
 def _explain(verdict: Verdict, error: Exception, wire: Wire, check: Check) -> None:
     """Set the outcome of a check whose code raised an exception.
 
-    A response that broke off, or that violates its schema, can make the code of a check raise an exception. The check
-    is then inconclusive or blocked, and not faulty. Other checks report the violation.
+    If a response of the check broke off, the check is inconclusive, because it may have needed the missing events.
     """
-    own = [each for each in wire.record if check.whole_run or each.check == check.name]
-    if cut := next((each for each in reversed(own) if each.ended == "cut"), None):
+    own = (each for each in reversed(wire.record) if check.whole_run or each.check == check.name)
+    if cut := next((each for each in own if each.ended == "cut"), None):
         verdict.outcome = Outcome.INCONCLUSIVE
         verdict.note = f"the response to {cut} broke off after {len(cut.body)} bytes: {cut.fault}"
-    elif found := next(((each, why) for each in own if (why := response_violation(each))), None):
-        verdict.outcome, verdict.why = Outcome.SKIPPED, SkipReason.BLOCKED
-        verdict.note = f"{found[0]} returned {found[1]}"
     else:
         verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
 

@@ -281,12 +281,15 @@ class Session:
         answer = await (wire or self.wire).request(
             "POST", sample.submit_to, json=sent, header={"Accept": "application/json"}
         )
-        body = answer.json if isinstance(answer.json, dict) else {}
+        return self.job(sample, answer)
+
+    def job(self, sample: SampleRequest, answer: RecordedExchange) -> Job:
+        """Return the job that a request has submitted, or skip the rest of the check if the server refused the request."""
+        job_id = answer.member("id")
         self.skip_unless(
-            answer.status == 201 and isinstance(body.get("id"), str),
-            f"{answer} returned {answer.status} {answer.code}",
+            answer.status == 201 and job_id is not None, f"{answer} returned {answer.status} {answer.code}"
         )
-        return Job(body["id"], sample, answer)
+        return Job(job_id, sample, answer)
 
     async def get(self, place: str, **sent: Unpack[RequestOptions]) -> RecordedExchange:
         """Send a GET request."""
@@ -310,12 +313,12 @@ class Session:
 
     def items(self, answer: RecordedExchange) -> list[dict[str, Any]]:
         """Return the items of the job in a response, or skip the rest of the check if the response has no valid state."""
-        state = answer.json.get("state") if isinstance(answer.json, dict) else None
+        state = answer.member("state")
         violation = schema_violation("state", state)
         self.skip_unless(
             not violation, f"{answer} returned {answer.status} without a valid state: {violation}"
         )
-        return [{"value": None, **item} for item in answer.json["state"]["items"]]
+        return [{"value": None, **item} for item in state["items"]]
 
     async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
         """Read the job resource repeatedly until a condition holds for the response, which contains a valid state."""

@@ -88,10 +88,10 @@ async def problem_events_are_sent_only_on_request(s: Session) -> None:
 async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     s.skip_unless(
-        answer.status == 200 and isinstance(answer.member("url"), str),
+        answer.status == 200 and "url" in answer.members,
         f"{answer} returned {answer.status} {answer.code}",
     )
-    return answer, resolve(answer, answer.json["url"])
+    return answer, resolve(answer, answer.member("url"))
 
 
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
@@ -127,7 +127,7 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
     life = _lifetime(answer, later)
     if life is None:
         return  # `Date` or `expires_at` is missing or invalid. The schema check judges `expires_at`.
-    expiry = answer.json["expires_at"]
+    expiry = answer.member("expires_at")
     s.at(answer).expect("TW-BRW-014", life > 0, f"expires_at after {answer.response_header('date')}", expiry)
     s.at(answer).expect(
         "TW-BRW-015", life <= TOKEN_SECONDS + 1, f"a lifetime of at most {TOKEN_SECONDS} s", f"{life:g} s"
@@ -145,7 +145,7 @@ def _lifetime(answer: RecordedExchange, later: Sequence[RecordedExchange] = ()) 
             - timedelta(seconds=each.answered - answer.answered)
             for each in (answer, *later)
         )
-        return (datetime.fromisoformat(answer.json["expires_at"]) - now).total_seconds()
+        return (datetime.fromisoformat(answer.member("expires_at")) - now).total_seconds()
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -54,8 +54,8 @@ async def _vocabulary(s: Session) -> _Vocabulary:
     answer = await s.get(resolve(endpoint.described, link))
     violation = schema_violation("vocabulary", answer.json)
     s.skip_unless(answer.status == 200 and not violation, f"{answer} returned {answer.status} {violation}")
-    special = frozenset(answer.json.get("special", ()))
-    return _Vocabulary([base64.b64decode(each) for each in answer.json["tokens"]], special)
+    special = frozenset(answer.validated.get("special", ()))
+    return _Vocabulary([base64.b64decode(each) for each in answer.validated["tokens"]], special)
 
 
 @check("TW-GEN-014", "TW-GEN-015", needs=LOGPROBS)

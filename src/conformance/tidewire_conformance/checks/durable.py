@@ -10,7 +10,14 @@ from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
 from tidewire_conformance.checks.resume import contents, differing, same_log
-from tidewire_conformance.judging.state_history import Histories, id_text, job_of, key, value_has_grown
+from tidewire_conformance.judging.state_history import (
+    Histories,
+    id_text,
+    items_of,
+    job_of,
+    key,
+    value_has_grown,
+)
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
@@ -123,7 +130,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     where = s.at(rest, first)
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
     hello = rest.of_type("hello")
-    head = key(hello[0].member("head")) if hello and isinstance(hello[0].json, dict) else None
+    head = key(hello[0].member("head")) if hello else None
     s.at(rest).expect(
         "TW-FRM-060", head and head >= held, f"a head at or after {id_text(held)}", id_text(head)
     )
@@ -154,15 +161,15 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
         whole: Stream with the whole log of the job.
     """
     continues = s.server.endpoints[job.sample.endpoint].continues
-    start = whole.logged[0].json if whole.logged and whole.logged[0].type == "snapshot" else {}
-    initial = start["state"]["items"] if start.get("reason") == "start" else None
+    start = whole.logged[0] if whole.logged else None
+    initial = items_of(start.members) if start is not None and start.snapshot_reason == "start" else None
     judged = 0
     for step in next((steps for _, steps in Histories([whole]).streams), []):
-        if step.block.snapshot_reason != "restart" or step.before is None:
+        if step.block.snapshot_reason != "restart" or step.before is None or step.after is None:
             continue
         judged += 1
-        items, where = step.block.json["state"]["items"], s.at(whole, step.block)
-        for old, new, first in zip(step.before.value["items"], items, initial or items, strict=True):
+        items, where = step.after.value["items"], s.at(whole, step.block)
+        for old, new, first in zip(step.before.value["items"], items, initial or items, strict=False):
             if old["status"] in ENDED_ITEM:
                 where.equal("TW-OVR-019", new, old, ("the same ended item as before:", old))
                 continue
@@ -262,7 +269,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     if s.at(after).response("TW-OVR-024", after.status == 200, "the job submitted before the restart"):
         for block in (await s.stream(two, "0-0")).logged:
             if block.snapshot_reason == "restart":
-                restarted = {"value": None, **block.json["state"]["items"][0]}
+                restarted = {"value": None, **block.typed.validated["state"]["items"][0]}
                 s.at(after, block).equal(
                     "TW-OVR-019", restarted, held, ("the same ended item as before:", held)
                 )

@@ -2,14 +2,14 @@
 
 import re
 
-from tidewire_conformance.judging.response_schemas import EVENT_SCHEMAS
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS
 from tidewire_conformance.judging.state_history import Key, id_text, job_of, key, value_has_grown
 from tidewire_conformance.registry import check
-from tidewire_conformance.schema_violations import json_text, schema_violation
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.event_stream_decoder import CLOSING_TYPES, Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.typed_json import EVENT_SCHEMAS
 
 HELLO_SECONDS = 1.0
 """Maximum delay of `hello`, in seconds (TW-FRM-005)."""
@@ -120,15 +120,11 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
 )
 async def events_match_their_schemas(s: Session) -> None:
     """The data of each event fits the schema of its type, each logged event has an id, and ephemeral events have no id."""
-    violations: dict[tuple[str, bytes], str] = {}
     for each in s.streams():
         for block in each.events:
             if block.type in EVENT_SCHEMAS and block.reading.is_json:
-                said = block.type, block.data
-                if said not in violations:
-                    violations[said] = schema_violation(EVENT_SCHEMAS[block.type], block.json)
-                violation = violations[said]
-                s.at(each, block).empty("TW-FRM-043", violation, f"data that fits the schema of {block.type}")
+                wanted = f"data that fits the schema of {block.type}"
+                s.at(each, block).empty("TW-FRM-043", block.typed.violation, wanted)
             if block.is_logged:
                 s.at(each, block).expect("TW-FRM-015", block.values("id"), "an id", json_text(block.raw[:80]))
                 if block.values("id"):
@@ -174,7 +170,7 @@ async def streams_begin_with_hello(s: Session) -> None:
             continue
         if not s.at(each, first).equal("TW-FRM-057", first.type, "hello", "hello as the first event"):
             continue
-        hello = first.json if isinstance(first.json, dict) else {}
+        hello = first.members
         s.at(each, first).expect("TW-FRM-058", hello.get("job") == job_of(each), f"job {job_of(each)}", hello)
         link = str(hello.get("events", ""))
         sound = link.partition("?")[0].endswith(f"{job_of(each)}/events")

@@ -5,8 +5,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidewire_conformance.judging import apply_diffs
-from tidewire_conformance.judging.response_schemas import schema_of
-from tidewire_conformance.judging.state_history import Histories, id_text, job_bodies, key
+from tidewire_conformance.judging.state_history import Histories, id_text, items_of, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.session import EVENT_STREAM, Session
@@ -32,13 +31,14 @@ def _has_grown(answer: RecordedExchange) -> bool:
 
 def has_started(answer: RecordedExchange) -> bool:
     """Whether all items are running and each of them already has a value."""
-    items = answer.json["state"]["items"]
-    return all(item["status"] == "running" and item.get("value") for item in items)
+    items = items_of(answer.members)
+    return bool(items) and all(item["status"] == "running" and item.get("value") for item in items)
 
 
 def first_has_ended(answer: RecordedExchange) -> bool:
     """Whether the first item has ended."""
-    return answer.json["state"]["items"][0]["status"] in apply_diffs.ITEM_ENDS
+    items = items_of(answer.members)
+    return bool(items) and items[0]["status"] in apply_diffs.ITEM_ENDS
 
 
 @check("TW-JOB-018", "TW-JOB-038", "TW-OVR-015", "TW-JOB-001")
@@ -65,32 +65,19 @@ async def submit_returns_the_job(s: Session) -> None:
         )
 
 
-REQUIREMENTS = {
-    "discovery": "TW-DSC-001",
-    "endpoint": "TW-DSC-016",
-    "job": "TW-JOB-038",
-    "job-list": "TW-JOB-045",
-    "stream-token": "TW-BRW-012",
-}
-"""Schemas of response bodies, each with the requirement to fit the schema."""
-
-
-@check(*REQUIREMENTS.values(), "TW-JOB-018", "TW-JOB-051", whole_run=True)
+@check(
+    "TW-DSC-001", "TW-DSC-016", "TW-JOB-038", "TW-JOB-045", "TW-BRW-012", "TW-JOB-018", "TW-JOB-051", whole_run=True
+)  # fmt: skip
 async def response_bodies_fit_their_schemas(s: Session) -> None:
     """The body of each successful response fits its schema."""
-    judged: dict[tuple[str, bytes], str] = {}
     for each in s.wire.record:
-        name = schema_of(each)
-        if name not in REQUIREMENTS:
-            continue
-        if (name, each.body) not in judged:
-            judged[name, each.body] = schema_violation(name, each.json)
-        submit, cancel = each.path.endswith("/jobs"), each.path.endswith("/cancel")
-        of_job = "TW-JOB-018" if submit else "TW-JOB-051" if cancel else "TW-JOB-038"
-        violation = judged[name, each.body]
-        s.at(each).empty(
-            of_job if name == "job" else REQUIREMENTS[name], violation, f"a body that fits {name}.schema.json"
-        )
+        # Other checks judge problems and vocabularies.
+        if each.is_whole and each.schema not in {"", "problem", "vocabulary"}:
+            submit, cancel = each.path.endswith("/jobs"), each.path.endswith("/cancel")
+            of_job = "TW-JOB-018" if submit else "TW-JOB-051" if cancel else "TW-JOB-038"
+            requirement = of_job if each.schema == "job" else each.typed.requirement
+            wanted = f"a body that fits {each.schema}.schema.json"
+            s.at(each).empty(requirement, each.typed.violation, wanted)
 
 
 @check("TW-JOB-023", whole_run=True)
@@ -161,14 +148,11 @@ async def links_resolve_to_their_resources(s: Session) -> None:
             for name in ("location", "content-location")
             if each.response_header(name)
         ]
-        links += [
-            str(block.member("events")) for block in each.of_type("hello") if isinstance(block.json, dict)
-        ]
-        body = each.json if each.is_whole and each.media_type == "application/json" else None
-        if isinstance(body, dict):
+        links += [str(block.member("events")) for block in each.of_type("hello") if block.members]
+        if each.is_whole and each.media_type == "application/json":
             links += [
-                *map(str, _links(body).values()),
-                *(str(body[name]) for name in ("next",) if name in body),
+                *map(str, _links(each.members).values()),
+                *([each.member("next")] if each.member("next") else []),
             ]
         origin = each.url.partition("/v1")[0]
         prefixed = ["TW-OVR-014"] if urlsplit(origin).path else []
@@ -223,11 +207,12 @@ async def stream_continues_from_a_read(s: Session) -> None:
         read = await s.read(job) if at == 0 else await s.read_until(job, _has_grown)
         if read.member("done"):
             break
-        rest = await s.stream(job, read.json["cursor"])
-        held = key(read.json["cursor"]) or (0, 0)
+        cursor = read.validated["cursor"]
+        rest = await s.stream(job, cursor)
+        held = key(cursor) or (0, 0)
         first = next((key(block.id) for block in rest.logged), None)
         follows = first == (held[0], held[1] + 1) or _skips_ids(rest)
-        s.at(rest).expect("TW-JOB-040", follows, f"the event after {read.json['cursor']}", id_text(first))
+        s.at(rest).expect("TW-JOB-040", follows, f"the event after {cursor}", id_text(first))
         s.at(rest).expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done")
         _, steps = Histories([read, rest]).streams[0]
         fault = next((str(step.error) for step in steps if step.error is not None), "")
@@ -258,13 +243,13 @@ async def jobs_are_listed_newest_first(s: Session) -> None:
     s.at(page).expect("TW-JOB-048", count <= 2, "at most 2 entries", count)
     found: list[str] = []
     for _ in range(3):
-        found += [entry["id"] for entry in page.member("jobs", [])]
-        if "next" not in page.json:
+        found += [entry["id"] for entry in page.validated["jobs"]]
+        if "next" not in page.members:
             break
-        page = await s.get(resolve(page, page.json["next"]))
+        page = await s.get(resolve(page, page.member("next")))
     s.at(page).equal("TW-JOB-045", found[:3], mine[::-1], (mine[::-1], "newest first"))
-    for entry in (each for each in first.member("jobs", []) if each["id"] in mine):
-        read = (await s.get(f"/v1/jobs/{entry['id']}")).json
+    for entry in (each for each in first.validated["jobs"] if each["id"] in mine):
+        read = (await s.get(f"/v1/jobs/{entry['id']}")).members
         same = ("endpoint", "status", "batch", "columns", "cursor", "attempt", "created_at", "ended_at")
         own, whole = ({name: each.get(name) for name in same} for each in (entry, read))
         s.at(first).equal("TW-JOB-045", own, whole, ("the same members as in a read of the job:", whole))

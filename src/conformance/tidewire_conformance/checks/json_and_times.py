@@ -4,11 +4,11 @@ import re
 from datetime import datetime
 from typing import Any
 
-from tidewire_conformance.judging.response_schemas import EVENT_SCHEMAS, schema_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import named_members
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.typed_json import EVENT_SCHEMAS
 
 INTEGERS = {
     "attempt",
@@ -59,7 +59,7 @@ async def nulls_and_times_are_well_formed(s: Session) -> None:
             for block in exchange.events
             if block.type in EVENT_SCHEMAS and block.type != "message"
         ]
-        if exchange.is_whole and "json" in exchange.media_type and (schema := schema_of(exchange)):
+        if exchange.is_whole and "json" in exchange.media_type and (schema := exchange.schema):
             bodies.append((schema, exchange.json, None))
         for schema, body, block in bodies:
             members = [*named_members(schema, body)]

@@ -16,7 +16,7 @@ from tidewire_conformance.checks.generation import (
 from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
-from tidewire_conformance.session import Job, Session
+from tidewire_conformance.session import Session
 from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
@@ -181,7 +181,7 @@ async def logprobs_are_sent_only_on_request(s: Session) -> None:
     sound = {"logprobs", "token_ids"} <= value.keys() and value.keys().isdisjoint({"top_ids", "ranks"})
     wanted = "logprobs and token_ids without candidates and ranks"
     s.at(history).expect("TW-GEN-010", sound, wanted, sorted(value))
-    columns = history.logged[0].json["columns"]
+    columns = history.logged[0].typed.validated["columns"]
     s.at(history).expect(
         "TW-GEN-012", not columns or columns[0].endswith("/text"), "`text` as the first column", columns
     )
@@ -321,8 +321,9 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
         answer = await s.post(sample)
         if answer.status != 201:
             continue  # the endpoint does not support the member
-        history = await s.history(Job(answer.json["id"], sample, answer))
-        item = s.items(await s.get(f"/v1/jobs/{answer.json['id']}"))[0]
+        job = s.job(sample, answer)
+        history = await s.history(job)
+        item = s.items(await s.read(job))[0]
         rows = judgeable(s, item["value"], {"top_logprobs": 2})["top_logprobs"]
         same = not differs(rows[:1], [high], decimals)
         s.at(history).expect("TW-GEN-025", same, (high, "unchanged by", member), rows)
@@ -409,7 +410,8 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     if not s.at(answer).body("TW-GEN-037", 200, "vocabulary"):
         return
     etag = answer.response_header("etag")
-    s.at(answer).equal("TW-GEN-041", etag, f'"{answer.json["hash"]}"', f'ETag "{answer.json["hash"]}"')
+    wanted = f'"{answer.validated["hash"]}"'
+    s.at(answer).equal("TW-GEN-041", etag, wanted, f"ETag {wanted}")
     again = await s.get(resolve(endpoint.described, link), header={"If-None-Match": etag})
     s.at(again).status("TW-GEN-041", 304, "for a matching If-None-Match")
     several = await s.get(resolve(endpoint.described, link), header={"If-None-Match": f'"another", {etag}'})
@@ -417,7 +419,7 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     other = await s.get(resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
     s.at(other).status("TW-GEN-041", 200, "for an If-None-Match that does not match")
     value, history = await generated(s, logprobs=True)
-    spelled = _spelled(answer.members, value["token_ids"]).decode("utf-8", "replace")
+    spelled = _spelled(answer.validated, value["token_ids"]).decode("utf-8", "replace")
     sound = spelled.startswith(value["text"])
     s.at(history).expect(
         "TW-GEN-038", sound, f"a text that begins with {json_text(value['text'])}", json_text(spelled)

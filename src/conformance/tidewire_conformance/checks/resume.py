@@ -111,11 +111,11 @@ async def ids_are_consecutive(s: Session) -> None:
 
 
 def _names_base(block: Block) -> bool:
-    return isinstance(block.json, dict) and "on" in block.json
+    return "on" in block.members
 
 
 def _base(block: Block, seq: int) -> int:
-    on = block.member("on") if isinstance(block.json, dict) else None
+    on = block.member("on")
     return on if isinstance(on, int) else seq - 1
 
 
@@ -138,7 +138,7 @@ async def log_begins_at_1_1_without_gaps(s: Session) -> None:
     s.at(history, first).expect("TW-DIF-007", sound, "a snapshot with the reason start", first.json)
     wanted = [f"1-{n}" for n in range(1, len(ids) + 1)]
     s.at(history).equal("TW-RES-003", ids, wanted, f"{wanted[0]}…{wanted[-1]}")
-    merged = [block for block in history.logged if isinstance(block.json, dict) and "on" in block.json]
+    merged = [block for block in history.logged if "on" in block.members]
     s.at(history).expect("TW-DIF-045", not merged, "no `on` in an event of the original log", ids)
 
 

@@ -28,7 +28,7 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
             or not _names_base(step.block.json)
         ):
             continue
-        seqs = range(step.block.json["on"] + 1, own[1] + 1)
+        seqs = range(step.block.member("on") + 1, own[1] + 1)
         if not 2 <= len(seqs) <= len(parts):
             continue
         known = [parts.get((step.job, (own[0], seq))) for seq in seqs]

@@ -97,7 +97,7 @@ async def _fill_all_places(s: Session, sample: SampleRequest, started: list[Job]
     most = min(MAX_BLOCKERS, s.server.limits.get("max_jobs_per_principal", MAX_BLOCKERS) - 4)
     for _ in range(0, most, BLOCKERS_AT_ONCE):
         answers = await asyncio.gather(*(s.post(sample, once=True) for _ in range(BLOCKERS_AT_ONCE)))
-        jobs = [Job(each.json["id"], sample, each) for each in answers if each.status == 201]
+        jobs = [s.job(sample, each) for each in answers if each.status == 201]
         started += jobs
         waiting = jobs
         for _ in range(WAITING_READS):

@@ -30,6 +30,10 @@ RESPONSE_SECONDS: Final = 10.0
 """Timeout, in seconds, for a response header and for each part of a body. The option `--patience` multiplies it."""
 COMPLETE_RESPONSE_SECONDS: Final = 60.0
 """Timeout, in seconds, for a complete response that is not a stream. The option `--patience` multiplies it."""
+OTHER_MEDIA_SECONDS: Final = 2.0
+"""Timeout, in seconds, for the body of a response that should be JSON and has another media type. The option `--patience`
+multiplies it.
+"""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Maximum size of one response body. The client stops reading when a body exceeds this size."""
 FINAL_REASONS: Final = frozenset({"auth_expired", "slow_consumer"})
@@ -254,6 +258,12 @@ class Wire:
         client.check = name
         return client
 
+    def without_record(self) -> "Wire":
+        """Return a client for the same user whose requests are not part of the record."""
+        client = copy.copy(self)
+        client.record = []
+        return client
+
     @property
     def secrets(self) -> tuple[tuple[str, str], ...]:
         """Header values that no report may show, each with the name of the variable that replaces the value."""
@@ -273,6 +283,10 @@ class Wire:
     ) -> RecordedExchange:
         """Send a request and read the whole response.
 
+        An event stream that the request does not ask for may be endless. Its body is not read, because its media type
+        already shows that it is not the expected response. For the same reason, a body of another media type than JSON is
+        read for at most `OTHER_MEDIA_SECONDS`.
+
         Args:
             method: HTTP method.
             place: Path below the base URL, or an absolute URL.
@@ -284,10 +298,14 @@ class Wire:
         """
         async with self.open(method, place, seconds=seconds, **sent) as stream:
             exchange = stream.exchange
+            if exchange.is_stream and not exchange.asks_for_stream:
+                return exchange
+            is_expected = "json" in exchange.media_type or exchange.asks_for_stream
+            most = max(seconds, COMPLETE_RESPONSE_SECONDS) if is_expected else OTHER_MEDIA_SECONDS
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, COMPLETE_RESPONSE_SECONDS) * self.patience):
+                async with asyncio.timeout(most * self.patience):
                     await stream.to_end(seconds)
-        if not exchange.is_whole:
+        if not exchange.is_whole and (is_expected or exchange.ended == "cut"):
             incomplete = f"the response ({exchange.status}) was incomplete after {len(exchange.body)} bytes"
             raise IncompleteResponseError(f"{exchange}: {exchange.fault or incomplete}")
         return exchange
@@ -372,9 +390,7 @@ class Wire:
                 # The request repeats data of the server, such as an event id that contains a line feed.
                 exchange.fault = f"the request cannot be sent: {error}"
             if not exchange.status:
-                raise IncompleteResponseError(
-                    f"{exchange}: {exchange.fault or 'the server closed the connection without a response'}"
-                )
+                raise IncompleteResponseError(f"{exchange}: {exchange.fault}")
             yield connection
         finally:
             exchange.ended = exchange.ended or "left"
@@ -465,10 +481,13 @@ class _Connection:
         try:
             event = self._next_event()
             while event is h11.NEED_DATA:
-                self._http.receive_data(await self._reader.read(self._read_ahead))
+                data = await self._reader.read(self._read_ahead)
+                if not data and not self.exchange.status and not self._http.trailing_data[0]:
+                    return self._cut("the server closed the connection without a response")
+                self._http.receive_data(data)
                 event = self._next_event()
         except h11.RemoteProtocolError as error:
-            return self._cut(str(error))
+            return self._cut(f"the response violates HTTP/1.1: {error}")
         except OSError as error:
             return self._cut(f"{type(error).__name__}: {error}")
         return self._take(event)
