@@ -10,7 +10,9 @@ Rules for a chapter:
   identifier: `- A server MUST … . [TW-FRM-001]`. Key words in code spans do not count. Block quotes and fenced blocks
   are explanations.
 - `*Applies to: server · core*` sets the role and the profile of the following requirements, up to the next such line.
-  A requirement can override them within its brackets: `[TW-FRM-001 client]`, `[TW-BRW-020 client/client]`.
+  A requirement can override them within its brackets: `[TW-FRM-001 client]`, `[TW-RES-001 stream]`, `[TW-BRW-020 client/client]`.
+- The profile `stream` is a part of the profile `core`, and has at most 120 requirements for a server. `stream.md` has at
+  most 4000 words without code, and names each of these requirements.
 - An identifier at any other place, including the appendix and each README.md, is a reference to a requirement that is
   defined or withdrawn.
 - An identifier in requirements.json must not disappear: the chapter on changes lists withdrawn identifiers. The numbers
@@ -40,7 +42,7 @@ COVERAGE = SPEC / "coverage.md"
 FINGERPRINTS = SPEC / "fingerprints.json"
 
 ROLES = ("server", "client", "both")
-PROFILES = ("core", "durable", "batch", "logprobs", "browser", "client", "sse")
+PROFILES = ("stream", "core", "durable", "batch", "logprobs", "browser", "client", "sse")
 
 AREAS = {
     "01-overview": "OVR",
@@ -62,6 +64,10 @@ AREAS = {
 """Area of each chapter. It is the middle part of an identifier, such as `FRM` in `TW-FRM-001`."""
 
 WITHDRAWN_HEADING = "Withdrawn identifiers"
+STREAM_LIMIT = 120
+"""Maximum number of requirements of the profile `stream`."""
+STREAM_WORDS = 4000
+"""Maximum number of words in `stream.md` without its fenced blocks."""
 CLARIFIED_HEADING = "Clarified requirements"
 UNSEEN_HEADING = "Not seen on the wire"
 WITHOUT_DATA_HEADING = "Observable on the wire, but without test data"
@@ -77,6 +83,7 @@ _ID = re.compile(r"TW-[A-Z]{3}-[0-9]{3}(?![0-9])")
 _DEFINITION = re.compile(r"(?:- )?(?P<text>.+\.) \[(?P<id>TW-[A-Z]{3}-[0-9]{3})(?: (?P<override>[^\]]+))?\]")
 _CLARIFIED = re.compile(r"\| (?P<id>TW-[A-Z]{3}-[0-9]{3}) \| `(?P<fingerprint>[0-9a-f]{12})` \| .+ \|")
 _APPLIES = re.compile(r"\*Applies to: (?P<role>\w+) · (?P<profile>\w+)\*")
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _FENCE = re.compile(r"(?P<ticks>`{3,})(?P<info>.*)")
 _CODE_SPAN = re.compile(r"`[^`]*`")
 _NEXT_SENTENCE = re.compile(r"[.?!] +[A-Z`]")
@@ -125,8 +132,14 @@ def read(folder: Path = SPEC) -> Specification:
     spec = Specification()
     for chapter in [*sorted(folder.glob("[0-9][0-9]-*.md")), *folder.glob("sse.md")]:
         read_chapter(chapter.stem, chapter.read_text(encoding="utf-8"), spec)
+    for page in folder.glob("stream.md"):
+        prose = "\n".join(
+            line for _, line in _outside_fences(page.stem, page.read_text(encoding="utf-8"), spec)
+        )
+        spec.errors += stream_errors(spec, prose)
     for page in [
         *sorted(folder.glob("A-*.md")),
+        *folder.glob("stream.md"),
         *folder.glob("README.md"),
         *sorted(folder.glob("*/README.md")),
     ]:
@@ -141,6 +154,18 @@ def read(folder: Path = SPEC) -> Specification:
         f"{name} is neither defined nor withdrawn" for name in missing_identifiers(defined | spec.withdrawn)
     ]
     return spec
+
+
+def stream_errors(spec: Specification, prose: str) -> list[str]:
+    """Return the violations of the rules for the profile `stream`. `prose` is `stream.md` without its fenced blocks."""
+    own = {one.id for one in spec.requirements if one.profile == "stream"}
+    named = set(_ID.findall(prose))
+    errors = [f"stream.md does not name {name}" for name in sorted(own - named)]
+    if len(own) > STREAM_LIMIT:
+        errors.append(f"the profile stream has {len(own)} requirements; the limit is {STREAM_LIMIT}")
+    if (words := len(_LINK.sub(r"\1", prose).split())) > STREAM_WORDS:
+        errors.append(f"stream.md has {words} words without code; the limit is {STREAM_WORDS}")
+    return errors
 
 
 def missing_identifiers(names: set[str]) -> list[str]:
@@ -235,9 +260,12 @@ def _requirement(
     if not name.startswith(f"TW-{AREAS.get(chapter, '?')}-"):
         spec.errors.append(f"{where}: {name} is not of this chapter's area")
     if definition["override"]:
-        role, _, other = definition["override"].partition("/")
+        first, _, other = definition["override"].partition("/")
+        role, profile = (
+            (role, first) if first in PROFILES and not other and first != "client" else (first, profile)
+        )
         # A requirement for clients is in the profile `client`, unless it belongs to an optional feature.
-        own = "client" if role == "client" and profile in {"core", "durable"} else profile
+        own = "client" if role == "client" and profile in {"stream", "core", "durable"} else profile
         profile = other or own
     if role not in ROLES or profile not in PROFILES:
         spec.errors.append(f"{where}: {name} has no known role and profile")
@@ -260,8 +288,12 @@ def vanished(spec: Specification, old: str) -> list[str]:
 
 
 def fingerprint(requirement: Requirement) -> str:
-    """Return a hash of a requirement's key word, role, profile and text, as 12 hex digits."""
-    parts = (requirement.level, requirement.role, requirement.profile, requirement.text)
+    """Return a hash of a requirement's key word, role, profile and text, as 12 hex digits.
+
+    The profile `stream` counts as `core`, because a server that meets `core` meets a requirement of either.
+    """
+    profile = "core" if requirement.profile == "stream" else requirement.profile
+    parts = (requirement.level, requirement.role, profile, requirement.text)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 

@@ -31,7 +31,7 @@ class AppliesDiffUpToInvalidOp(FaultyClient):
 
 
 class IgnoresExtraOpElements(FaultyClient):
-    scenario, kind, breaks = "op-of-another-length", "never", "TW-DIF-013"
+    scenario, kind, breaks = "op-of-another-length", "never", "TW-DIF-073"
 
     class Cuts(State):
         def op(self, root, op):
@@ -39,7 +39,7 @@ class IgnoresExtraOpElements(FaultyClient):
 
 
 class SkipsUnknownOps(FaultyClient):
-    scenario, kind, breaks = "unknown-op", "hung", "TW-DIF-014"
+    scenario, kind, breaks = "unknown-op", "hung", "TW-DIF-074"
 
     class Passes(State):
         def op(self, root, op):
@@ -48,7 +48,7 @@ class SkipsUnknownOps(FaultyClient):
 
 
 class SkipsUnknownDiffShapes(FaultyClient):
-    scenario, kind, breaks = "unknown-shape", "hung", "TW-DIF-015"
+    scenario, kind, breaks = "unknown-shape", "hung", "TW-DIF-074"
 
     class Passes(State):
         def ops_of(self, diff):
@@ -59,19 +59,19 @@ class SkipsUnknownDiffShapes(FaultyClient):
 
 
 class ReadsNullAsEmptyDiff(FaultyClient):
-    scenario, kind, breaks = "null-as-a-diff", "hung", "TW-DIF-015"
+    scenario, kind, breaks = "null-as-a-diff", "hung", "TW-DIF-074"
     state_type = state_with(ops_of=lambda self, diff: State.ops_of(self, diff or []))
 
 
 class AcceptsAnyBase(FaultyClient):
-    scenario, kind, breaks = "on-that-is-no-base", "never", "TW-DIF-016"
+    scenario, kind, breaks = "on-that-is-no-base", "never", "TW-DIF-073"
 
     def named_base(self, data, seq):
         return min(data["on"], seq - 1)
 
 
 class RejectsEmptyDiff(FaultyClient):
-    scenario, kind, breaks = "ops", "count", "TW-DIF-017"
+    scenario, kind, breaks = "ops", "count", "TW-DIF-073"
 
     class Refuses(State):
         def ops_of(self, diff):
@@ -83,7 +83,7 @@ class RejectsEmptyDiff(FaultyClient):
 
 
 class AddsMissingPathSlash(FaultyClient):
-    scenario, kind, breaks = "path-without-a-slash", "never", "TW-DIF-018"
+    scenario, kind, breaks = "path-without-a-slash", "never", "TW-DIF-073"
     state_type = state_with(
         place=lambda self, root, path: State.place(self, root, path and "/" + path.lstrip("/"))
     )
@@ -92,19 +92,19 @@ class AddsMissingPathSlash(FaultyClient):
 class UnescapesPathsInWrongOrder(FaultyClient):
     """Replace `~0` before `~1`, so that `~01` becomes a slash instead of `~1`."""
 
-    scenario, kind, breaks = "pointers", "count", "TW-DIF-018"
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-073"
     state_type = state_with(unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
 
 
 class AcceptsIndexWithLeadingZero(FaultyClient):
-    scenario, kind, breaks = "index-with-a-leading-zero", "never", "TW-DIF-019"
+    scenario, kind, breaks = "index-with-a-leading-zero", "never", "TW-DIF-073"
     state_type = state_with(index=lambda self, token: int(token))
 
 
 class AcceptsDashAsIndex(FaultyClient):
     """Accept `-` as the index after the last element, as JSON Patch does."""
 
-    scenario, kind, breaks = "index-that-is-a-dash", "never", "TW-DIF-019"
+    scenario, kind, breaks = "index-that-is-a-dash", "never", "TW-DIF-073"
 
     class Dashes(State):
         def set(self, parent, token, value):
@@ -112,7 +112,7 @@ class AcceptsDashAsIndex(FaultyClient):
 
 
 class AcceptsNegativeIndex(FaultyClient):
-    scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-019"
+    scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-073"
     state_type = state_with(
         index=lambda self, token: int(token) if token.startswith("-") else State.index(self, token)
     )
@@ -121,7 +121,7 @@ class AcceptsNegativeIndex(FaultyClient):
 class IgnoresProtoMember(FaultyClient):
     """Ignore assignments to a member `__proto__`. In JavaScript, such an assignment sets the prototype."""
 
-    scenario, kind, breaks = "ops", "order", "TW-DIF-020"
+    scenario, kind, breaks = "ops", "order", "TW-DIF-073"
 
     class Spares(State):
         def set(self, parent, token, value):
@@ -132,7 +132,7 @@ class IgnoresProtoMember(FaultyClient):
 class RejectsPrototypeMemberNames(FaultyClient):
     """Reject members whose names exist on the prototype in JavaScript, as if the object already had them."""
 
-    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-073"
 
     class Asks(State):
         def set(self, parent, token, value):
@@ -141,7 +141,7 @@ class RejectsPrototypeMemberNames(FaultyClient):
 
 
 class IgnoresEmptyPathTokens(FaultyClient):
-    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-073"
     state_type = state_with(
         tokens=lambda self, path: [token for token in State.tokens(self, path) if token or path == "/"]
     )
@@ -150,7 +150,7 @@ class IgnoresEmptyPathTokens(FaultyClient):
 class NormalizesNumericNames(FaultyClient):
     """Normalize numeric member names such as `00`, as if they were array indexes."""
 
-    scenario, kind, breaks = "pointers", "count", "TW-DIF-020"
+    scenario, kind, breaks = "pointers", "count", "TW-DIF-073"
 
     class Numbers(State):
         def set(self, parent, token, value):
@@ -161,7 +161,7 @@ class NormalizesNumericNames(FaultyClient):
 
 
 class CreatesMissingParents(FaultyClient):
-    scenario, kind, breaks = "place-that-is-missing", "never", "TW-DIF-021"
+    scenario, kind, breaks = "place-that-is-missing", "never", "TW-DIF-073"
 
     class Makes(State):
         def place(self, root, path):
@@ -180,7 +180,7 @@ class CreatesMissingParents(FaultyClient):
 
 
 class RejectsSetAtArrayEnd(FaultyClient):
-    scenario, kind, breaks = "ops", "count", "TW-DIF-022"
+    scenario, kind, breaks = "ops", "count", "TW-DIF-073"
 
     class Refuses(State):
         def set(self, parent, token, value):
@@ -189,7 +189,7 @@ class RejectsSetAtArrayEnd(FaultyClient):
 
 
 class PadsArraysWithNull(FaultyClient):
-    scenario, kind, breaks = "index-past-the-end", "never", "TW-DIF-023"
+    scenario, kind, breaks = "index-past-the-end", "never", "TW-DIF-073"
 
     class Fills(State):
         def set(self, parent, token, value):
@@ -202,7 +202,7 @@ class PadsArraysWithNull(FaultyClient):
 
 
 class RejectsEmptyPath(FaultyClient):
-    scenario, kind, breaks = "whole-state", "count", "TW-DIF-024"
+    scenario, kind, breaks = "whole-state", "count", "TW-DIF-073"
 
     class Refuses(State):
         def place(self, root, path):
@@ -211,7 +211,7 @@ class RejectsEmptyPath(FaultyClient):
 
 
 class RejectsNewMembers(FaultyClient):
-    scenario, kind, breaks = "ops", "count", "TW-DIF-025"
+    scenario, kind, breaks = "ops", "count", "TW-DIF-073"
 
     class Replaces(State):
         def set(self, parent, token, value):
@@ -220,19 +220,19 @@ class RejectsNewMembers(FaultyClient):
 
 
 class InsertsOneIndexTooHigh(FaultyClient):
-    scenario, kind, breaks = "ops", "order", "TW-DIF-026"
+    scenario, kind, breaks = "ops", "order", "TW-DIF-073"
     state_type = state_with(insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value))
 
 
 class InsertsPastTheEnd(FaultyClient):
     """Accept any index for an insertion, as `list.insert` does."""
 
-    scenario, kind, breaks = "insertion-past-the-end", "never", "TW-DIF-026"
+    scenario, kind, breaks = "insertion-past-the-end", "never", "TW-DIF-073"
     state_type = state_with(insert=lambda self, parent, token, value: parent.insert(int(token), value))
 
 
 class IgnoresDeletionOfMissingMember(FaultyClient):
-    scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-027"
+    scenario, kind, breaks = "half-a-diff", "never", "TW-DIF-073"
 
     class Deletes(State):
         def delete(self, parent, token):
@@ -243,7 +243,7 @@ class IgnoresDeletionOfMissingMember(FaultyClient):
 class IgnoresDeletionPastTheEnd(FaultyClient):
     """Ignore the deletion of an element past the end of an array, as `del array[n : n + 1]` does."""
 
-    scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-027"
+    scenario, kind, breaks = "deletion-past-the-end", "never", "TW-DIF-073"
 
     class Deletes(State):
         def delete(self, parent, token):
@@ -254,7 +254,7 @@ class IgnoresDeletionPastTheEnd(FaultyClient):
 
 
 class IgnoresDeletionOfWholeState(FaultyClient):
-    scenario, kind, breaks = "deletion-of-everything", "hung", "TW-DIF-028"
+    scenario, kind, breaks = "deletion-of-everything", "hung", "TW-DIF-073"
 
     class Deletes(State):
         def op(self, root, op):
@@ -263,7 +263,7 @@ class IgnoresDeletionOfWholeState(FaultyClient):
 
 
 class AppendsArrayAsOneElement(FaultyClient):
-    scenario, kind, breaks = "ops", "order", "TW-DIF-029"
+    scenario, kind, breaks = "ops", "order", "TW-DIF-073"
 
     class Pushes(State):
         def append(self, root, path, more):
@@ -273,7 +273,7 @@ class AppendsArrayAsOneElement(FaultyClient):
 class AppendsNumberToText(FaultyClient):
     """Convert an appended value to text, as `+` does in JavaScript."""
 
-    scenario, kind, breaks = "number-appended-to-a-text", "never", "TW-DIF-029"
+    scenario, kind, breaks = "number-appended-to-a-text", "never", "TW-DIF-073"
 
     class Joins(State):
         def append(self, root, path, more):
@@ -282,7 +282,7 @@ class AppendsNumberToText(FaultyClient):
 
 
 class TruncatesBeyondTheStart(FaultyClient):
-    scenario, kind, breaks = "truncation-beyond-the-start", "never", "TW-DIF-030"
+    scenario, kind, breaks = "truncation-beyond-the-start", "never", "TW-DIF-073"
 
     class Truncates(State):
         def truncate(self, root, path, n):
@@ -292,7 +292,7 @@ class TruncatesBeyondTheStart(FaultyClient):
 class ClearsTextOnTruncationBy0(FaultyClient):
     """Truncate a text by 0 code points with `text[:-0]`, which is the empty text."""
 
-    scenario, kind, breaks = "truncation-by-nothing", "count", "TW-DIF-030"
+    scenario, kind, breaks = "truncation-by-nothing", "count", "TW-DIF-073"
 
     class Truncates(State):
         def truncate(self, root, path, n):

@@ -16,14 +16,14 @@ def json_with(**members):
 
 
 class CrashesOnInvalidUtf8(FaultyClient):
-    scenario, kind, breaks = "bytes-that-are-not-utf-8", "died", "TW-FRM-021"
+    scenario, kind, breaks = "bytes-that-are-not-utf-8", "died", "TW-FRM-084"
     decoder = decoder_with(text=lambda self, value: value.decode("utf-8"))
 
 
 class SplitsEventsOnlyAtTwoLf(FaultyClient):
     """Split events only at two LF, as many tutorials do, so that a stream with other line ends yields no event."""
 
-    scenario, kind, breaks = "lines-that-end-in-cr-lf", "count", "TW-FRM-023"
+    scenario, kind, breaks = "lines-that-end-in-cr-lf", "count", "TW-FRM-084"
 
     class Splits(Decoder):
         rest = b""
@@ -34,12 +34,12 @@ class SplitsEventsOnlyAtTwoLf(FaultyClient):
 
 
 class StripsFieldValues(FaultyClient):
-    scenario, kind, breaks = "two-spaces-after-the-colon", "never", "TW-FRM-027"
+    scenario, kind, breaks = "two-spaces-after-the-colon", "never", "TW-FRM-084"
     decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name, value.strip()))
 
 
 class SplitsAtTheLastColon(FaultyClient):
-    scenario, kind, breaks, control = "spaces-after-the-colon", "count", "TW-FRM-027", "discovery"
+    scenario, kind, breaks, control = "spaces-after-the-colon", "count", "TW-FRM-084", "discovery"
 
     class Splits(Decoder):
         def line(self, line):
@@ -51,12 +51,12 @@ class SplitsAtTheLastColon(FaultyClient):
 
 
 class IgnoresCaseOfFieldNames(FaultyClient):
-    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
+    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-084"
     decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name.lower(), value))
 
 
 class KeepsOnlyTheLastDataLine(FaultyClient):
-    scenario, kind, breaks = "data-in-several-lines", "count", "TW-FRM-030"
+    scenario, kind, breaks = "data-in-several-lines", "count", "TW-FRM-084"
 
     class Keeps(Decoder):
         def dispatch(self):
@@ -65,7 +65,7 @@ class KeepsOnlyTheLastDataLine(FaultyClient):
 
 
 class KeepsTypeOfBlockWithoutData(FaultyClient):
-    scenario, kind, breaks = "type-without-data-is-forgotten", "count", "TW-FRM-031"
+    scenario, kind, breaks = "type-without-data-is-forgotten", "count", "TW-FRM-084"
 
     class Remembers(Decoder):
         def dispatch(self):
@@ -76,7 +76,7 @@ class KeepsTypeOfBlockWithoutData(FaultyClient):
 
 
 class KeepsEmptyEventType(FaultyClient):
-    scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
+    scenario, kind, breaks = "empty-type", "count", "TW-FRM-084"
 
     class Takes(Decoder):
         named = False
@@ -92,7 +92,7 @@ class KeepsEmptyEventType(FaultyClient):
 
 
 class TruncatesIdAtNul(FaultyClient):
-    scenario, kind, breaks = "id-with-nul", "cursor", "TW-FRM-033"
+    scenario, kind, breaks = "id-with-nul", "cursor", "TW-FRM-084"
     decoder = decoder_with(
         field=lambda self, name, value: Decoder.field(self, name, value.partition(b"\0")[0])
     )
@@ -164,7 +164,7 @@ class CopiesBufferForEachChunk(FaultyClient):
 class StripsByteOrderMarkFromEachChunk(FaultyClient):
     """Strip a byte order mark from each chunk, as happens if each chunk is decoded by a new text decoder."""
 
-    scenario, kind, breaks = "byte-order-mark-inside-a-text", "count", "TW-FRM-022"
+    scenario, kind, breaks = "byte-order-mark-inside-a-text", "count", "TW-FRM-084"
     decoder = decoder_with(feed=lambda self, chunk: Decoder.feed(self, chunk.removeprefix(b"\xef\xbb\xbf")))
 
 

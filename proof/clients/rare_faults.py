@@ -120,6 +120,16 @@ class CountsPingsAsAppliedEvents(FaultyClient):
         return super().receive(event)
 
 
+class CountsPingsAcrossEvents(FaultyClient):
+    scenario, kind, breaks = "ping-after-each-event-up-to-the-head-of-hello", "count", "TW-CLI-061"
+
+    def logged(self, event):
+        before = self.pings
+        found = super().logged(event)
+        self.pings = before
+        return found
+
+
 class CountsNonConsecutivePings(FaultyClient):
     scenario, kind, breaks = "pings-above-that-are-not-in-a-row", "count", "TW-CLI-012"
 

@@ -169,6 +169,13 @@ class ReconnectsImmediatelyAfterGoaway(FaultyClient):
         raise CutError("goaway", counts=False)
 
 
+class DoesNotWaitLongerAfterFailedGoaways(FaultyClient):
+    scenario, kind, breaks = "goaway-without-progress", "wait", "TW-CLI-062"
+
+    def goaway(self, data):
+        raise CutError("goaway", min_wait=max(0.1, data["retry_ms"] / 1000), counts=False)
+
+
 class DoesNotWaitWhenGoawayNamesNoWait(FaultyClient):
     scenario, kind = "goaway-names-no-wait", "wait"
 
@@ -381,6 +388,19 @@ class TreatsAnyOtherHeadAsAhead(FaultyClient):
         self.pings = self.pings + 1 if data["head"] != self.cursor else 0
         if self.pings == 2:
             raise CutError("two pings are ahead of the cursor")
+
+
+class WaitsForHours(FaultyClient):
+    scenario, kind, breaks = "retry-after-of-hours", "hung", "TW-CLI-063"
+    longest_wait = float("inf")
+
+
+class IgnoresHeadOfHello(FaultyClient):
+    scenario, kind, breaks = "two-pings-below-the-head-of-hello", "hung", "TW-CLI-061"
+
+    def hello(self, data):
+        super().hello(data)
+        self.hello_head = None
 
 
 class ComparesHeadsBySeqOnly(FaultyClient):

@@ -8,12 +8,12 @@ from proof.reimplementations.plain_state import Decoder
 
 
 class StripsByteOrderMarkFromEachLine(FaultyClient):
-    scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
+    scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-084"
     decoder = decoder_with(line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
 
 
 class StripsRepeatedByteOrderMarks(FaultyClient):
-    scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-022"
+    scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-084"
 
     class Strips(Decoder):
         def strip_bom(self, line):
@@ -22,14 +22,14 @@ class StripsRepeatedByteOrderMarks(FaultyClient):
 
 
 class IgnoresLinesWithoutColon(FaultyClient):
-    scenario, kind, breaks = "empty-type", "count", "TW-FRM-027"
+    scenario, kind, breaks = "empty-type", "count", "TW-FRM-084"
     decoder = decoder_with(
         line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":")
     )
 
 
 class KeepsFirstEventType(FaultyClient):
-    scenario, kind, breaks = "empty-type", "count", "TW-FRM-032"
+    scenario, kind, breaks = "empty-type", "count", "TW-FRM-084"
     decoder = decoder_with(
         field=lambda self, name, value: (
             None if name == "event" and self.type else Decoder.field(self, name, value)
@@ -38,12 +38,12 @@ class KeepsFirstEventType(FaultyClient):
 
 
 class AcceptsRetryWithLeadingSpaces(FaultyClient):
-    scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-035"
+    scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-084"
     decoder = decoder_with(set_retry=lambda self, value: Decoder.set_retry(self, value.lstrip()))
 
 
 class JoinsDataLinesWithoutSeparator(FaultyClient):
-    scenario, kind, breaks = "text-over-two-lines", "never", "TW-FRM-030"
+    scenario, kind, breaks = "text-over-two-lines", "never", "TW-FRM-084"
 
     class Joins(Decoder):
         between = b""
@@ -77,7 +77,7 @@ class TrimsEventTypes(FaultyClient):
 class SplitsEventsOnlyAtEqualLineEnds(FaultyClient):
     """Split events only at two equal line ends, and not at different ones, such as CR LF followed by LF."""
 
-    scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
+    scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-084"
 
     class Splits(Decoder):
         rest = b""
@@ -94,7 +94,7 @@ class SplitsEventsOnlyAtEqualLineEnds(FaultyClient):
 
 
 class DetectsLineEndOnlyOnce(FaultyClient):
-    scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-023"
+    scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-084"
 
     class Finds(Decoder):
         def feed(self, chunk):
@@ -104,17 +104,17 @@ class DetectsLineEndOnlyOnce(FaultyClient):
 
 
 class ReadsBlankLineAsEmptyLine(FaultyClient):
-    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
+    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-084"
     decoder = decoder_with(line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
 
 
 class TrimsFieldNames(FaultyClient):
-    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-029"
+    scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-084"
     decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
 
 
 class AppliesRetryOnlyAtDispatch(FaultyClient):
-    scenario, kind, breaks = "the-last-retry-holds", "wait", "TW-FRM-035"
+    scenario, kind, breaks = "the-last-retry-holds", "wait", "TW-FRM-084"
 
     class Takes(Decoder):
         named = None

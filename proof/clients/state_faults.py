@@ -24,17 +24,17 @@ class KeepsColumnsOfFirstSnapshot(FaultyClient):
 
 
 class AppendsBareStringToFirstColumn(FaultyClient):
-    scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-036"
+    scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-073"
     state_type = state_with(bare=lambda self, text: [["a", self.columns[0], text]])
 
 
 class TruncatesLongRows(FaultyClient):
-    scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-037"
+    scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-073"
     state_type = state_with(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
 
 
 class ConvertsNumbersInRowsToText(FaultyClient):
-    scenario, kind, breaks = "number-in-a-row-for-a-text", "never", "TW-DIF-038"
+    scenario, kind, breaks = "number-in-a-row-for-a-text", "never", "TW-DIF-073"
 
     class Puts(State):
         def row(self, root, row):
@@ -44,7 +44,7 @@ class ConvertsNumbersInRowsToText(FaultyClient):
 class FlattensArraysInRows(FaultyClient):
     """If a row contains an array, append the elements of the array instead of the array as one element."""
 
-    scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-038"
+    scenario, kind, breaks = "rows-of-arrays", "order", "TW-DIF-073"
 
     class Spreads(State):
         def append(self, root, path, more):
@@ -53,7 +53,7 @@ class FlattensArraysInRows(FaultyClient):
 
 
 class CreatesMissingColumns(FaultyClient):
-    scenario, kind, breaks = "column-without-a-target", "never", "TW-DIF-039"
+    scenario, kind, breaks = "column-without-a-target", "never", "TW-DIF-073"
 
     class Makes(State):
         def bare(self, text):
@@ -187,7 +187,7 @@ class MergesSnapshotIntoState(FaultyClient):
 
 
 class MergesInsteadOfReplacing(FaultyClient):
-    scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-DIF-025"
+    scenario, kind, breaks = "what-is-replaced-is-gone", "order", "TW-DIF-073"
 
     class Merges(State):
         def set(self, parent, token, value):
@@ -196,7 +196,7 @@ class MergesInsteadOfReplacing(FaultyClient):
 
 
 class RejectsInsertAtTheEnd(FaultyClient):
-    scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-026"
+    scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-073"
 
     class Refuses(State):
         def insert(self, parent, token, value):
@@ -205,7 +205,7 @@ class RejectsInsertAtTheEnd(FaultyClient):
 
 
 class RejectsTruncationOfWholeText(FaultyClient):
-    scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-030"
+    scenario, kind, breaks = "ops-at-their-edges", "count", "TW-DIF-073"
 
     class Refuses(State):
         def truncate(self, root, path, n):
@@ -230,7 +230,7 @@ class AppliesAppendsFirst(AppliesSetsFirst):
 
 
 class FlattensAppendedArrays(FaultyClient):
-    scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-029"
+    scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-073"
 
     class Flattens(State):
         def append(self, root, path, more):
@@ -239,7 +239,7 @@ class FlattensAppendedArrays(FaultyClient):
 
 
 class PercentDecodesPaths(FaultyClient):
-    scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-020"
+    scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-073"
     state_type = state_with(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
 
 
@@ -255,12 +255,12 @@ class ComparesTrueAndOneAsEqualInSnapshot(ComparesTrueAndOneAsEqual):
 
 
 class AcceptsFragmentPaths(FaultyClient):
-    scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-018"
+    scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-073"
     state_type = state_with(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
 
 
 class DoesNotUnescapeColumnPaths(FaultyClient):
-    scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-038"
+    scenario, kind, breaks = "columns-with-escapes", "count", "TW-DIF-073"
 
     class Splits(State):
         def row(self, root, row):

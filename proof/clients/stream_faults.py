@@ -51,7 +51,7 @@ class DispatchesEventAfterComment(FaultyClient):
 
 
 class DecodesChunksSeparately(FaultyClient):
-    scenario, kind, breaks = "one-byte-at-a-time", "count", "TW-FRM-026"
+    scenario, kind, breaks = "one-byte-at-a-time", "count", "TW-FRM-084"
     decoder = decoder_with(
         feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode())
     )
@@ -72,7 +72,7 @@ class WaitsForLfAfterCr(FaultyClient):
 
 
 class HonorsCharsetParameter(FaultyClient):
-    scenario, kind, breaks = "media-type-in-capitals", "count", "TW-FRM-020"
+    scenario, kind, breaks = "media-type-in-capitals", "count", "TW-FRM-084"
 
     def new_decoder(self, response):
         decoder = super().new_decoder(response)

@@ -10,7 +10,7 @@ from proof.reimplementations.plain_state import Json, State, demand
 
 
 class AcceptsShortRow(FaultyClient):
-    scenario, kind, breaks = "row-that-is-too-short", "never", "TW-DIF-037"
+    scenario, kind, breaks = "row-that-is-too-short", "never", "TW-DIF-073"
 
     class Takes(State):
         def row(self, root, row):
@@ -32,7 +32,7 @@ class VerifiesOnlyLastCheck(FaultyClient):
 class AcceptsNonAsciiDigitsInIndexes(FaultyClient):
     """Accept digits of any script in an index, as `\\d` does."""
 
-    scenario, kind, breaks = "index-in-other-digits", "never", "TW-DIF-019"
+    scenario, kind, breaks = "index-in-other-digits", "never", "TW-DIF-073"
 
     class Reads(State):
         def index(self, token):
@@ -50,19 +50,19 @@ class AcceptsNonAsciiDigitsInIds(FaultyClient):
 
 
 class TruncatesByTrueAsOne(FaultyClient):
-    scenario, kind, breaks = "truncation-by-true", "never", "TW-DIF-030"
+    scenario, kind, breaks = "truncation-by-true", "never", "TW-DIF-073"
     state_type = state_with(truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
 
 
 class ReadsNullBaseAsPreviousId(FaultyClient):
-    scenario, kind, breaks = "base-that-is-null", "never", "TW-DIF-016"
+    scenario, kind, breaks = "base-that-is-null", "never", "TW-DIF-073"
 
     def named_base(self, data, seq):
         return seq - 1 if data["on"] is None else super().named_base(data, seq)
 
 
 class ReadsNullChecksAsAbsent(FaultyClient):
-    scenario, kind, breaks = "checks-that-are-null", "never", "TW-DIF-016"
+    scenario, kind, breaks = "checks-that-are-null", "never", "TW-DIF-073"
 
     class Takes(State):
         def ops_of(self, diff):
@@ -74,7 +74,7 @@ class ReadsNullChecksAsAbsent(FaultyClient):
 class ReadsMissingOperandAsNull(FaultyClient):
     """Read a missing operand as null, as JavaScript reads a missing array element as undefined."""
 
-    scenario, kind, breaks = "op-that-lacks-its-value", "never", "TW-DIF-013"
+    scenario, kind, breaks = "op-that-lacks-its-value", "never", "TW-DIF-073"
 
     class Sets(State):
         def op(self, root, op):
@@ -82,7 +82,7 @@ class ReadsMissingOperandAsNull(FaultyClient):
 
 
 class AppendsBareStringToArray(FaultyClient):
-    scenario, kind, breaks = "bare-string-for-an-array", "never", "TW-DIF-036"
+    scenario, kind, breaks = "bare-string-for-an-array", "never", "TW-DIF-073"
     state_type = state_with(bare=lambda self, text: [["r", text]])
 
 
@@ -119,7 +119,7 @@ class AcceptsRemovalOfStable(FaultyClient):
 class ReadsZeroAsEmptyDiff(FaultyClient):
     """Accept 0 as an empty diff, as in a language that treats 0 as empty."""
 
-    scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-015"
+    scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-074"
     state_type = state_with(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
 
 

@@ -66,7 +66,8 @@ itself. Each case is played as one chunk and byte by byte.
 A decoder without an HTTP client (anthropic, eventsource-parser, openai, sseclient-py) reads the responses of httpx or of
 fetch, and its adapter verifies the status and the media type. anthropic and openai are clients of one API each: their
 decoders are internal, and their servers need not send all that the standard allows. Several cases of one requirement
-fail for one reason, so the number of requirements says more about a reader than the number of cases.
+fail for one reason, so the number of requirements says more about a reader than the number of cases. Some deviations are
+rare in practice: eventsource-parser and eventsource fail TW-SSE-021 only if the last byte of a stream is a CR.
 
 """
 
@@ -226,12 +227,13 @@ def page(rows: list[ReaderRow], readers: dict[str, str], servers: dict[str, str]
     yield "$ pip install '.[conformance]' httpx httpx-sse   # in a clone of this repository"
     yield _command(f"python3 -m {PACKAGE}.httpx_sse", "sse_framing.bom-at-the-start")
     yield "$ npm install eventsource"
-    script = f"{FOLDER.relative_to(ROOT).as_posix()}/node_client.mjs"
+    script = f"src/conformance/{PACKAGE.replace('.', '/')}/node_client.mjs"
     yield _command(f"node {script} eventsource", "sse_framing.id-stays-over-later-events")
     yield from (
         "```",
         "",
-        "The output contains the bytes of the stream, the expected events and those of the reader.",
+        "The output contains the bytes of the stream, the expected events and those of the reader. For another row, install",
+        "the reader in the version of the row, and replace the end of the program and the case by those of the row.",
         "",
     )
     yield from ("| reader | program for `--client` | requirement | case for `--only` |", "|---|---|---|---|")

@@ -198,6 +198,7 @@ class PlainClient(PlainRequests):
         if response.status == 204:
             return self.read_job()
         self.pings = 0
+        self.hello_head = None
         self.got_hello, self.opening, self.progress = False, True, False
         self.url = response.url
         decoder = self.new_decoder(response)
@@ -312,16 +313,19 @@ class PlainClient(PlainRequests):
         if data["job"] != self.job:
             raise EndError("protocol_error", detail="another job")
         demand(data["heartbeat_ms"] >= 1, "a heartbeat")
+        demand(ID.fullmatch(data["head"]), "a head")
+        self.hello_head = data["head"]
         self.heartbeat = data["heartbeat_ms"] / 1000
         self.stream_url = urljoin(self.url, data["events"])
         self.got_hello = True
 
     def ping(self, data: Any) -> None:
         demand(ID.fullmatch(data["head"]), "a head")
-        above = self.cursor is None or id_key(data["head"]) > id_key(self.cursor)
+        head = max(id_key(data["head"]), id_key(self.hello_head or data["head"]))
+        above = self.cursor is None or head > id_key(self.cursor)
         self.pings = self.pings + 1 if above else 0
         if self.pings == 2:
-            raise CutError("two pings are ahead of the cursor")
+            raise CutError("two pings, and the head is ahead of the cursor")
 
     def logged(self, event: Event) -> dict[str, Any] | None:
         data = self.json.parse(event.data)

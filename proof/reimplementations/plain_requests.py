@@ -77,6 +77,7 @@ class PlainRequests:
     job: str
     stream_url: str
     response_timeout = 10.0
+    longest_wait = 3600.0
 
     def request(
         self, method: str, url: str, headers: dict[str, str] | None = None, body: bytes | None = None
@@ -204,6 +205,8 @@ class PlainRequests:
             if self.failures > self.command.get("attempts", 1000):
                 raise EndError("connection_error", detail=str(cut))
             wait = self.backoff(self.failures)
+        if cut.min_wait > self.longest_wait:
+            raise EndError("connection_error", detail=f"the server asked to wait {cut.min_wait:g} s")
         self.sleep(max(wait, cut.min_wait * random.uniform(1.0, 1.5)))
 
     def backoff(self, failures: int) -> float:

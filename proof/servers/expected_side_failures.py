@@ -122,7 +122,7 @@ UNDETECTABLE = {
     "`shared` is ignored for an input that is a number": "only an endpoint with numeric inputs would show the fault, because all other endpoints refuse such an input",
     "A GET opens an epoch": "a write to the log cannot be observed (TW-RES-013), and a recovery may have opened the epoch",
     "An example of an endpoint is slow or expensive": "no requirement limits the cost of an example",
-    "`inputs` is accepted as an object": "the requirements on a submit mention an empty `inputs`, but no `inputs` of another type (TW-JOB-011, TW-JOB-083)",
+    "`inputs` is accepted as an object": "the requirements on a submit mention an empty `inputs`, but no `inputs` of another type (TW-JOB-087)",
     "`ended_at` is missing or earlier than `created_at`": "only a table says when these members are present, and no requirement states their order",
     "An invalid cursor for an expired job is answered with 400": "of two errors, the server may report either (TW-ERR-010)",
 }

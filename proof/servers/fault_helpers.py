@@ -4,6 +4,7 @@ A builder returns a hook for the attribute of `FaultProxy` that its section name
 are functions of the exchange, by default true for each exchange.
 """
 
+import asyncio
 import functools
 import json
 import re
@@ -229,3 +230,26 @@ def change_data(change):
         return head + b"\ndata:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
     return apply
+
+
+# ---- install ---------------------------------------------------------------------------------------------------------
+
+
+def rotate_streams(seconds):
+    """Return a hook that ends each stream when its connection has reached an age."""
+
+    def install(hooks):
+        from tidewire_server.http.event_stream import EventStream
+
+        inner = EventStream._respond
+
+        async def respond(stream, *args):
+            timer = asyncio.get_running_loop().call_later(seconds, stream.go_away, "rotate")
+            try:
+                await inner(stream, *args)
+            finally:
+                timer.cancel()
+
+        EventStream._respond = respond
+
+    return install

@@ -129,6 +129,8 @@ class FaultProxy:
     """Function that changes the raw bytes of each request header before they reach the server."""
     speaks_http_1_0: bool = False
     """Whether responses use HTTP/1.0."""
+    prefix: str = ""
+    """Prefix of the paths in the server's URL, which a reverse proxy removes."""
 
     def wrap(self, app: Any) -> Any:
         async def proxied(scope, receive, send):
@@ -142,6 +144,7 @@ class FaultProxy:
                 if not message.get("more_body"):
                     break
             exchange = Exchange(scope, body, self.shared)
+            exchange.path = exchange.path.removeprefix(self.prefix)
             await _run_hooks(self.requests, exchange)
             if exchange.header("content-length"):
                 exchange.set_header("content-length", str(len(exchange.body)))

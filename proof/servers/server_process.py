@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from socket import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 from proof.forked_process import ROOT, Forked
 
@@ -74,7 +75,7 @@ def folder_of(url: str) -> Path:
 
     It contains the server's process id (`pid`), second address (`replica`) and log.
     """
-    return Path(tempfile.gettempdir()) / f"tidewire-proof-{url.rpartition(':')[2]}"
+    return Path(tempfile.gettempdir()) / f"tidewire-proof-{urlsplit(url).port}"
 
 
 def restart_of(url: str) -> str:
@@ -95,17 +96,21 @@ def replica_of(url: str) -> str:
 
 def _serve_with_restarts(name: str) -> None:
     """Serve from a child process. When the child is killed, start a new child with the same address and the same log."""
-    from tidewire_server.serving.serve import bind, url_of
+    from tidewire_server.serving.listener import bind, url_of
 
     os.setpgrp()
     listeners = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
     url, replica = map(url_of, listeners)
     shutil.rmtree(folder_of(url), ignore_errors=True)  # from a killed server with the same port
     folder_of(url).mkdir()
-    (folder_of(url) / "replica").write_text(replica)
+
+    def report(prefix: str) -> None:
+        (folder_of(url) / "replica").write_text(replica + prefix)
+        print(url + prefix, flush=True)
+
     for start_count in itertools.count(1):
         if (child := os.fork()) == 0:
-            report_started = (lambda: print(url, flush=True)) if start_count == 1 else lambda: None
+            report_started = (report) if start_count == 1 else lambda prefix: None
             _serve(name, *listeners, start_count, report_started)
             raise RuntimeError("the server stopped without being killed")
         # Rename the file, so that a reader never sees a partially written number.
@@ -116,7 +121,7 @@ def _serve_with_restarts(name: str) -> None:
 
 
 def _serve(
-    name: str, listener: socket, second: socket, start_count: int, report_started: Callable[[], None]
+    name: str, listener: socket, second: socket, start_count: int, report_started: Callable[[str], None]
 ) -> None:
     from proof.servers import table_engine
     from proof.servers.fault_proxy import FaultProxy
@@ -126,7 +131,8 @@ def _serve(
     from tidewire_server.generation import generate_endpoint
     from tidewire_server.http.application import TidewireApp
     from tidewire_server.script_endpoint import add_script
-    from tidewire_server.serving.serve import bind, serve, url_of
+    from tidewire_server.serving.listener import bind, url_of
+    from tidewire_server.serving.serve import serve
 
     folder = folder_of(url_of(listener))
     hooks = FaultProxy(shared={"life": start_count, "replica": second.getsockname()[1]})
@@ -188,12 +194,12 @@ def _serve(
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, lambda: loop.create_task(_expire(server, folder)))
-        port = int(url.rpartition(":")[2])
+        port = urlsplit(url).port
         RawProxy(second, port).__enter__()
         if is_behind_a_proxy:
             head = hooks.raw_head or bytes
             RawProxy(listener, port, head=head, http_1_0=hooks.speaks_http_1_0).__enter__()
-        report_started()
+        report_started(hooks.prefix)
 
     is_behind_a_proxy = hooks.raw_head or hooks.speaks_http_1_0
     serve(

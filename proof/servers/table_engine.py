@@ -1,6 +1,7 @@
 """Language model that is a fixed table of next-token logits. Tokens are sampled and scored as chapter 8 requires."""
 
 import asyncio
+import codecs
 import math
 import random
 from types import SimpleNamespace
@@ -10,6 +11,24 @@ from tidewire_server.generation.vocabulary import Vocabulary
 
 WORDS = [" the", " sea", " tide", " wire", " né", " 😀", ",", ".", " and", " runs", " in", " out", " of", " a", " long", " day",
          " to", " night", " it", " was", " not", " here"]  # fmt: skip
+
+MAX_TOP = 20
+"""Maximum number of candidates at a position."""
+
+
+def bytes_of(word: str | bytes) -> bytes:
+    """Bytes of a token. Those of a faulty server or of a variant may begin or end within a character."""
+    return word if isinstance(word, bytes) else word.encode()
+
+
+def added_bytes(token: int) -> bytes:
+    """Bytes that a token adds to the text."""
+    return bytes_of(WORDS[token])
+
+
+def whole_characters(written: bytes, *, final: bool) -> str:
+    """Decode the text so far. Unless it is final, the bytes of an incomplete last character are held back."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(written, final)
 
 
 def logits_after(token: int) -> list[float]:
@@ -22,6 +41,25 @@ def log_softmax(logits: list[float]) -> list[float]:
     most = max(logits)
     whole = most + math.log(sum(math.exp(each - most) for each in logits))
     return [each - whole for each in logits]
+
+
+def ordered(scores: list[float], decimals: int) -> list[int]:
+    """Token ids by descending log-probability, and by id among equal ones. The values are not yet rounded."""
+    return sorted(range(len(scores)), key=lambda each: (-scores[each], each))
+
+
+def rank_of(scores: list[float], token: int) -> int:
+    """Rank of a token, which is the same for tokens with equal logits."""
+    return 1 + sum(score > scores[token] for score in scores)
+
+
+def candidates(scores: list[float], order: list[int], request) -> tuple[list[int], int]:
+    """Candidates at a position, and the number of further tokens that tie with the last one."""
+    count = request.top_logprobs
+    last = scores[order[count - 1]] if count else None
+    tied = sum(scores[each] == last for each in order[count:])
+    added = min(tied, max(0, MAX_TOP - count)) if request.ties == "all" else 0
+    return order[: count + added], tied - added
 
 
 def scored(token: int, request) -> list[float]:
@@ -76,9 +114,9 @@ class TableEngine:
     def __init__(self, change=lambda delta, request: delta, pause: float = 0.004):
         self._change, self._pause = change, pause
         self.caps = EngineCapabilities(
-            model="table", context=4096, max_top=20, concurrency=8,
-            members=frozenset({"logprobs", "top_logprobs", "ranks", "logprobs_mode", "prompt_logprobs"}),
-            vocabulary=Vocabulary([word.encode() for word in WORDS], frozenset()),
+            model="table", context=4096, max_top=MAX_TOP, concurrency=8,
+            members=frozenset({"logprobs", "top_logprobs", "ranks", "ties", "logprobs_mode", "prompt_logprobs", "token_text"}),
+            vocabulary=Vocabulary([bytes_of(word) for word in WORDS], frozenset()),
         )  # fmt: skip
 
     async def check(self, request) -> None:
@@ -108,24 +146,27 @@ class TableEngine:
     async def generate(self, request):
         draw = random.Random(request.seed)
         token = len(request.prompt) % len(WORDS)
-        text_so_far = shown = ""
+        shown, written = "", b""
         for n in range(request.max_tokens):
             scores = scored(token, request)
-            order = sorted(range(len(WORDS)), key=lambda each: (-scores[each], each))
+            order = ordered(scores, request.logprob_decimals)
             weights = log_softmax(logits_after(token))
             token = order[0] if request.temperature == 0 else self._sample(draw, weights, request.temperature)
             decimals = request.logprob_decimals
             rounded = [round(score, decimals) for score in scores]
-            text_so_far, last = text_so_far + WORDS[token], n + 1 == request.max_tokens
-            text, stopped = before_a_stop(text_so_far, request.stops, whole=last)
-            top = order[: request.top_logprobs]
+            written, last = written + added_bytes(token), n + 1 == request.max_tokens
+            text, stopped = before_a_stop(whole_characters(written, final=last), request.stops, whole=last)
+            top, tied = candidates(scores, order, request)
             values = {
                 "text": text[len(shown) :],
                 "token_ids": token,
                 "logprobs": rounded[token],
                 "top_ids": top,
                 "top_logprobs": [rounded[each] for each in top],
-                "ranks": 1 + order.index(token),
+                "ranks": rank_of(scores, token),
+                "tie_counts": tied,
+                "token_text": self.caps.vocabulary.text_of(token),
+                "top_text": [self.caps.vocabulary.text_of(each) for each in top],
             }
             columns = SimpleNamespace(**{name: [] for name in values})
             for name in request.columns:

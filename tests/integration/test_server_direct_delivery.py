@@ -21,7 +21,7 @@ from support.reference_server import QUICK, Fold, Peer, data, eventually, logged
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES, UvicornConnection
-from tidewire_server.serving.serve import bind, url_of
+from tidewire_server.serving.listener import bind, url_of
 
 SOURCES = tuple(str(Path(package.__file__ or "").parent) for package in (tidewire, tidewire_server))
 

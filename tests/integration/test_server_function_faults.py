@@ -13,7 +13,7 @@ import pytest
 from support.controlled_server import held
 from support.reference_server import Fold, Peer, eventually, serving
 from tidewire_server import Server
-from tidewire_server.serving.listener import ExposedServerError
+from tidewire_server.serving.exposure_check import ExposedServerError
 
 FAULTS = {
     "raise": "internal",

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from support.reference_server import eventually
 from tidewire import Client
 from tidewire_server import Server
-from tidewire_server.serving.serve import bind, url_of
+from tidewire_server.serving.listener import bind, url_of
 
 
 def test_a_mounted_server_serves_and_closes_with_its_application():

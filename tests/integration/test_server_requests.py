@@ -100,7 +100,9 @@ def test_discovery_lists_capabilities_limits_and_endpoints(peer):
     assert found.limits.max_body_bytes == 100_000
     assert {
         "batches",
+        "deadlines",
         "delete",
+        "disconnect",
         "idempotency",
         "inband_problems",
         "list",

@@ -19,7 +19,7 @@ from tidewire import AsyncClient, Client
 from tidewire.commands.cli import app
 from tidewire.errors import NotATidewireServerError, TransportError
 from tidewire_server import Server
-from tidewire_server.serving.serve import bind
+from tidewire_server.serving.listener import bind
 from tidewire_server.store.interfaces import StoreError
 
 URL = "http://localhost"

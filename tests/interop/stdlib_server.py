@@ -10,7 +10,8 @@ LIMITS |= {"max_depth": 64, "log_ttl_s": KEPT_S, "state_ttl_s": KEPT_S, "tombsto
 RULES = {"text": TEXT, "delay_ms": {"type": "integer", "minimum": 0, "maximum": 10_000}}
 INPUT = {"type": "object", "properties": RULES, "required": ["text"], "additionalProperties": False}
 WORDS = {"name": "words", "input_schema": INPUT, "value_schema": TEXT, "capabilities": {"streams": True}}
-WORDS["examples"] = [{"text": "one word after the other", "delay_ms": 60}]
+WORDS["examples"] = [{"text": "one word after the other", "delay_ms": 150}]
+ABSENT = {"inputs", "on_disconnect", "grace_ms", "deadline_ms"}  # need capabilities that this server lacks
 HELLO, jobs, changed = {"protocol": "tidewire/1", "heartbeat_ms": 15_000}, {}, threading.Condition()
 ABOUT = {**HELLO, "server": "stdlib", "durability": "process", "capabilities": [], "limits": LIMITS}
 ABOUT |= {"endpoints": [{"name": "words", "href": "/v1/endpoints/words"}]}
@@ -53,10 +54,9 @@ class Job:  # has one text item; log index i has the id 1-(i+1); all jobs share 
     def run(self, pieces):
         for piece in pieces:
             with changed:
-                if self.done:
-                    return
-                self.item["value"], self.unchecked = self.item["value"] + piece, self.unchecked + 1
-                self.commit(piece if self.unchecked < 64 else [["a", PATH, piece]])
+                if not self.done:
+                    self.item["value"], self.unchecked = self.item["value"] + piece, self.unchecked + 1
+                    self.commit(piece if self.unchecked < 64 else [["a", PATH, piece]])
         self.end("succeeded")
 
     def end(self, status):
@@ -109,10 +109,10 @@ def app(environ, start):
         return send(204, []) if nothing else send(200, job.events(cursor), **STREAM, **headers)
 
     def submit():
-        got = json.loads(body.decode(), parse_constant=int)["input"]
-        if dump(got["text"])[:1] != b'"' or got.get("delay_ms", 0) not in range(10001) or b'"inputs"' in body:
+        given = {**(got := json.loads(body.decode(), parse_constant=int)).get("shared", {}), **got["input"]}
+        if ABSENT & {*got} or dump(given["text"])[:1] != b'"' or given.get("delay_ms", 0) not in range(10001):
             raise TypeError
-        job = Job(words(**got))
+        job = Job(words(**given))
         jobs[job.id], headers = job, {"Location": f"/v1/jobs/{job.id}"}
         if "text/event-stream" in environ.get("HTTP_ACCEPT", ""):
             return follow(job, **headers, **{"Content-Location": f"/v1/jobs/{job.id}/events"})
@@ -140,7 +140,7 @@ def app(environ, start):
             return send(405, "method_not_allowed", Allow=method)
         return answer() if len(body) <= LIMITS["max_body_bytes"] else send(413, "body_too_large")
     except (TypeError, AttributeError, KeyError, ValueError) as error:  # ValueError: not JSON or not UTF-8
-        found = re.match(rb'\s*\{.*?"(inputs?|items)"', body, re.DOTALL)
+        found = re.match(rb'(?s)\s*\{.*"(inputs?|items|shared|on_disconnect|grace_ms|deadline_ms)"', body)
         wrong = (400, "malformed_body") if isinstance(error, ValueError) else (422, "invalid_input")
         return send(*wrong, f"/{found[1].decode()}" if found else "")
 

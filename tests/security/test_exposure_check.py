@@ -7,7 +7,7 @@ import pytest
 
 from support.reference_server import Peer
 from tidewire_server import Server
-from tidewire_server.serving.listener import ExposedServerError, check_exposure
+from tidewire_server.serving.exposure_check import ExposedServerError, check_exposure
 from tidewire_server.settings import Settings
 
 

@@ -196,7 +196,7 @@ def test_an_unreachable_url_is_reported():
 @pytest.mark.parametrize(
     ("steps", "exit_code", "message"),
     [
-        ([], 3, "the server closed the connection before the end of a response header"),
+        ([], 3, "the server closed the connection without a response"),
         ([HOLD], 3, "no response header within"),
         ([b"SSH-2.0-x\r\n\r\n"], 3, "illegal status line"),
         ([HEAD + b"\r\n", HOLD], 0, "the stream had no event: 0 bytes without an empty line"),

@@ -1,8 +1,10 @@
 """Properties of the grade of a run, tested with generated runs, and its badge."""
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +14,9 @@ from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason,
 from tidewire_conformance.report import badge
 from tidewire_conformance.runner import Plan, merge, settle
 
-PROFILES = ["core", "durable", "batch"]
+PROFILES = ["stream", "core", "durable", "batch"]
 CHOICE = [
+    *[each.id for each in specification.requirements().values() if each.profile == "stream" and each.binds][:2],
     *[each.id for each in specification.requirements().values() if each.profile == "core" and each.binds][:4],
     *[each.id for each in specification.requirements().values() if each.profile == "durable" and each.binds][:2],
     *[each.id for each in specification.requirements().values() if each.profile == "batch"][:2],
@@ -100,14 +103,24 @@ def test_a_requirement_is_not_counted_only_if_no_check_could_judge_it(report):
 def test_a_profile_is_met_only_by_all_of_its_requirements(report):
     for each in report.grades:
         counted = [
-            one for one in report.results.values() if one.requirement.profile == each.profile and one.counts
+            one for one in report.results.values() if one.requirement.is_in(each.profile) and one.counts
         ]
         must = [one for one in counted if one.requirement.binds]
         assert each.is_whole == (bool(must) and all(one.holds for one in must))
         assert (each.held, each.total) == (sum(one.holds for one in must), len(must))
     met = {each.profile for each in report.grades if each.is_whole}
-    assert {*report.headline.partition(" · ")[0].split("+")} <= met | {"no profile"}
-    assert "core" in met or report.headline.startswith("no profile")
+    first, *others = report.headline.partition(" · ")[0].split("+")
+    assert first in met | {"no profile"} or re.fullmatch(r"(core|stream) \(\d+ checks? not tried\)", first)
+    assert {*others} <= met
+    assert report.is_whole == (first in met)
+
+
+@settings(max_examples=40)
+@given(reports())
+def test_the_grade_names_no_profile_with_a_failure(report):
+    for profile in ("core", "stream"):
+        broken = [one for one in report.failures if one.requirement.is_in(profile) and one.requirement.binds]
+        assert not broken or not report.headline.startswith(profile)
 
 
 @settings(max_examples=40)
@@ -123,7 +136,7 @@ def test_the_exit_code_and_the_badge_never_hide_a_failure(report):
         assert report.exit_code == 0
         assert not report.failures
         assert not report.part
-        assert report.grades[0].is_whole
+        assert report.is_whole
         assert text == report.headline.rpartition(" MUST")[0]
     drawn = ET.fromstring(badge.badge(text, color))
     assert drawn.get("aria-label") == f"tidewire: {text}"
@@ -145,6 +158,49 @@ def test_a_requirement_blocked_by_another_failure_counts_and_does_not_hold():
     elsewhere = verdict_with("area.two", (second,), (second, True))
     judged = report_of(verdict_with("area.one", (first, second), (first, False)), elsewhere)
     assert judged.results[second].holds, "another check judged it"
+
+
+STREAM = next(each for each in CHOICE if specification.requirements()[each].profile == "stream")
+CORE = next(each for each in CHOICE if specification.requirements()[each].profile == "core")
+
+
+def skipped(check, requirement):
+    return Verdict(check, (requirement,), "x", Outcome.SKIPPED, "no way to test it", SkipReason.UNTESTED)
+
+
+@pytest.mark.parametrize(
+    ("found", "headline", "summary"),
+    [
+        ([(STREAM, True), (CORE, True)], "core · 2/2 MUST", ("core · 2/2", badge.GREEN)),
+        ([(STREAM, True), (CORE, None)], "core (1 check not tried) · 1/2 MUST", ("core (1 check not tried) · 1/2", badge.YELLOW)),
+        ([(STREAM, None), (CORE, True)], "core (1 check not tried) · 1/2 MUST", ("core (1 check not tried) · 1/2", badge.YELLOW)),
+        ([(STREAM, True), (CORE, False)], "stream · 1/1 MUST", ("stream · 1/1 · 1 broken", badge.RED)),
+        ([(STREAM, False), (CORE, True)], "no profile · 1/2 MUST", ("no profile · 1/2 · 1 broken", badge.RED)),
+        ([(STREAM, None), (CORE, None)], "no profile · 0/2 MUST", ("not judged", badge.GRAY)),
+    ],
+)  # fmt: skip
+def test_the_grade_is_the_larger_profile_without_a_failure(found, headline, summary):
+    """None is a check that the suite could not try."""
+    verdicts = [
+        skipped(f"area.{name}", name)
+        if holds is None
+        else verdict_with(f"area.{name}", (name,), (name, holds))
+        for name, holds in found
+    ]
+    report = report_of(*verdicts)
+    assert report.headline == f"{headline} · 0/0 SHOULD"
+    assert badge.summary(report) == summary
+
+
+def test_a_run_that_ended_early_has_no_grade():
+    report = grade(DrawnRun([verdict_with("area.one", (CORE,), (CORE, True))], "the run was interrupted"))
+    assert report.headline.startswith("no profile · 1/1 MUST")
+
+
+def test_a_server_can_be_graded_for_the_smaller_profile_only():
+    report = report_of(verdict_with("area.one", (STREAM,), (STREAM, True)), profiles=("stream",))
+    assert (report.headline, report.exit_code) == ("stream · 1/1 MUST · 0/0 SHOULD", 0)
+    assert badge.summary(report) == ("stream · 1/1", badge.GREEN)
 
 
 def test_a_requirement_without_an_occasion_is_not_counted():

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import io
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -33,6 +34,8 @@ DISCOVERY = schema("discovery.schema.json")["examples"][0] | {
     "endpoints": [{"name": "words", "href": "/v1/endpoints/words"}],
 }  # fmt: skip
 WORDS = schema("endpoint.schema.json")["examples"][0] | {"name": "words"}
+ENDLESS = object()
+"""Body that never ends."""
 ANSWERS = {
     "500 with a page": (500, HTML, b"<h1>error</h1>"),
     "500 with a problem": (500, "application/problem+json", b'{"code":"internal","title":"x","status":500}'),
@@ -56,6 +59,8 @@ ANSWERS = {
 def half_built(answer=(404, JSON, b"{}"), **described):
     """A server that has these documents by path, and sends the same answer to all other requests; yields its URL."""
 
+    closing = threading.Event()
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -67,10 +72,14 @@ def half_built(answer=(404, JSON, b"{}"), **described):
             self.send_response(status)
             self.send_header("Content-Type", media)
             self.send_header("Connection", "close")
-            if status != 204:
+            if status != 204 and body is not ENDLESS:
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if body is not ENDLESS:
+                self.wfile.write(body)
+            with contextlib.suppress(OSError):
+                while body is ENDLESS and not closing.wait(0.05):
+                    self.wfile.write(b": more\n\n")
 
         do_GET = do_POST = do_DELETE = do_OPTIONS = do_PUT = answer  # noqa: N815 - http.server defines these names
 
@@ -83,6 +92,7 @@ def half_built(answer=(404, JSON, b"{}"), **described):
         try:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
+            closing.set()
             server.shutdown()
             thread.join(10)
 
@@ -213,6 +223,30 @@ def test_all_faults_of_discovery_are_reported_at_once_with_the_expected_form():
 
 
 @pytest.mark.parametrize(
+    ("discovery", "words"),
+    [
+        ({"endpoints": {"words": {"href": "/v1/endpoints/words"}}}, {}),
+        ({"endpoints": ["words"]}, {}),
+        ({"endpoints": [["words"], None, 7, {"name": 7}, {"name": "words", "href": {}}]}, {}),
+        ({"limits": {}}, {}),
+        ({"limits": dict.fromkeys(DISCOVERY["limits"], 0)}, {}),
+        ({"limits": dict.fromkeys(DISCOVERY["limits"], "64")}, {}),
+        ({"heartbeat_ms": 0, "min_interval_ms": "50"}, {}),
+        ({"capabilities": dict.fromkeys(DISCOVERY["capabilities"], True)}, {}),
+        ({}, {"examples": {"short": {"words": 3}}}),
+        ({}, {"examples": None, "links": [], "capabilities": []}),
+        ({}, {"capabilities": {"batch": True, "logprobs": 5}, "input_schema": True}),
+    ],
+)
+def test_a_description_of_another_shape_is_judged(discovery, words):
+    with half_built(**described(DISCOVERY | discovery, WORDS | words)) as url:
+        report = judged(url)
+        done = CliRunner().invoke(app, [url, "--only", "discovery"])
+    assert report.failures
+    assert done.exit_code == 1, done.stderr
+
+
+@pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"type": "strng"}, "'strng' is not valid"),
@@ -289,3 +323,79 @@ def test_a_description_of_the_reference_server_with_one_fault_is_judged(fault, t
 
         with running(FaultProxy(bodies=[change])) as url:
             judged(url, tmp_path)
+
+
+# ---- servers of other kinds ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def raw_server(answer):
+    """A server that calls `answer` with each connection; yields its URL."""
+    closing = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(target=talk, args=(connection,), daemon=True).start()
+
+        def talk(connection):
+            with connection, contextlib.suppress(OSError):
+                connection.recv(65536)
+                answer(connection, closing)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            closing.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def close_at_once(connection, closing):
+    pass
+
+
+def speak_no_http(connection, closing):
+    connection.sendall(b"220 mail.example ready\r\n")
+
+
+def endless(media):
+    def answer(connection, closing):
+        connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: {media}\r\n\r\n".encode())
+        while not closing.wait(0.05):
+            connection.sendall(b"data: x\n\n")
+
+    return answer
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (close_at_once, "the server closed the connection without a response"),
+        (speak_no_http, "the response violates HTTP/1.1: "),
+        (endless("text/event-stream"), "the response is an event stream, not JSON"),
+        (endless("text/plain"), "returned 200 and 'data: x"),
+    ],
+)
+def test_a_server_of_another_kind_is_described_in_one_message(answer, message):
+    """An endless response takes as long as the time-out of one response at most, because its media type shows what it is."""
+    with raw_server(answer) as url:
+        done = CliRunner().invoke(app, [url])
+    assert done.exit_code == 3
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(60)
+def test_a_server_with_an_endless_stream_for_every_request_is_judged():
+    """Discovery is right, and every other response is an event stream that never ends."""
+    areas = ["discovery", "jobs", "errors", "bodies"]
+    with half_built((200, STREAM, ENDLESS), **described()) as url:
+        report = judged(url, checks=[check for check in CHECKS if check.is_named_by(areas)])
+    assert report.failures
+    assert not report.run.cut_short

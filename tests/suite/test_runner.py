@@ -64,6 +64,31 @@ def verdicts(url, *checks, **options):
     return found, grade(found)
 
 
+def test_a_check_judges_only_the_profiles_for_which_the_server_is_graded(url):
+    """TW-DSC-001 belongs to `stream`, TW-DSC-014 only to `core`."""
+
+    async def fails_in_core(session):
+        session.expect("TW-DSC-001", True, "yes")
+        session.expect("TW-DSC-014", False, "yes")
+
+    async def stops_in_core(session):
+        session.expect("TW-DSC-014", False, "yes")
+
+    both = [
+        check_of(body, f"own.{body.__name__}", requirements=("TW-DSC-001", "TW-DSC-014"))
+        for body in (fails_in_core, stops_in_core)
+    ]
+    found, report = verdicts(url, *both)
+    assert [each.outcome for each in found.verdicts] == [Outcome.FAIL, Outcome.FAIL]
+    assert (report.exit_code, report.headline) == (1, "stream · 1/1 MUST · 0/0 SHOULD")
+    found, report = verdicts(url, *(each.narrowed(["stream"]) for each in both))
+    assert [each.outcome for each in found.verdicts] == [Outcome.PASS, Outcome.SKIPPED]
+    assert found.verdicts[1].why is SkipReason.BLOCKED, "its failure may have hidden another one"
+    assert [each.requirement for verdict in found.verdicts for each in verdict.assertions] == ["TW-DSC-001"]
+    found, report = verdicts(url, *(each.narrowed(["core"]) for each in both))
+    assert {each.requirement.id for each in report.failures} == {"TW-DSC-014"}, "stream is a part of core"
+
+
 def test_a_correct_server_exits_with_0(url):
     done = conformance(url, *FEW, *HEADER)
     assert done.exit_code == 0, done.stdout + done.stderr

@@ -1,11 +1,15 @@
 """Texts of schema violations: each violation with its place and the expected form."""
 
 import copy
+import random
 
 import pytest
 
+from support.mutated_server import FAULTS, mutated, paths
+from tidewire_conformance.compiled_schemas import is_valid
 from tidewire_conformance.schema_violations import MAX_LISTED, form, schema_violation, usable, violation_of
-from tidewire_conformance.specification import folder, schema
+from tidewire_conformance.specification import folder, schema, validator
+from tidewire_conformance.wire.typed_json import EVENT_SCHEMAS
 
 DISCOVERY = schema("discovery.schema.json")["examples"][0]
 
@@ -77,3 +81,23 @@ def test_the_usable_part_has_no_member_of_a_wrong_type():
 )
 def test_a_schema_that_cannot_be_used_finds_no_violation(schema):
     assert violation_of(schema, "value") == ""
+
+
+@pytest.mark.parametrize("name", [*EVENT_SCHEMAS.values(), "job", "job-list", "state", "job-id"])
+def test_a_compiled_schema_accepts_the_same_values_as_jsonschema(name):
+    """The values are the examples of the schema and mutations of them."""
+    valid, rng = is_valid(name), random.Random(name)
+    examples = schema(f"{name}.schema.json").get("examples", [])
+    assert valid is not None
+    assert examples
+    found = {True: 0, False: 0}
+    for example in examples:
+        for _ in range(60):
+            value = {"": example}
+            if rng.random() < 0.9:
+                value = mutated(value, rng.choice([*paths(value)]), rng.choice(FAULTS))
+            value = value.get("")
+            assert valid(value) == validator(name).is_valid(value), value
+            found[valid(value)] += 1
+    assert found[True] > 0
+    assert found[False] > 0

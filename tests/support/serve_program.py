@@ -13,7 +13,8 @@ from typing import Any
 import uvicorn
 
 from tidewire_server import Server
-from tidewire_server.serving.serve import bind, serve
+from tidewire_server.serving.listener import bind
+from tidewire_server.serving.serve import serve
 
 
 class _ReportingServer(uvicorn.Server):

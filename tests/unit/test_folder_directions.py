@@ -66,10 +66,11 @@ ORDER = {
         {"report"},
         {"clients"},
         {"checks"},
-        {"runner", "announce_jobs", "registry", "session", "parse_option_values"},
+        {"runner", "announce_jobs", "cancel_jobs", "registry", "session", "parse_option_values"},
         {"judging"},
         {"wire"},
         {"schema_violations"},
+        {"compiled_schemas"},
         {"specification"},
     ],
 }

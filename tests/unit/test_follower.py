@@ -542,6 +542,33 @@ def test_event_between_two_pings_ahead_of_the_cursor_prevents_a_cut(started):
     assert isinstance(started.event("ping", {"head": "1-5"}), Ignored)
 
 
+def test_two_pings_while_the_head_of_hello_is_ahead_of_the_cursor_are_a_cut(reader):
+    """A server whose log subscription has failed pings with the id that it sent last."""
+    reader.connect()
+    reader.hello(head="1-35")
+    reader.snapshot("1-1", state("Hel"))
+    reader.diff("1-2", "lo")
+    assert isinstance(reader.event("ping", {"head": "1-2"}), Ignored)
+    assert reader.event("ping", {"head": "1-2"}).cause is Cause.CUT
+
+
+def test_stalled_connection_without_an_event_is_a_failure(reader):
+    reader.connect()
+    reader.hello(head="1-35")
+    reader.snapshot("1-1", state("Hel"))
+    for failures in (1, 2):
+        reader.connect()
+        reader.hello(head="1-35")
+        reader.event("ping", {"head": "1-1"})
+        reader.event("ping", {"head": "1-1"})
+        assert reader.follower.policy.failures == failures
+
+
+def test_hello_whose_head_is_not_an_id_is_malformed(reader):
+    reader.connect()
+    assert reader.hello(head="x").cause is Cause.RESYNC
+
+
 def test_pings_at_the_cursor_are_ignored(started):
     for _ in range(5):
         assert isinstance(started.event("ping", {"head": "1-1"}), Ignored)

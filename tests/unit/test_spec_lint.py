@@ -1,7 +1,9 @@
 """Lint of the specification: requirements, schemas, OpenAPI file, examples and transcripts are consistent."""
 
+import functools
 import json
 import math
+import operator
 import re
 import subprocess
 import sys
@@ -181,6 +183,60 @@ def test_unknown_references_in_fences_appendix_and_readme_are_reported(tmp_path)
     (tmp_path / "README.md").write_text("| TW-FRM-774 | why |\n", encoding="utf-8")
     identifiers = [error.split()[1] for error in extract.read(tmp_path).errors]
     assert identifiers == ["TW-FRM-771", "TW-FRM-772", "TW-FRM-773", "TW-FRM-774"]
+
+
+STREAM_REQUIREMENT = "*Applies to: server · core*\n- A server MUST do it. [TW-FRM-001 stream]\n"
+
+
+def test_word_in_the_brackets_overrides_the_role_or_the_profile():
+    found = parse_chapter(
+        "*Applies to: server · core*",
+        *(f"- One MUST do it. [TW-FRM-{each}]" for each in ("001 stream", "002 client", "003 both/stream")),
+    )
+    assert [(one.role, one.profile) for one in found.requirements] == [
+        ("server", "stream"),
+        ("client", "client"),
+        ("both", "stream"),
+    ]
+
+
+def test_move_into_the_profile_stream_changes_no_fingerprint():
+    in_core, in_stream = (
+        parse_chapter(
+            "*Applies to: server · core*", f"- A server MUST do it. [TW-FRM-001{word}]"
+        ).requirements[0]
+        for word in ("", " stream")
+    )
+    assert extract.fingerprint(in_core) == extract.fingerprint(in_stream)
+
+
+@pytest.mark.parametrize(
+    ("page", "errors"),
+    [
+        ("Do it (TW-FRM-001).", []),
+        ("Do it.", ["stream.md does not name TW-FRM-001"]),
+        ("Do it.\n```\nTW-FRM-001\n```", ["stream.md does not name TW-FRM-001"]),
+        ("TW-FRM-001 " + "word " * (extract.STREAM_WORDS - 1) + "\n```\nfour words of code\n```", []),
+        (
+            "TW-FRM-001 " + "[word](a%20b) " * extract.STREAM_WORDS,
+            ["stream.md has 4001 words without code; the limit is 4000"],
+        ),
+    ],
+)
+def test_page_of_the_profile_stream_names_its_requirements_in_few_words(tmp_path, page, errors):
+    (tmp_path / "03-framing.md").write_text(STREAM_REQUIREMENT, encoding="utf-8")
+    (tmp_path / "stream.md").write_text(page + "\n", encoding="utf-8")
+    assert extract.read(tmp_path).errors == errors
+
+
+def test_the_profile_stream_has_a_limited_number_of_requirements(monkeypatch):
+    spec = parse_chapter("*Applies to: server · core*", "- A server MUST do it. [TW-FRM-001 stream]")
+    monkeypatch.setattr(extract, "STREAM_LIMIT", 1)
+    assert extract.stream_errors(spec, "TW-FRM-001") == []
+    monkeypatch.setattr(extract, "STREAM_LIMIT", 0)
+    assert extract.stream_errors(spec, "TW-FRM-001") == [
+        "the profile stream has 1 requirements; the limit is 0"
+    ]
 
 
 def test_gap_in_the_identifiers_is_reported(tmp_path):
@@ -422,6 +478,43 @@ def test_diff_cases_have_the_documented_results():
         assert refusal == REFUSALS.get(case.get("refused")), case
 
 
+TABLES_OF_MEMBERS = [
+    ("02-discovery", "## 2.1", {"": ("discovery",)}),
+    ("02-discovery", "## 2.4", {"": ("discovery", "properties", "limits")}),
+    (
+        "02-discovery",
+        "## 2.5",
+        {"": ("endpoint",), "capabilities.": ("endpoint", "properties", "capabilities")},
+    ),
+    ("03-framing", "## 3.6", {"": ("done",)}),
+    ("05-state-and-diffs", "## 5.1", {"": ("state",), "items[].": ("item",)}),
+    ("06-jobs", "## 6.4", {"": ("job-entry",)}),
+    ("09-errors", "## 9.1", {"": ("problem",)}),
+]
+
+
+@pytest.mark.parametrize(("chapter", "heading", "schemas"), TABLES_OF_MEMBERS)
+def test_tables_of_members_say_what_the_schemas_require(chapter, heading, schemas):
+    required, known = {"state"} if chapter == "06-jobs" else set(), set()
+    for prefix, (name, *path) in schemas.items():
+        schema = functools.reduce(
+            operator.getitem, path, json.loads((SPEC / f"schema/{name}.schema.json").read_text("utf-8"))
+        )
+        required |= {prefix + each for each in schema.get("required", ())}
+        known |= {prefix + each for each in schema["properties"]}
+    section = (SPEC / f"{chapter}.md").read_text("utf-8").partition(f"\n{heading}")[2].partition("\n## ")[0]
+    header, _, *rows = (
+        line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")
+    )
+    column = header.index("required")
+    shown = {
+        name: row[column] for row in rows for name in re.findall("`([^`]+)`", row[0]) if len(row) > column
+    }
+    assert {name: word for name, word in shown.items() if name in known} == {
+        name: "yes" if name in required else "no" for name in known
+    }
+
+
 @pytest.mark.parametrize("fence", [f for f in document.fences if f.language == "sse"], ids=location)
 def test_sse_example_decodes_to_events_valid_for_their_schemas(fence):
     assert fence.text.endswith("\n\n")
@@ -442,7 +535,7 @@ def test_transcript_has_valid_requests_and_bodies(fence):
     for exchange in found:
         request, _, body = exchange.request.partition("\n\n")
         assert re.fullmatch(
-            r"(GET|POST|PUT|DELETE|OPTIONS) (/v1|\{)\S*( HTTP/1\.0)?", request.splitlines()[0]
+            r"(GET|HEAD|POST|PUT|DELETE|OPTIONS) (/v1|\{)\S*( HTTP/1\.0)?", request.splitlines()[0]
         )
         if body and exchange.status < 400 and "/endpoints/tidewire.script/" in request:
             assert breaches("cancel" if "/cancel" in request else "submit", strict_json.loads(body)) == []
@@ -514,9 +607,11 @@ def test_checks_and_digests_of_the_examples_are_right():
         assert text_check("/a", sample) == ["/a", int(n), int(crc)]
     (items, documented) = re.search(r"final items `([^`]+)` have the digest `(\w+)`", text).groups()
     assert digest(strict_json.loads(items)) == documented
-    (done,) = (strict_json.loads(f.text) for f in document.fences if f.tags.get("schema") == "done")
-    assert done["check"] == [text_check("/items/0/value", "Hello!")]
-    assert done["digest"] == digest([{"status": "succeeded", "value": "Hello!"}])
+    done = {f.chapter: strict_json.loads(f.text) for f in document.fences if f.tags.get("schema") == "done"}
+    assert done.keys() == {"03-framing", "stream"}
+    assert done["03-framing"]["check"] == [text_check("/items/0/value", "Hello!")]
+    assert done["03-framing"]["digest"] == digest([{"status": "succeeded", "value": "Hello!"}])
+    assert done["stream"]["digest"] == digest([{"status": "succeeded", "value": "Hello"}])
 
 
 def test_example_log_probabilities_are_sorted_and_sum_to_at_most_one():

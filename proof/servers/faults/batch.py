@@ -4,7 +4,13 @@ import json
 import re
 
 from proof.servers.expected_side_failures import READ_DIFFERS, WRONG_EVENT
-from proof.servers.fault_helpers import change_submits, rewrite_body, rewrite_events, rewrite_request_body
+from proof.servers.fault_helpers import (
+    change_data,
+    change_submits,
+    rewrite_body,
+    rewrite_events,
+    rewrite_request_body,
+)
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import fault, faulty_server
 
@@ -177,3 +183,27 @@ def shared_overrides_falsy_members(body):
         if isinstance(each, dict):
             each |= {name: shared[name] for name in shared if name in each and not each[name]}
     return body
+
+
+@faulty_server("TW-FRM-053", "batch.failed_batch_has_an_error")
+def failed_batch_without_error(hooks):
+    """The `done` of a batch whose items have all failed lacks `error`."""
+
+    def without_error(exchange, kind, value):
+        if kind == "snapshot":
+            exchange.own["items"] = len(value["state"]["items"])
+        if kind == "done" and exchange.own.get("items", 1) > 1:
+            value.pop("error", None)
+        return value
+
+    hooks.frames.append(change_data(without_error))
+
+
+@faulty_server("TW-FRM-053", "batch.failed_batch_has_an_error", hook="bodies", also_fails=READ_DIFFERS)
+def failed_batch_read_without_error(exchange, status, body):
+    """The member `done` of a failed batch lacks `error`."""
+    found = json.loads(body) if status == 200 and b'"batch":true' in body else {}
+    if not isinstance(found.get("done"), dict) or found["done"].get("status") != "failed":
+        return None
+    found["done"].pop("error", None)
+    return status, json.dumps(found).encode()

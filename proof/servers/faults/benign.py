@@ -4,10 +4,23 @@ import asyncio
 import json
 import re
 
-from proof.servers.fault_helpers import PING, replace_events, rewrite_body, rewrite_events, take_samples
+from proof.servers.fault_helpers import (
+    change_data,
+    change_json,
+    refuse,
+    replace_events,
+    rewrite_body,
+    rewrite_events,
+    rotate_streams,
+    take_samples,
+)
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import benign_variant, variant
+from proof.servers.faults.characters import split_characters
+from proof.servers.faults.endpoint_permissions import is_forbidden
 from proof.servers.faults.slow_readers import merge_text_and_check
+from proof.servers.faults.ties import many_ties
+from proof.servers.server_process import SETTINGS
 
 
 def _without_capabilities(exchange):
@@ -19,8 +32,11 @@ def _without_capabilities(exchange):
         return status, headers | {"allow": "GET"}, body
     if b"diffs=0" in query or b"errors=inband" in query:
         return problem(400, "bad_parameter")
-    batch = isinstance(exchange.json, dict) and "inputs" in exchange.json and "input" not in exchange.json
-    return problem(422, "invalid_input", pointer="/inputs") if batch else None
+    if not exchange.is_submit or not isinstance(exchange.json, dict):
+        return None
+    members = ["deadline_ms", "on_disconnect", "grace_ms", *["inputs"] * ("input" not in exchange.json)]
+    lacking = [each for each in members if each in exchange.json]
+    return problem(422, "invalid_input", pointer=f"/{lacking[0]}") if lacking else None
 
 
 def _declares_none(exchange, status, body):
@@ -33,6 +49,35 @@ def _declares_none(exchange, status, body):
         own = found["capabilities"]
         found["capabilities"] = {name: own[name] for name in own if name not in {"batch", "logprobs"}}
     return (status, json.dumps(found).encode()) if found else None
+
+
+def _note_origin(exchange):
+    if not exchange.is_to_the_replica:
+        exchange.shared.setdefault("origin", f"http://{exchange.header('host')}".encode())
+
+
+def _absolute(exchange, text):
+    return text.replace(b'"/v1/', b'"' + exchange.shared["origin"] + b"/v1/")
+
+
+def _absolute_links(exchange, status, body):
+    return (status, _absolute(exchange, body)) if status < 400 else None
+
+
+def _absolute_link_headers(exchange, status, headers):
+    for name in {"location", "content-location"} & headers.keys():
+        headers[name] = exchange.shared["origin"].decode() + headers[name]
+
+
+def _request_candidates(description):
+    asked = {
+        "logprobs": True,
+        "top_logprobs": 3,
+        "ranks": True,
+        "prompt_logprobs": 1,
+        "logprobs_mode": "processed",
+    }
+    return description | {"examples": [each | asked for each in description["examples"]]}
 
 
 # fmt: off
@@ -69,6 +114,22 @@ variant("log_in_a_file",
 variant("one_byte_chunks",
         "Each chunk of a body has one byte.",
         piece=1)
+variant("streams_rotate_after_400_ms",
+        "Each stream ends with `goaway` and the reason `rotate` after 0.4 s.",
+        install=rotate_streams(0.4))
+variant("streams_rotate_after_1_s",
+        "Each stream ends with `goaway` and the reason `rotate` after 1 s.",
+        install=rotate_streams(1.0))
+variant("short_queue",
+        "The queue is shorter than the limit of jobs of one caller, so a job too many gets `queue_full`.",
+        settings={"max_queue_size": 100})
+variant("absolute_links",
+        "All links are absolute and name the first address of the server, even in responses of the second one.",
+        requests=_note_origin, heads=_absolute_link_headers, bodies=_absolute_links,
+        frames=lambda exchange, frame: _absolute(exchange, frame) if b"event:hello" in frame else frame)
+variant("example_requests_candidates",
+        "The example of the text generation itself asks for candidates, ranks and log-probabilities of the prompt.",
+        bodies=change_json(".*/v1/endpoints/generate", _request_candidates))
 variant("http_1_0_responses",
         "Responses use HTTP/1.0, in which the body ends when the connection is closed.",
         speaks_http_1_0=True)
@@ -78,6 +139,18 @@ variant("no_capabilities",
 variant("samples_become_batch_items",
         "If an input asks for `n` samples, the samples become the items of a batch.",
         requests=take_samples)
+variant("paths_with_a_prefix",
+        "A reverse proxy removes a prefix from the paths.",
+        prefix="/tide", settings={"root_path": "/tide"})
+variant("model_with_many_ties",
+        "Many logits of the model are equal.",
+        install=many_ties)
+variant("model_with_split_characters",
+        "Some tokens of the model end within a character.",
+        install=split_characters)
+variant("endpoint_forbidden_to_the_second_caller",
+        "The second caller may not use one of the endpoints in discovery.",
+        instead=refuse(is_forbidden, 403, "forbidden"))
 variant("times_with_nine_fractional_digits",
         "Times have nine fractional digits.",
         frames=rewrite_events(rb'(_at":"[^".]+?)(\.\d+)?Z"',
@@ -188,6 +261,131 @@ def snapshots_instead_of_diffs(hooks):
 
 
 @benign_variant()
+def all_changes_merged(hooks):
+    """All changes of 30 ms are logged as one diff, even if an item starts and ends in them."""
+    from tidewire.protocol.cursor import Cursor
+    from tidewire_server.job_log.commit_schedule import GroupCommit
+    from tidewire_server.job_log.pending_events import PendingEvents
+    from tidewire_server.store.interfaces import Block
+
+    soon, inner = GroupCommit.soon, PendingEvents.take
+
+    def later(commits, writer):
+        loop = commits._loop
+        loop.call_soon_threadsafe(loop.call_later, 0.03, soon, commits, writer)
+
+    def take(pending, after):
+        found = inner(pending, after)
+        frames = found.frames if found is not None else []
+        if len(frames) < 2 or any(b"event:snapshot" in each for each in frames):
+            return found
+        diffs = [json.loads(each.partition(b"data:")[2]) for each in frames]
+        column = found.state.columns[0] if found.state.columns else ""
+        ops = [op for diff in diffs for op in _ops_of(diff, column)]
+        texts = {check[0] for diff in diffs if isinstance(diff, dict) for check in diff["check"]}
+        document = pending.state.document
+        checks = [[path, document.text_length(path), document.text_crc(path)] for path in sorted(texts)]
+        data = json.dumps({"ops": ops, "check": checks}).encode()
+        cursor = Cursor(after.epoch, after.seq + 1)
+        if len(data) > pending._event_bytes or len(ops) > pending._event_ops:
+            return found
+        return Block([b"id:%d-%d\ndata:%b\n\n" % (*cursor, data)], found.state._replace(cursor=cursor))
+
+    GroupCommit.soon, PendingEvents.take = later, take
+
+
+def _ops_of(diff, column):
+    if isinstance(diff, str):
+        return [["a", column, diff]]
+    return diff["ops"] if isinstance(diff, dict) else diff
+
+
+def _trim_log(before_the_last_block):
+    """Return a hook that trims each log after each append."""
+
+    def install(hooks):
+        from tidewire_server.store.memory_store import MemoryLog
+
+        inner = MemoryLog.append_at_once
+
+        def append(log, after, block):
+            before = log._state
+            inner(log, after, block)
+            log._trim(before if before_the_last_block or block.done else log._state)
+
+        MemoryLog.append_at_once = append
+
+    return install
+
+
+variant(
+    "log_trimmed_at_once", "The log keeps only the events that were logged last.", install=_trim_log(True)
+)
+variant(
+    "no_log", "The server keeps only the state of a job and `done`, and no log.", install=_trim_log(False)
+)
+
+
+EXTENSION = {
+    "size": 1.5,
+    "row": 0.5,
+    "status": 2.5,
+    "gpu_ms": 0.25,
+    "billed_at": "never",
+    "parts": [{"on": 1.5}],
+}
+"""Members with the names of integers, times and durations of the protocol, which have other meanings here."""
+
+
+@benign_variant()
+def extensions_with_the_names_of_members(hooks):
+    """In `usage` and in extensions, members with the names of integers and times of the protocol have other types."""
+    schema = {
+        "properties": {"size": {"minimum": 0.5}, "status": {"default": None}, "ended_at": {"type": "string"}}
+    }
+
+    def extend(exchange, status, body):
+        found = json.loads(body) if body[:1] == b"{" and b"vocabulary" not in exchange.path.encode() else {}
+        for each in [found, *found.get("jobs", [])]:
+            if isinstance(each.get("done"), dict):
+                each["done"]["usage"] |= EXTENSION
+                each.get("state", {}).get("usage", {}).update(EXTENSION)
+        return (
+            (status, json.dumps(found | {"x.cost": EXTENSION, "x.schema": schema}).encode())
+            if found
+            else None
+        )
+
+    def extend_done(exchange, kind, data):
+        return data | {"usage": data["usage"] | EXTENSION, "x.cost": EXTENSION} if kind == "done" else data
+
+    hooks.bodies.append(extend)
+    hooks.frames.append(change_data(extend_done))
+
+
+@benign_variant()
+def tokens_of_one_character(hooks):
+    """Each token of the model is a single character."""
+    from proof.servers import table_engine
+
+    table_engine.WORDS[:] = "abcdefgh né😀,.mnopqrst"
+
+
+@benign_variant()
+def responses_without_date(hooks):
+    """No response has the header `Date`."""
+    import uvicorn
+
+    inner = uvicorn.Config.__init__
+    hooks.settings["stream_token_ttl"] = 2
+
+    def init(config, *args, **options):
+        inner(config, *args, **options | {"date_header": False})
+
+    uvicorn.Config.__init__ = init
+
+
+@benign_variant()
 def json_escaped_to_ascii(hooks):
     """JSON escapes all non-ASCII characters and some ASCII characters."""
 
@@ -195,13 +393,14 @@ def json_escaped_to_ascii(hooks):
         ascii_only = "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text)
         return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", ascii_only)
 
+    # An escaped character may have three times as many bytes.
+    for name in ("max_event_bytes", "max_state_bytes"):
+        limit = SETTINGS[name]
+        hooks.settings[name] = limit // 3
+        hooks.bodies.append(
+            rewrite_body(
+                b'"%b":%d' % (name.encode(), limit // 3), b'"%b":%d' % (name.encode(), limit), at="/v1"
+            )
+        )
     hooks.frames.append(lambda exchange, frame: escape(frame.decode()).encode())
     hooks.bodies.append(lambda exchange, status, body: (status, escape(body.decode()).encode()))
-
-
-@benign_variant()
-def comments_instead_of_pings(hooks):
-    """A comment is sent before each heartbeat is due, so that no ping is needed."""
-    shorter, longer = b'"heartbeat_ms":400', b'"heartbeat_ms":600'
-    hooks.frames += [replace_events(PING, lambda frame: b":awake\n\n"), rewrite_events(shorter, longer)]
-    hooks.bodies.append(rewrite_body(shorter, longer))

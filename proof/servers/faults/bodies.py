@@ -55,7 +55,7 @@ fault("maximum_number_of_inputs_refused", "TW-DSC-004", "bodies.requests_at_the_
       "A job with exactly `max_inputs` inputs is refused.",
       instead=refuse(lambda exchange: len(exchange.inputs) == 32, 422, "batch_too_large", pointer="/inputs"))
 
-fault("cancel_with_null_items_cancels_all", "TW-JOB-079", "bodies.invalid_cancel_is_rejected",
+fault("cancel_with_null_items_cancels_all", "TW-JOB-087", "bodies.invalid_cancel_is_rejected",
       "A cancel request with `items: null` cancels all items.",
       requests=rewrite_request_body(rb'\{"items": ?null\}', b"{}"))
 fault("cancel_media_type_not_checked", "TW-JOB-010", "bodies.invalid_cancel_is_rejected",
@@ -84,7 +84,7 @@ def data_after_json_ignored(exchange):
         exchange.body = found[0] if found else exchange.body
 
 
-@faulty_server("TW-JOB-077", "bodies.invalid_cancel_is_rejected", hook="requests")
+@faulty_server("TW-JOB-087", "bodies.invalid_cancel_is_rejected", hook="requests")
 def cancel_with_non_object_body_accepted(exchange):
     """A cancel request whose body is not an object is accepted, but cancels nothing."""
     if (

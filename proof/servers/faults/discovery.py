@@ -39,6 +39,12 @@ fault("done_expires_in_the_past", "TW-RES-052", "discovery.expires_at_respects_s
 fault("capability_not_declared", "TW-DSC-003", "discovery.capabilities_match_discovery",
       "Discovery omits a capability that the server has.",
       bodies=rewrite_body(b'"delete",', b"", at="/v1"))
+fault("undeclared_deadline_accepted", "TW-DSC-011", "discovery.capabilities_match_discovery",
+      "Discovery omits `deadlines`, but a submission with `deadline_ms` is accepted.",
+      bodies=rewrite_body(b'"deadlines",', b"", at="/v1"))
+fault("undeclared_on_disconnect_accepted", "TW-DSC-011", "discovery.capabilities_match_discovery",
+      "Discovery omits `disconnect`, but a submission with `on_disconnect` is accepted.",
+      bodies=rewrite_body(b'"disconnect",', b"", at="/v1"))
 fault("missing_capability_declared", "TW-DSC-003", "discovery.capabilities_match_discovery",
       "Discovery declares a capability that the server lacks.",
       instead=refuse(lambda exchange: exchange.path.endswith("/stream-token"), 404, "not_found"),

@@ -30,6 +30,12 @@ fault("unknown_job_returns_empty_object", "TW-JOB-043", "errors.unknown_resource
 fault("unknown_endpoint_is_500", "TW-JOB-013", "errors.unknown_resources_return_404",
       "A request to submit a job to an unknown endpoint is answered with 500.",
       instead=refuse(lambda exchange: "there-is-none/jobs" in exchange.path, 500, "internal"))
+fault("head_is_405", "TW-JOB-088", "errors.head_and_options_need_no_body",
+      "A HEAD request gets 405.",
+      instead=refuse(lambda exchange: exchange.method == "HEAD", 405, "method_not_allowed"))
+fault("options_without_allow", "TW-JOB-003", "errors.head_and_options_need_no_body",
+      "The response to OPTIONS lacks `Allow`.",
+      heads=drop_header("allow", where=lambda exchange: exchange.method == "OPTIONS"))
 fault("status_405_without_allow", "TW-JOB-003", "errors.unknown_resources_return_404",
       "A response with status 405 lacks `Allow`.",
       heads=drop_header("allow"))

@@ -32,6 +32,13 @@ fault("key_with_spaces_accepted", "TW-JOB-025", "idempotency.invalid_key_returns
 fault("keys_case_insensitive", "TW-JOB-026", "idempotency.keys_are_case_sensitive_and_scoped_to_the_endpoint",
       "Idempotency keys are compared case-insensitively.",
       requests=change_key(lambda exchange: exchange.key.lower()))
+
+fault("keys_cut_at_64_characters", "TW-JOB-026", "idempotency.keys_are_compared_in_full",
+      "Only the first 64 characters of an idempotency key are compared.",
+      requests=change_key(lambda exchange: exchange.key[:64] + exchange.key[255:]))
+fault("keys_unquoted", "TW-JOB-026", "idempotency.keys_are_compared_in_full",
+      "Quotation marks around an idempotency key are removed.",
+      requests=change_key(lambda exchange: exchange.key.strip('"')))
 # fmt: on
 
 

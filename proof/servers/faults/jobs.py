@@ -6,7 +6,7 @@ import re
 from types import SimpleNamespace
 
 from proof.servers.expected_side_failures import READ_DIFFERS
-from proof.servers.fault_helpers import drop_header, rewrite_body
+from proof.servers.fault_helpers import change_json, drop_header, refuse, rewrite_body, rewrite_events
 from proof.servers.faults import fault, faulty_server
 from tidewire_server.jobs import job_service
 
@@ -53,6 +53,30 @@ fault("jobs_link_broken", "TW-OVR-013", "jobs.links_resolve_to_their_resources",
 fault("job_list_shows_all_as_queued", "TW-JOB-045", "jobs.jobs_are_listed_newest_first",
       "The job list shows every job as queued.",
       bodies=rewrite_body(rb'("endpoint":"[^"]*","status":)"succeeded"', rb'\1"queued"', at="/v1/jobs"))
+
+fault("submit_reads_the_cursor", "TW-JOB-018", "jobs.submit_ignores_a_cursor",
+      "A submission with a malformed `Last-Event-ID` is refused.",
+      instead=refuse(lambda exchange: exchange.is_submit and exchange.header("last-event-id") == "x", 400, "bad_cursor"))
+fault("submit_reads_the_parameter_after", "TW-JOB-019", "jobs.submit_ignores_a_cursor",
+      "A submission that asks for a stream gets a snapshot with the reason `rewound` if it has the parameter `after`.",
+      instead=refuse(lambda exchange: exchange.is_submit and b"after=0-1" in exchange.query
+          and "event-stream" in exchange.header("accept"), 410, "job_expired"))
+fault("submit_stream_is_rewound", "TW-JOB-020", "jobs.submit_ignores_a_cursor",
+      "The stream of a submission with a cursor begins with a snapshot whose reason is `rewound`.",
+      frames=rewrite_events(b'"reason":"start"', b'"reason":"rewound"',
+          where=lambda exchange: exchange.is_submit and exchange.header("last-event-id") == "9-9"),
+      also_fails={"the rewound snapshot has no state before it": "state.* resume.*"})
+fault("usage_missing_in_the_state_of_an_ended_job", "TW-FRM-052", "jobs.state_of_an_ended_job_has_its_end",
+      "The state of an ended job lacks the usage of `done`.",
+      bodies=rewrite_body(rb'("state":\{.*?"usage":)\{"tokens":2\}', rb"\1{}", at="/v1/jobs/.*"))
+fault("error_missing_in_the_state_of_a_failed_job", "TW-FRM-052", "jobs.state_of_an_ended_job_has_its_end",
+      "The state of a failed job lacks the error of `done`.",
+      bodies=change_json("/v1/jobs/[^/]*", lambda found: found | {"state":
+          {name: value for name, value in found.get("state", {}).items() if name != "error"}}))
+fault("links_without_the_prefix", "TW-OVR-014", "jobs.links_resolve_to_their_resources",
+      "Behind a proxy that adds a prefix to the paths, links lack the prefix.",
+      prefix="/tide", also_run="jobs.submit_returns_the_job",
+      also_fails={"checks follow the links": "*"})
 # fmt: on
 
 

@@ -1,5 +1,7 @@
 """Faulty servers with errors in the limits per caller, or in the queue."""
 
+import re
+
 from proof.servers.fault_helpers import (
     PING,
     drop_header,
@@ -86,12 +88,25 @@ def job_limit_shared_by_all_callers(hooks):
     hooks.instead.append(refuse)
 
 
-@faulty_server("TW-FRM-068", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")
+@faulty_server("TW-FRM-083", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")
 def queued_job_gets_no_pings(exchange, frame):
     """No pings are sent on a stream of a queued job."""
     if b"event:queue" in frame:
         exchange.own["waits"] = True
     return b"" if PING in frame and exchange.own.get("waits") else frame
+
+
+@faulty_server("TW-FRM-083", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")
+def moving_queued_job_gets_no_pings(exchange, frame):
+    """The position in the queue changes three times, and then no pings are sent on a stream of a queued job."""
+    if found := re.search(rb'event:queue\ndata:\{"position":(\d+)', frame):
+        exchange.own["position"] = int(found[1])
+    if PING not in frame or "position" not in exchange.own:
+        return frame
+    exchange.own["moves"] = exchange.own.get("moves", 0) + 1
+    exchange.own["position"] -= 1
+    moved = b'event:queue\ndata:{"position":%d}\n\n' % max(1, exchange.own["position"])
+    return moved if exchange.own["moves"] <= 3 else b""
 
 
 @faulty_server("TW-FRM-063", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")

@@ -39,6 +39,17 @@ def change_logprobs_mode(mode):
     )
 
 
+def processed_by_default():
+    """Score all tokens of a request without `logprobs_mode` after the temperature."""
+    inner = table_engine.scored
+
+    def scored(token, request):
+        mode = request.logprobs_mode if "logprobs_mode" in request.model_fields_set else "processed"
+        return inner(token, request.model_copy(update={"logprobs_mode": mode}))
+
+    table_engine.scored = scored
+
+
 def change_prompt_columns(change):
     """Change the columns of the prompt's tokens."""
     inner = table_engine.prompt_columns
@@ -102,6 +113,13 @@ fault("raw_logprobs_after_top_k", "TW-GEN-025", "logprobs.only_processed_logprob
 fault("raw_logprobs_after_temperature", "TW-GEN-025", "logprobs.only_processed_logprobs_depend_on_sampling_options",
       "Raw log-probabilities are computed after the temperature was applied.",
       install=lambda hooks: change_logprobs_mode("processed"))
+fault("chosen_logprobs_after_temperature", "TW-GEN-025", "logprobs.chosen_tokens_have_raw_logprobs",
+      "The log-probabilities of chosen tokens are computed after the temperature was applied, and those of the candidates before.",
+      deltas=lambda delta, request: setattr(delta, "logprobs",
+          [round(each / (request.temperature or 1), request.logprob_decimals) for each in delta.logprobs]))
+fault("logprobs_are_processed_by_default", "TW-GEN-025", "logprobs.chosen_tokens_have_raw_logprobs",
+      "Without `logprobs_mode`, log-probabilities are computed after the temperature was applied.",
+      install=lambda hooks: processed_by_default())
 fault("processed_logprobs_before_temperature", "TW-GEN-026",
       "logprobs.only_processed_logprobs_depend_on_sampling_options",
       "Processed log-probabilities are computed before the temperature is applied.",

@@ -1,8 +1,9 @@
 """Faulty servers with errors when a job is purged."""
 
 from proof.servers.expected_side_failures import GONE, REPLICA_FEATURES
-from proof.servers.fault_helpers import gone_is_unknown, replace_events
+from proof.servers.fault_helpers import gone_is_unknown, refuse, replace_events
 from proof.servers.faults import fault, faulty_server
+from proof.servers.server_process import BOB
 
 # fmt: off
 fault("purged_stream_ends_without_done", "TW-JOB-060", "purges.purge_sends_done_to_readers",
@@ -15,6 +16,17 @@ fault("purged_stream_ends_without_done", "TW-JOB-060", "purges.purge_sends_done_
 fault("stream_token_of_purged_job_gets_404", "TW-JOB-062", "purges.purged_job_returns_410",
       "A request for a stream token for a purged job is answered with 404 instead of 410.",
       bodies=gone_is_unknown(at=".*/stream-token"))
+
+fault("purged_job_of_another_principal_gets_410", "TW-JOB-044", "purges.purged_jobs_of_other_principals_look_unknown",
+      "A request for another caller's purged job is answered with 410, which reveals that the job existed.",
+      requests=lambda exchange: exchange.method == "DELETE" and exchange.shared.setdefault("purged", []).append(exchange.path),
+      instead=refuse(lambda exchange: BOB in exchange.header("authorization") and
+          any(map(exchange.path.startswith, exchange.shared.get("purged", ()))), 410, "job_expired"))
+fault("cursor_of_anothers_purged_job_gets_410", "TW-JOB-044", "purges.purged_jobs_of_other_principals_look_unknown",
+      "A request with a cursor for another caller's purged job is answered with 410.",
+      requests=lambda exchange: exchange.method == "DELETE" and exchange.shared.setdefault("purged", []).append(exchange.path),
+      instead=refuse(lambda exchange: BOB in exchange.header("authorization") and exchange.cursor and
+          any(map(exchange.path.startswith, exchange.shared.get("purged", ()))), 410, "job_expired"))
 # fmt: on
 
 

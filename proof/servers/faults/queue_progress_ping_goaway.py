@@ -1,25 +1,35 @@
 """Faulty servers with errors in ephemeral events: `queue`, `progress`, `ping` and `goaway`."""
 
-from proof.servers.fault_helpers import DONE, PING, drop_events, replace_events, rewrite_events
+from proof.servers.fault_helpers import (
+    DONE,
+    PING,
+    drop_events,
+    replace_events,
+    rewrite_events,
+    rotate_streams,
+)
 from proof.servers.faults import fault, faulty_server
 
 # fmt: off
-fault("no_pings", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("no_pings", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent.",
       frames=replace_events(b"event:ping", lambda frame: b""))
 fault("ping_names_a_head_never_sent", "TW-FRM-069", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "A ping names the id of an event that is never sent.",
       frames=rewrite_events(rb'"head":"1-\d+"', b'"head":"1-99"', within=b"event:ping"))
-fault("no_pings_after_resume", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("comments_in_place_of_pings", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
+      "Comments are sent in place of pings.",
+      frames=replace_events(b"event:ping", lambda frame: b":\n\n"))
+fault("no_pings_after_resume", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent on a resumed stream.",
       frames=drop_events(PING, lambda exchange: exchange.cursor))
-fault("no_pings_on_submit_stream", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("no_pings_on_submit_stream", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent on a stream in response to a submitted job.",
       frames=drop_events(PING, lambda exchange: exchange.is_submit))
-fault("no_pings_on_snapshot_stream", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("no_pings_on_snapshot_stream", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "No pings are sent on a stream of snapshots.",
       frames=drop_events(PING, lambda exchange: b"diffs=0" in exchange.query))
-fault("hello_declares_shorter_heartbeat", "TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings",
+fault("hello_declares_shorter_heartbeat", "TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings",
       "`hello` declares a shorter heartbeat interval than the server uses.",
       settings={"heartbeat": 5.0}, frames=rewrite_events(rb'"heartbeat_ms":\d+', b'"heartbeat_ms":100'))
 
@@ -57,6 +67,11 @@ fault("goaway_without_retry", "TW-FRM-073", "queue_progress_ping_goaway.goaway_r
       frames=replace_events(DONE, lambda frame: b'event:goaway\ndata:{"reason":"rotate","retry_ms":100}\n\n',
           lambda exchange: b"colour" in exchange.query),
       also_run="parameters.invalid_parameters_return_400")
+fault("late_goaway_without_retry", "TW-FRM-073", "queue_progress_ping_goaway.goaway_retry_equals_retry_ms",
+      "A stream ends after 2 s with a `goaway` that lacks the `retry` field.",
+      install=rotate_streams(2.0), frames=rewrite_events(rb"^retry:\d+\n|\nretry:\d+", b"", within=b"event:goaway"),
+      also_run="batch.results_do_not_depend_on_batching jobs.stream_continues_from_a_read "
+               "generation.stop_string_is_never_streamed generation.accepted_members_take_effect")
 # fmt: on
 
 
@@ -71,7 +86,7 @@ def progress_not_repeated_on_new_connection(exchange, frame):
     return b"" if late else frame
 
 
-@faulty_server("TW-FRM-068", "queue_progress_ping_goaway.idle_stream_receives_pings", hook="frames")
+@faulty_server("TW-FRM-083", "queue_progress_ping_goaway.idle_stream_receives_pings", hook="frames")
 def only_one_ping_per_connection(exchange, frame):
     """Only one ping is sent on each connection."""
     exchange.own["pings"] = exchange.own.get("pings", 0) + (PING in frame)

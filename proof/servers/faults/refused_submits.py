@@ -16,29 +16,29 @@ def _fits(input_value):
 
 
 # fmt: off
-fault("deadline_0_means_no_deadline", "TW-JOB-083", "refused_submits.invalid_submit_body_returns_422",
+fault("deadline_0_means_no_deadline", "TW-JOB-087", "refused_submits.invalid_submit_body_returns_422",
       "A deadline of 0 or less is treated as no deadline.",
       requests=drop_member("deadline_ms", lambda value: isinstance(value, int) and value <= 0))
-fault("any_on_disconnect_accepted", "TW-JOB-083", "refused_submits.invalid_submit_body_returns_422",
+fault("any_on_disconnect_accepted", "TW-JOB-087", "refused_submits.invalid_submit_body_returns_422",
       "Any value of `on_disconnect` is accepted.",
       requests=drop_member("on_disconnect",
           lambda value: value is not None and value not in {"continue", "cancel"}))
-fault("fractional_deadline_accepted", "TW-JOB-083", "refused_submits.invalid_submit_body_returns_422",
+fault("fractional_deadline_accepted", "TW-JOB-087", "refused_submits.invalid_submit_body_returns_422",
       "A fractional deadline is accepted.",
       requests=rewrite_request_body(rb'("deadline_ms": ?600000)\.5', rb"\1"))
-fault("deadline_true_read_as_1", "TW-JOB-083", "refused_submits.invalid_submit_body_returns_422",
+fault("deadline_true_read_as_1", "TW-JOB-087", "refused_submits.invalid_submit_body_returns_422",
       "`deadline_ms: true` is treated as 1, because `True` equals 1 in Python.",
       requests=rewrite_request_body(rb'("deadline_ms": ?)true', rb"\g<1>1"))
-fault("grace_ms_string_accepted", "TW-JOB-083", "refused_submits.invalid_submit_body_returns_422",
+fault("grace_ms_string_accepted", "TW-JOB-087", "refused_submits.invalid_submit_body_returns_422",
       "`grace_ms` may be a string of digits.",
       requests=rewrite_request_body(rb'("grace_ms": ?)"60000"', rb"\g<1>60000"))
-fault("fractional_grace_ms_accepted", "TW-JOB-083", "refused_submits.invalid_submit_body_returns_422",
+fault("fractional_grace_ms_accepted", "TW-JOB-087", "refused_submits.invalid_submit_body_returns_422",
       "A fractional `grace_ms` is accepted.",
       requests=rewrite_request_body(rb'("grace_ms": ?60000)\.5', rb"\1"))
-fault("null_inputs_accepted", "TW-JOB-079", "refused_submits.invalid_submit_body_returns_422",
+fault("null_inputs_accepted", "TW-JOB-087", "refused_submits.invalid_submit_body_returns_422",
       "`inputs: null` next to `input` is accepted.",
       requests=drop_member("inputs", lambda inputs: inputs is None))
-fault("null_shared_accepted", "TW-JOB-079", "refused_submits.invalid_submit_body_returns_422",
+fault("null_shared_accepted", "TW-JOB-087", "refused_submits.invalid_submit_body_returns_422",
       "`shared: null` is accepted.",
       requests=drop_member("shared", lambda shared: shared is None))
 

@@ -1,7 +1,9 @@
 """Faulty servers whose events or states exceed the declared limits."""
 
+from types import SimpleNamespace
+
 from proof.servers.fault_helpers import rewrite_body
-from proof.servers.faults import fault
+from proof.servers.faults import fault, faulty_server
 
 # fmt: off
 fault("oversized_event_sent", "TW-FRM-047", "sizes.long_text_is_split_over_several_events",
@@ -42,3 +44,51 @@ fault("long_result_sent_in_parts", "TW-FRM-082", "sizes.long_result_is_set_in_on
       also_fails={"the value is set before the item ends": "discovery.value_is_set_once_without_streaming",
                   "the parts are appends without checks": "text_checks_due.required_text_checks_are_sent"})
 # fmt: on
+
+
+@faulty_server("TW-FRM-047", "sizes.sizes_of_events_count_bytes")
+def event_sizes_in_characters(hooks):
+    """The size of an event is measured in characters."""
+    from tidewire_server.job_log.pending_events import PendingEvents, to_json
+
+    inner = PendingEvents._change
+
+    def change(pending, ops, check_below=None, *, reserved=False):
+        encoded = to_json(ops)
+        if len(encoded) > pending._event_bytes >= len(encoded.decode()):
+            pending._end_event()
+            pending._write_diff(ops, encoded, check_below, reserved=reserved)
+        else:
+            inner(pending, ops, check_below, reserved=reserved)
+
+    PendingEvents._change = change
+
+
+@faulty_server("TW-FRM-047", "sizes.sizes_of_events_count_bytes")
+def merged_event_sizes_in_characters(hooks):
+    """While changes are merged, the size of an event is measured in characters."""
+    from tidewire_server.job_log.pending_events import PendingEvents
+
+    inner = PendingEvents._append
+
+    def append(pending, additions):
+        sizes = [len(added.x) for added in additions if isinstance(added.x, str)]
+        event = pending._open
+        if event is None or sum(sizes) > 10_000 or event.size > 4 * pending._event_bytes:
+            inner(pending, additions)
+            return
+        before, pending._event_bytes = pending._event_bytes, 4 * pending._event_bytes
+        inner(pending, additions)
+        pending._event_bytes = before
+
+    PendingEvents.append_text = lambda pending, path, piece: False
+    PendingEvents._append = append
+
+
+@faulty_server("TW-FRM-050", "sizes.sizes_of_states_count_bytes")
+def state_sizes_in_characters(hooks):
+    """The size of a state is measured in characters."""
+    from tidewire_server.job_log import limited_state
+
+    dumps = limited_state.orjson.dumps
+    limited_state.orjson = SimpleNamespace(dumps=lambda value: dumps(value).decode())

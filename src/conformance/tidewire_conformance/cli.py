@@ -125,7 +125,7 @@ def conformance(
         RepeatedOption,
         _of_checks(
             metavar="PROFILE",
-            help="Profile whose requirements are checked. By default, all profiles are checked.",
+            help="Profile for which the server is graded. By default, all profiles that it claims.",
         ),
     ] = None,
     header: Annotated[
@@ -249,7 +249,7 @@ def conformance(
     for path, _ in writers:
         if path is not None and not path.resolve().parent.is_dir():
             _fail(f"cannot write {path}: the folder {path.resolve().parent} does not exist", USAGE)
-    selection = parse_option_values.part(only or (), skip or (), profile or ())
+    selection = parse_option_values.part(only or (), skip or ())
     try:
         known = parse_option_values.baseline(baseline)
         is_sse = "sse" in (profile or ())
@@ -328,8 +328,8 @@ def conformance(
             err=True,
         )
     count = len(registry.checks())
-    part = f"{len(chosen)} of {count} checks, by {selection}" if len(chosen) < count else ""
-    _write_and_show(grade(found, known, part), writers, console, verbose)
+    part = f"{len(chosen)} of {count} checks, by {selection}" if selection and len(chosen) < count else ""
+    _write_and_show(grade(found, known, part, profile or ()), writers, console, verbose)
 
 
 conformance.__doc__ = HELP

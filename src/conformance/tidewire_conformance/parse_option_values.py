@@ -145,7 +145,8 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
     Args:
         only: Areas, requirement ids or names of the checks to run. A name may contain `*`. By default, all checks run.
         skip: Areas, requirement ids or names of the checks to leave out.
-        profiles: Profiles to check. A check runs if it judges a requirement of one of them. By default, all checks run.
+        profiles: Profiles to check. A check runs if it judges a requirement of one of them, and judges only these
+            requirements. By default, all checks run.
 
     Raises:
         UsageError: A profile does not exist.
@@ -155,7 +156,9 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
     if unknown := [each for each in profiles if each not in known]:
         raise UsageError(f"there is no profile {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
     named = select(registry.checks(), Check.is_named_by, only, skip, "check")
-    found = [check for check in named if not profiles or check.profiles & {*profiles}]
+    found = named
+    if profiles:
+        found = [check for check in (each.narrowed(profiles) for each in named) if check.requirements]
     if not found:
         raise EmptySelectionError("the options leave no check to run; --list prints all checks")
     return found
@@ -189,9 +192,9 @@ def select(
     ]
 
 
-def part(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = ()) -> str:
-    """Return the options that select a part of the suite, or an empty string if no such option was used."""
-    options = {"--only": only, "--skip": skip, "--profile": profiles}
+def part(only: Sequence[str], skip: Sequence[str]) -> str:
+    """Return the options that select a part of a profile's checks, or an empty string if no such option was used."""
+    options = {"--only": only, "--skip": skip}
     return " ".join(f"{name} {each}" for name, values in options.items() for each in values)
 
 

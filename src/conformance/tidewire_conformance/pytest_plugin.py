@@ -55,7 +55,7 @@ _RUN = pytest.StashKey["_Background"]()
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "--tidewire-url": {"metavar": "URL", "default": "", "help": "Base URL of the server. Without this option, the plugin does nothing."},
-    "--tidewire-profile": {"action": "append", "default": [], "help": "Profile whose requirements are checked. By default, all profiles are checked."},
+    "--tidewire-profile": {"action": "append", "default": [], "help": "Profile for which the server is graded. By default, all profiles that it claims."},
     "--tidewire-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "HTTP header to send with each request."},
     "--tidewire-second-header": {"action": "append", "default": [], "metavar": "'NAME: VALUE'", "help": "HTTP header with the credentials of a second user. Checks use it to test whether jobs are private."},
     "--tidewire-example": {"action": "append", "default": [], "metavar": "ENDPOINT=JSON", "help": "Input to use for an endpoint in place of the examples in its description."},
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
         chosen = parse_option_values.chosen((), (), option.tidewire_profile)
     except parse_option_values.UsageError as error:
         raise pytest.UsageError(f"tidewire: {error}") from None
-    config.stash[_RUN] = _Background(plan, chosen, known)
+    config.stash[_RUN] = _Background(plan, chosen, known, option.tidewire_profile)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -241,8 +241,8 @@ class _NotPassedError(Exception):
 class _Background:
     """Background thread that runs the suite. The pytest tests wait for its verdicts."""
 
-    def __init__(self, plan: Plan, chosen: list[Check], known: dict[str, str]) -> None:
-        self.plan, self.chosen, self.known = plan, chosen, known
+    def __init__(self, plan: Plan, chosen: list[Check], known: dict[str, str], profiles: list[str]) -> None:
+        self.plan, self.chosen, self.known, self._profiles = plan, chosen, known, profiles
         self.report: Report | None = None
         self._verdicts: dict[str, Future[Verdict]] = {}
         self._progress: CheckProgress | None = None
@@ -283,9 +283,9 @@ class _Background:
                 self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(CLOSE_SECONDS)
         if self._progress.server is not None:
-            count, total = len(self._verdicts), len(registry.checks())
+            count, total = len(self._verdicts), len(self.chosen)
             part = f"{count} of {total} checks" if count < total else ""
-            self.report = grade(self._progress.run(), self.known, part)
+            self.report = grade(self._progress.run(), self.known, part, self._profiles)
 
     def _work(self, progress: CheckProgress) -> None:
         async def go() -> None:

@@ -25,23 +25,31 @@ AREAS: Final = (
     "bodies",
     "jobs",
     "refused_submits",
+    "requests_with_several_errors",
     "sizes",
     "resume",
     "cursors_in_urls",
     "state",
     "text_checks_due",
+    "log_contents",
     "snapshots",
     "snapshots_only",
+    "catch_up",
     "queue_progress_ping_goaway",
     "cancels",
     "purges",
     "deadlines",
+    "waiting_jobs",
+    "disconnects",
     "idempotency",
     "batch",
     "logprobs",
+    "ties",
+    "characters",
     "generation",
     "browser",
     "ownership",
+    "endpoint_permissions",
     "limits_per_caller",
     "slow_readers",
     "durable",
@@ -70,13 +78,23 @@ class Check:
     """Whether the check waits for half a second or more. A slow check starts before other concurrent checks."""
     after: str = ""
     """Area whose failures explain a failure of this check. An empty string means only that of the check's own area."""
+    idle_stream: bool = False
+    """Whether the check needs a stream of an idle job that stays open while the other checks run."""
     place: int = 0
     """Position among all checks, ordered from causes to effects."""
+    left_out: tuple[str, ...] = ()
+    """Requirements that the check judges, but that belong to profiles for which the server is not graded."""
 
     @property
     def profiles(self) -> frozenset[str]:
-        """Profiles of the check's requirements."""
+        """Profiles of the check's requirements, without the profiles of which they are a part."""
         return frozenset(specification.requirements()[each].profile for each in self.requirements)
+
+    def narrowed(self, profiles: Sequence[str]) -> "Check":
+        """Return this check without the requirements of other profiles."""
+        every = specification.requirements()
+        kept = tuple(name for name in self.requirements if any(map(every[name].is_in, profiles)))
+        return replace(self, requirements=kept, left_out=tuple({*self.requirements} - {*kept}))
 
     def is_named_by(self, patterns: Sequence[str]) -> bool:
         """Whether a pattern matches this check. A pattern is a requirement id, an area, or a name with wildcards."""
@@ -106,6 +124,7 @@ def check(
     whole_run: bool = False,
     slow: bool = False,
     after: str = "",
+    idle_stream: bool = False,
 ) -> Callable[[Body], Body]:
     """Register a check.
 
@@ -115,6 +134,7 @@ def check(
         serial: Whether the check must not run concurrently with other checks.
         whole_run: Whether the check judges the recorded requests and responses of the whole run.
         slow: Whether the check waits for half a second or more.
+        idle_stream: Whether the check needs a stream of an idle job that stays open while the other checks run.
         after: Area whose failures explain a failure of this check, if it is further down in `AREAS` than the check's own.
 
     Raises:
@@ -131,7 +151,18 @@ def check(
                 f"a check needs at least one requirement id, a docstring and a unique name: {name}"
             )
         about = " ".join(body.__doc__.split())
-        _CHECKS[name] = Check(name, requirements, body, about, tuple(needs), serial, whole_run, slow, after)
+        _CHECKS[name] = Check(
+            name,
+            requirements,
+            body,
+            about,
+            tuple(needs),
+            serial,
+            whole_run,
+            slow,
+            after,
+            idle_stream=idle_stream,
+        )
         return body
 
     return enter

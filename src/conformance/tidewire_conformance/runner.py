@@ -4,19 +4,22 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire_conformance.announce_jobs import announce_checks, announce_examples
+from tidewire_conformance.idle_stream import idle_stream
 from tidewire_conformance.judging.grade import GradedRun, Settings
-from tidewire_conformance.judging.response_schemas import response_violation
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
+from tidewire_conformance.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Inconclusive, Session, Skip
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
+from tidewire_conformance.wire.typed_json import MalformedJsonError
 
 DEFAULT_CONCURRENCY = 8
 """Default number of checks that run concurrently."""
@@ -61,6 +64,7 @@ def _claimed_profiles(plan: Plan, server: Server, record: Sequence[RecordedExcha
         for block in exchange.logged
     )
     claims = {
+        "stream": True,
         "core": True,
         "durable": server.survives_restarts or new_attempt,
         "batch": "batches" in has,
@@ -126,11 +130,18 @@ class CheckProgress:
         self._liveness_lock = asyncio.Lock()
 
     async def go(self) -> None:
-        """Probe the server and run all checks.
+        """Probe the server, run all checks, and cancel the jobs that are still running.
 
         Raises:
             ProbeError: The URL is not that of a Tidewire server.
         """
+        try:
+            await self._probe_and_check()
+        finally:
+            if not self._gone:
+                await cancel_leftover_jobs(self._wire)
+
+    async def _probe_and_check(self) -> None:
         try:
             own_examples = [name for name, _ in self.plan.examples]
             self.server = await probe(
@@ -194,9 +205,13 @@ class CheckProgress:
             self._watch(verdict, number * len(self.checks) + len(verdicts), total)
 
         together = [check for check in self.checks if not check.serial and not check.whole_run]
-        async with asyncio.TaskGroup() as group:
-            for check in together:
-                group.create_task(take(check))
+        async with AsyncExitStack() as stack:
+            if any(check.idle_stream for check in self.checks):
+                # Serial checks count streams or restart the server, so the idle stream ends before them.
+                await stack.enter_async_context(idle_stream(self._wire, server))
+            async with asyncio.TaskGroup() as group:
+                for check in together:
+                    group.create_task(take(check))
         for check in (check for check in self.checks if check not in together):
             await take(check)
 
@@ -262,9 +277,17 @@ async def _run(
     except TimeoutError:
         verdict.outcome = Outcome.INCONCLUSIVE
         verdict.note = f"the check was still running after {CHECK_SECONDS * plan.patience:g} s"
+    except MalformedJsonError as error:
+        verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, SkipReason.BLOCKED, str(error)
     except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
         _explain(verdict, error, wire, check)
-    verdict.assertions = session.assertions
+    verdict.assertions = [each for each in session.assertions if each.requirement not in check.left_out]
+    if verdict.outcome is Outcome.PASS and len(verdict.assertions) < len(session.assertions):
+        failed = any(not each.holds for each in session.assertions if each.requirement in check.left_out)
+        # The failure at a requirement of another profile may have kept the check from judging its own requirements.
+        verdict.why = SkipReason.BLOCKED if failed else SkipReason.NO_OCCASION
+        verdict.outcome = Outcome.PASS if verdict.assertions else Outcome.SKIPPED
+        verdict.note = "the check judged requirements of other profiles"
     verdict.seconds = time.monotonic() - began
     settle(verdict)
     return verdict
@@ -273,16 +296,12 @@ async def _run(
 def _explain(verdict: Verdict, error: Exception, wire: Wire, check: Check) -> None:
     """Set the outcome of a check whose code raised an exception.
 
-    A response that broke off, or that violates its schema, can make the code of a check raise an exception. The check
-    is then inconclusive or blocked, and not faulty. Other checks report the violation.
+    If a response of the check broke off, the check is inconclusive, because it may have needed the missing events.
     """
-    own = [each for each in wire.record if check.whole_run or each.check == check.name]
-    if cut := next((each for each in reversed(own) if each.ended == "cut"), None):
+    own = (each for each in reversed(wire.record) if check.whole_run or each.check == check.name)
+    if cut := next((each for each in own if each.ended == "cut"), None):
         verdict.outcome = Outcome.INCONCLUSIVE
         verdict.note = f"the response to {cut} broke off after {len(cut.body)} bytes: {cut.fault}"
-    elif found := next(((each, why) for each in own if (why := response_violation(each))), None):
-        verdict.outcome, verdict.why = Outcome.SKIPPED, SkipReason.BLOCKED
-        verdict.note = f"{found[0]} returned {found[1]}"
     else:
         verdict.outcome, verdict.note = Outcome.ERROR, f"{type(error).__name__}: {error}"
 

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from referencing import Registry
 
-from tidewire_conformance import specification
+from tidewire_conformance import compiled_schemas, specification
 
 MAX_LISTED: Final = 20
 """Maximum number of violations in a text. After them, the text only says how many more there are."""
@@ -24,6 +24,8 @@ _FORM_KEYWORDS: Final = frozenset(
     {"type", "const", "enum", "pattern", "format", "minimum", "maximum", "minLength", "anyOf", "oneOf"}
 )
 """Keywords of JSON Schema for which the form of the schema explains a violation."""
+_TYPE_KEYWORDS: Final = frozenset({"type", "anyOf", "oneOf"})
+"""Keywords of JSON Schema that a value of the wrong type violates."""
 _MISSING = re.compile(r"'(.*)' is a required property", re.DOTALL)
 
 
@@ -61,6 +63,9 @@ def schema_violation(name: str, value: Any) -> str:
 
 def violations(name: str, value: Any) -> list[SchemaViolation]:
     """Return all violations of a schema of the specification, ordered by their places in the value."""
+    valid = compiled_schemas.is_valid(name)
+    if valid is not None and valid(value):
+        return []
     found = (
         _violation(error)
         for error in sorted(
@@ -129,22 +134,36 @@ def _alternatives(forms: Iterable[str]) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as JSON. Long JSON is shortened."""
-    return _short(json.dumps(value, ensure_ascii=False, default=repr))
+    return _short(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON, for a text that a user reads. Bytes become a string, in which invalid UTF-8 is escaped."""
+    plain = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    return json.dumps(plain, ensure_ascii=False, default=str)
 
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def usable(name: str, value: Any) -> Any:
+def usable(name: str, value: Any, *, types_only: bool = False) -> Any:
     """Return a copy of a value without the parts that violate a schema of the specification.
 
     In the copy, each member that the schema names has the right type, or is absent. The result is an empty object if the
     value as a whole violates the schema. A suite that reads only such a copy can test a server whose description is
     wrong in places.
+
+    Args:
+        name: File name of the schema without `.schema.json`.
+        value: JSON value.
+        types_only: Whether to keep a part that has the right type and another fault, such as a text that does not match
+            its pattern.
     """
+    if not schema_violation(name, value):
+        return value if isinstance(value, dict) else {}
     copy = deepcopy(value)
-    while wrong := _wrong_paths(name, copy):
+    while wrong := _wrong_paths(name, copy, types_only):
         if [] in wrong:
             return {}
         for *path, last in wrong:
@@ -155,16 +174,51 @@ def usable(name: str, value: Any) -> Any:
     return copy if isinstance(copy, dict) else {}
 
 
-def _wrong_paths(name: str, value: Any) -> list[list[str | int]]:
+def _wrong_paths(name: str, value: Any, types_only: bool) -> list[list[str | int]]:
     """Return the paths of the parts that violate a schema, without parts of them, and the last element of an array first."""
     errors = specification.validator(name).iter_errors(value)
-    paths = {tuple(error.absolute_path) for error in errors if error.validator != "required"}
+    paths = {
+        tuple(error.absolute_path)
+        for error in errors
+        if (error.validator in _TYPE_KEYWORDS if types_only else error.validator != "required")
+    }
     outermost = [path for path in paths if not any(path[:n] in paths for n in range(len(path)))]
     return [[*path] for path in sorted(outermost, key=lambda path: [*map(_order, path)], reverse=True)]
 
 
 def _order(token: str | int) -> tuple[int, str]:
     return (token, "") if isinstance(token, int) else (-1, token)
+
+
+def named_members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each member that a schema of the specification names, at any depth.
+
+    The members of inputs, values, `usage` and extensions are free, so they are skipped.
+    """
+    return _named_members([specification.schema(f"{name}.schema.json")], value)
+
+
+def _named_members(schemas: Iterable[Any], value: Any) -> Iterator[tuple[str, Any]]:
+    parts = [part for schema in schemas for part in _parts(schema)]
+    if isinstance(value, list):
+        for child in value:
+            yield from _named_members([part["items"] for part in parts if "items" in part], child)
+    elif isinstance(value, dict):
+        for member, child in value.items():
+            named = [part["properties"][member] for part in parts if member in part.get("properties", {})]
+            if named:
+                yield member, child
+                yield from _named_members(named, child)
+
+
+def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield a schema and all schemas that it combines."""
+    if isinstance(schema, dict):
+        yield schema
+        combined = [part for keyword in ("allOf", "anyOf", "oneOf") for part in schema.get(keyword, ())]
+        combined += [specification.schema(schema["$ref"])] if "$ref" in schema else []
+        for part in combined:
+            yield from _parts(part)
 
 
 def violation_of(schema: Any, value: Any) -> str:

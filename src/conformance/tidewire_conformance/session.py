@@ -4,7 +4,6 @@ Each check gets a new `Session`. All sessions of a run share the record of reque
 """
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from typing import Any, Final, NoReturn, Unpack
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
 from tidewire_conformance.judging.state_history import Histories, log_fault
 from tidewire_conformance.judging.verdict import Assertion, SkipReason
-from tidewire_conformance.schema_violations import MAX_LISTED, schema_violation
+from tidewire_conformance.schema_violations import MAX_LISTED, json_text, schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import RESPONSE_SECONDS, Header, RequestOptions, Stream, Wire
@@ -23,7 +22,7 @@ JOB_SECONDS: Final = 30.0
 """Timeout, in seconds, for a job to end. The duration that was observed for the job's example is added to it, and the
 sum is multiplied by `--patience`.
 """
-MAX_READS: Final = 100
+MAX_READS: Final = 300
 """Maximum number of times that `Session.read_until` reads a job."""
 READ_INTERVAL: Final = 0.05
 """Delay between two reads in `Session.read_until`, in seconds. The option `--patience` multiplies it."""
@@ -226,6 +225,11 @@ class Session:
         """Return the recorded event streams that are not empty."""
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
+    def connections(self, stream: RecordedExchange) -> list[RecordedExchange]:
+        """Return the responses of this check's last stream, which are several if the server ended it with `goaway`."""
+        own = (each for each in self.wire.record[stream.number - 1 :] if each.check == self.wire.check)
+        return [each for each in own if each.is_stream]
+
     # ---- sample requests; if no sample is suitable, the check is skipped as untested ---------------------------------
 
     def any_sample(self) -> SampleRequest:
@@ -277,12 +281,15 @@ class Session:
         answer = await (wire or self.wire).request(
             "POST", sample.submit_to, json=sent, header={"Accept": "application/json"}
         )
-        body = answer.json if isinstance(answer.json, dict) else {}
+        return self.job(sample, answer)
+
+    def job(self, sample: SampleRequest, answer: RecordedExchange) -> Job:
+        """Return the job that a request has submitted, or skip the rest of the check if the server refused the request."""
+        job_id = answer.member("id")
         self.skip_unless(
-            answer.status == 201 and isinstance(body.get("id"), str),
-            f"{answer} returned {answer.status} {answer.code}",
+            answer.status == 201 and job_id is not None, f"{answer} returned {answer.status} {answer.code}"
         )
-        return Job(body["id"], sample, answer)
+        return Job(job_id, sample, answer)
 
     async def get(self, place: str, **sent: Unpack[RequestOptions]) -> RecordedExchange:
         """Send a GET request."""
@@ -306,12 +313,12 @@ class Session:
 
     def items(self, answer: RecordedExchange) -> list[dict[str, Any]]:
         """Return the items of the job in a response, or skip the rest of the check if the response has no valid state."""
-        state = answer.json.get("state") if isinstance(answer.json, dict) else None
+        state = answer.member("state")
         violation = schema_violation("state", state)
         self.skip_unless(
             not violation, f"{answer} returned {answer.status} without a valid state: {violation}"
         )
-        return [{"value": None, **item} for item in answer.json["state"]["items"]]
+        return [{"value": None, **item} for item in state["items"]]
 
     async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
         """Read the job resource repeatedly until a condition holds for the response, which contains a valid state."""
@@ -387,7 +394,7 @@ class Session:
 
 
 def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _short(text: str) -> str:

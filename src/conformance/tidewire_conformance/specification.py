@@ -17,6 +17,10 @@ DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 """Identifier of the draft of JSON Schema that the specification uses."""
 
 
+PROFILE_PARTS: Final = {"core": ("stream", "core")}
+"""Profiles whose requirements belong to another profile as well. The requirements of every other profile are its own."""
+
+
 class Requirement(NamedTuple):
     """Normative requirement of the specification, with its id and keyword."""
 
@@ -32,6 +36,10 @@ class Requirement(NamedTuple):
     def binds(self) -> bool:
         """Whether a server or client must meet the requirement to be conformant. False for SHOULD and MAY."""
         return self.level in {"MUST", "MUST NOT", "SHALL", "SHALL NOT", "REQUIRED"}
+
+    def is_in(self, profile: str) -> bool:
+        """Whether the requirement belongs to a profile, or to a profile that is a part of it."""
+        return self.profile in PROFILE_PARTS.get(profile, (profile,))
 
 
 class Code(NamedTuple):

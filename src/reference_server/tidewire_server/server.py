@@ -28,7 +28,7 @@ from tidewire_server.jobs.endpoint_queues_and_groups import group_limits
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
-from tidewire_server.serving.listener import ExposedServerError
+from tidewire_server.serving.exposure_check import ExposedServerError
 from tidewire_server.serving.log_format import set_up_logging
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
@@ -291,6 +291,7 @@ class Server:
             RuntimeError: The thread already runs an event loop, as in a notebook, or the server is already running.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
+        from tidewire_server.serving.listener import bind  # noqa: PLC0415
 
         if (target := LOADING.get()) is not None:
             sys.exit(
@@ -304,7 +305,7 @@ class Server:
         self._serving.check_not_running()
         set_up_logging()
         try:
-            listener = listener or serve.bind(host, port, uds=uds)
+            listener = listener or bind(host, port, uds=uds)
         except OSError as error:
             sys.exit(error.strerror)
         try:
@@ -345,7 +346,8 @@ class Server:
             StoreError: The log cannot be opened, or another server is using it.
             RuntimeError: The server is already running.
         """
-        from tidewire_server.serving.serve import bind, in_background  # noqa: PLC0415
+        from tidewire_server.serving.listener import bind  # noqa: PLC0415
+        from tidewire_server.serving.serve import in_background  # noqa: PLC0415
 
         self._serving.check_not_running()
         with in_background(self.app, self.settings, bind(host, port, uds=uds)) as url:

@@ -51,6 +51,7 @@ export class Follower {
     this.greeted = false;
     this.firstLogged = true;
     this.pingsAhead = 0;
+    this.helloHead = null;
   }
 
   take(event) {
@@ -92,13 +93,15 @@ export class Follower {
     }
     if (data.job !== this.job) return { do: "fatal", error: new ProtocolError(`the stream of another job: ${data.job}`) };
     this.greeted = true;
+    this.helloHead = parseId(data.head);
     return { do: "hello", events: data.events, heartbeatMs: data.heartbeat_ms };
   }
 
   _ping(data) {
     const head = parseId(fitting("ping", data).head);
-    this.pingsAhead = this.id === null || compareIds(head, this.id) > 0 ? this.pingsAhead + 1 : 0;
-    return this.pingsAhead < 2 ? IGNORE : { do: "cut" }; // TW-CLI-012
+    const ahead = this.id !== null && [head, this.helloHead].some((each) => each !== null && compareIds(each, this.id) > 0);
+    this.pingsAhead = this.id === null || ahead ? this.pingsAhead + 1 : 0;
+    return this.pingsAhead < 2 ? IGNORE : { do: "cut" }; // TW-CLI-012, TW-CLI-061
   }
 
   _goaway(data) {

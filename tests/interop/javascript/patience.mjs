@@ -1,8 +1,9 @@
 // How long a client waits, and how often it tries (section 13.3).
 
 const LONGEST_WAIT_MS = 30_000;
+const LONGEST_ASKED_MS = 3_600_000; // TW-CLI-063
 
-/** So many failures in a row that the user wanted no more. */
+/** So many failures in a row, or so long a wait, that the user wanted no more. */
 export class GivenUp extends Error {}
 
 /** Failures in a row, and the wait that they lead to. */
@@ -18,6 +19,7 @@ export class Patience {
   }
 
   async afterFailure(leastMs = 0) {
+    checked(leastMs);
     this.#failures += 1;
     if (this.#failures > this.maxFailures) throw new GivenUp(`${this.maxFailures} failures in a row`);
     const grown = Math.min(LONGEST_WAIT_MS, this.baseMs * 2 ** (this.#failures - 1)) * (0.5 + this.random());
@@ -26,14 +28,19 @@ export class Patience {
 
   /** TW-CLI-040: a wait that the server asked for is not a failure. */
   async asAsked(ms) {
-    if (ms) await this.sleep(ms * (1 + this.random() / 2));
+    if (ms) await this.sleep(checked(ms) * (1 + this.random() / 2));
     else await this.afterFailure();
   }
 
   async afterGoaway(retryMs, progressed) {
-    if (progressed) await this.sleep(retryMs * (1 + this.random() / 2));
+    if (progressed) await this.sleep(checked(retryMs) * (1 + this.random() / 2));
     else await this.afterFailure(retryMs);
   }
+}
+
+function checked(ms) {
+  if (ms > LONGEST_ASKED_MS) throw new GivenUp(`the server asked to wait ${ms} ms`);
+  return ms;
 }
 
 function pause(ms) {

@@ -114,7 +114,7 @@ async function readObject(request) {
   return { bytes, body };
 }
 
-/** Null in a member that the specification names says nothing that a server could tell (TW-JOB-079). */
+/** Null in a member that the specification names says nothing that a server could tell (TW-JOB-087). */
 function refuseNulls(body, names) {
   const name = names.find((each) => body[each] === null);
   if (name !== undefined) throw invalid(`/${name}`, "a value, or no such member");
@@ -234,6 +234,12 @@ function cursorOf(request, query) {
   return request.headers["last-event-id"] || query.get("after") || "";
 }
 
+const STREAM_HEADERS = {
+  "content-type": "text/event-stream",
+  "cache-control": "no-store, no-transform",
+  "x-accel-buffering": "no",
+};
+
 async function events({ request, response, path, query, id }) {
   const cursor = cursorOf(request, query);
   if (cursor === "0-1") return response.writeHead(204, { "cache-control": "no-store" }).end();
@@ -242,6 +248,7 @@ async function events({ request, response, path, query, id }) {
     throw new Problem("bad_cursor", { detail: "an id such as 1-17, 0-0, or nothing is expected" });
   }
   if (!accepts(request.headers.accept, "text/event-stream").admits) throw new Problem("not_acceptable");
+  if (request.method === "HEAD") return response.writeHead(200, STREAM_HEADERS).end();
   return follow({ request, response, job, link: linksFrom(path), cursor });
 }
 
@@ -256,12 +263,7 @@ async function follow({ request, response, job, link, cursor, headers = {} }) {
   job.grace?.stop();
   const reader = new Reader(response, job);
   try {
-    response.writeHead(200, {
-      "content-type": "text/event-stream",
-      "cache-control": "no-store, no-transform",
-      "x-accel-buffering": "no",
-      ...headers,
-    });
+    response.writeHead(200, { ...STREAM_HEADERS, ...headers });
     const hello = {
       protocol: "tidewire/1",
       job: job.id,
@@ -374,7 +376,7 @@ function discovery({ response, path }) {
     href: link(`/v1/endpoints/${name}`),
     defaults: input.required.length === 0,
   }));
-  const capabilities = ["batches", "idempotency"];
+  const capabilities = ["batches", "deadlines", "disconnect", "idempotency"];
   const server = "tidewire-javascript/1.0";
   send(response, 200, { protocol: "tidewire/1", server, durability: "process", capabilities, limits: LIMITS, heartbeat_ms: HEARTBEAT_MS, endpoints });
 }
@@ -426,7 +428,8 @@ async function answer(request, response) {
   const [path, search = ""] = request.url.split(/\?(.*)/s);
   const [pattern, methods] = ROUTES.find(([one]) => one.test(path)) ?? [];
   if (!pattern) throw new Problem("not_found");
-  const handler = Object.hasOwn(methods, request.method) ? methods[request.method] : null;
+  const method = request.method === "HEAD" ? "GET" : request.method; // Node sends no body in response to HEAD
+  const handler = Object.hasOwn(methods, method) ? methods[method] : null;
   if (handler === null) throw new Problem("method_not_allowed", {}, { allow: Object.keys(methods).join(", ") });
   await handler({ request, response, path, query: new URLSearchParams(search), ...pattern.exec(path).groups });
 }

@@ -22,8 +22,9 @@ diff or `done`. This table shows the outcome of each event:
   `hello` of another protocol version or another job        | Fatal
   `goaway`                                                  | Reconnect(GOAWAY) after its `retry_ms`; counted as a
                                                             |   failure only if this connection made no progress
-  two pings in a row whose head is after the cursor,        | Reconnect(CUT): the connection delivers no events
-    without a logged event between them                     |
+  two pings in a row without a logged event between them,   | Reconnect(CUT): the connection delivers no events
+    if their heads or the head of `hello` are after the     |
+    cursor                                                  |
   `problem`, retryable or not                               | Reconnect(BUSY) or Fatal
   `queue`, `progress`                                       | Notice
   an unknown event without a new id                         | Ignored
@@ -108,12 +109,14 @@ class _Connection:
     """State of the current connection. It is reset when the client reconnects."""
 
     hello: bool = False
+    head: Cursor | None = None
+    """Head of the log when the connection was opened, from `hello`."""
     opening: bool = True
     """Whether the connection has yet to deliver its first logged event."""
     progress: bool = False
     """Whether an event after the opening snapshot has moved the cursor forward."""
     pinged: bool = False
-    """Whether the last ping had a head after the cursor."""
+    """Whether the last ping, or `hello`, had a head after the cursor at that time."""
     pinged_at: Cursor | None = None
     """The cursor at this ping."""
     last_id: str = ""
@@ -439,6 +442,11 @@ class Follower:
                 FatalKind.PROTOCOL,
                 f"requested job {self.job_id}, but the server sent the event stream of job {hello.job}",
             )
+        try:
+            head = Cursor.parse(hello.head)
+        except CursorError as error:
+            raise _Broken(f"hello: {error}") from None
+        self._connection.head = head
         self.job_id = hello.job
         self.events_url = hello.events
         self.heartbeat = hello.heartbeat_ms / 1000
@@ -448,16 +456,18 @@ class Follower:
 
     def _ping(self, ping: Ping) -> Outcome:
         try:
-            above = self.cursor is None or Cursor.parse(ping.head) > self.cursor
+            head = Cursor.parse(ping.head)
         except CursorError as error:
             raise _Broken(f"ping: {error}") from None
         here = self._connection
+        head = head if here.head is None else max(head, here.head)
+        above = self.cursor is None or head > self.cursor
         is_repeated = above and here.pinged and here.pinged_at == self.cursor
         here.pinged, here.pinged_at = above, self.cursor
         if is_repeated:
             return self._reconnect(
                 Cause.CUT,
-                f"the log of the server ends at event {ping.head}, but no event after {self._place()} has arrived",
+                f"the log of the server ends at event {head}, but no event after {self._place()} has arrived",
             )
         return Ignored("ping")
 

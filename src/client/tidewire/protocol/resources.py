@@ -128,7 +128,7 @@ class Discovery(WireModel, frozen=True, kw_only=True):
     durability: Literal["process", "host", "replicated"]
     capabilities: list[str]
     """Names of the server's optional features: `list`, `delete`, `stream_tokens`, `snapshots_only`, `batches`,
-    `logprobs`, `inband_problems`, `idempotency`. Clients ignore unknown names."""
+    `logprobs`, `inband_problems`, `deadlines`, `disconnect`, `idempotency`. Clients ignore unknown names."""
     limits: Limits
     heartbeat_ms: Positive
     min_interval_ms: Count | None = None

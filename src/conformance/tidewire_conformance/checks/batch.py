@@ -8,6 +8,7 @@ from tidewire_conformance.checks.refused_submits import unfit
 from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.judging.state_history import Histories, items_of, job_bodies
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text, schema_violation
 from tidewire_conformance.session import Session
 
 BATCHES = ["batches"]
@@ -186,9 +187,9 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
             body = {**example, "shared": {"initial": {"b": 2}, "script": []}}
             taken = await s.post(job.sample, json=body)
             what = "`shared` does not override a member that the input has"
-            if s.at(taken).status("TW-JOB-014", 201, f"for {body}"):
+            if s.at(taken).status("TW-JOB-014", 201, f"for {json_text(body)}"):
                 value = s.items(taken)[0]["value"]
-                s.at(taken).equal("TW-BAT-008", value, own, f"{own}: {what}")
+                s.at(taken).equal("TW-BAT-008", value, own, f"{json_text(own)}: {what}")
     pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
     s.at(answer).expect(
         "TW-BAT-009", pointer.startswith("/shared/script"), "a pointer to /shared/script", pointer
@@ -234,19 +235,29 @@ async def _cancel_generation_item(s: Session) -> None:
     for requirement in ("TW-JOB-057", "TW-JOB-082"):
         s.at(answer).response(requirement, answer.status in {200, 202}, "202")
     read = await s.read_until(job, lambda now: now.member("done"))
-    first, second = s.items(read)
+    items = s.items(read)
+    s.skip_unless(len(items) == 2, f"{read} returned {len(items)} items")
+    first, second = items
     if second["status"] == "succeeded" and answer.status == 200:
         s.inconclusive("the job had ended before it was cancelled")
-    same = first["status"] == alone["status"] and len(first["value"]["text"]) > 0
+    same = first["status"] == alone["status"] and bool(_text(first))
     s.at(read).expect("TW-JOB-056", same, f"the status {alone['status']} and a text", first)
-    held = s.items(begun)[1]["value"]["text"]
-    kept = second["status"] == "cancelled" and second["value"]["text"].startswith(held)
+    held = _text(s.items(begun)[1])
+    kept = second["status"] == "cancelled" and _text(second).startswith(held)
     s.at(read).expect(
-        "TW-JOB-057", kept, f"the status cancelled and a text that begins with {held!r}", second
+        "TW-JOB-057", kept, f"the status cancelled and a text that begins with {json_text(held)}", second
     )
     again = await s.cancel(job, json={"items": [0, 1]})
     state = again.status, again.member("status")
-    s.at(again).equal("TW-JOB-052", state, (200, read.json["status"]), "200 and the final status, unchanged")
+    s.at(again).equal(
+        "TW-JOB-052", state, (200, read.member("status")), "200 and the final status, unchanged"
+    )
+
+
+def _text(item: dict[str, Any]) -> str:
+    """Return the generated text of an item, or an empty string if its value has none."""
+    value = item["value"]
+    return str(value.get("text", "")) if isinstance(value, dict) else ""
 
 
 @check("TW-BAT-012", "TW-BAT-014", slow=True)
@@ -343,3 +354,25 @@ async def progress_is_sent_for_each_running_item(s: Session) -> None:
                     requirement, last == {0: 1, 1: 2}, "progress 1 for item 0 and 2 for item 1", str(last)
                 )
     await s.cancel(job)
+
+
+@check("TW-FRM-053", "TW-OVR-020", "TW-BAT-004", needs=BATCHES)
+async def failed_batch_has_an_error(s: Session) -> None:
+    """If all items of a job fail, the job ends as `failed`, and its `done` has `error`.
+
+    If only one of them fails, the job ends as `partially_failed`.
+    """
+    if not s.server.has_script:
+        s.skip_untested("needs the endpoint tidewire.script")
+    failing = script_input("a", {"fail": "no such image"}), script_input("b", {"fail": "no such text"})
+    for inputs, status in ((failing, "failed"), ((failing[0], script_input("b")), "partially_failed")):
+        job, history = await s.run_to_end(_batch(s, *inputs))
+        done = history.of_type("done")[0].members
+        read = await s.read(job)
+        for at, found in ((history, done.get("status")), (read, read.member("status"))):
+            s.at(at).equal("TW-OVR-020", found, status)
+        for at, ended in ((history, done), (read, read.member("done") or {})):
+            sound = status != "failed" or not schema_violation("problem", ended.get("error"))
+            s.at(at).expect("TW-FRM-053", sound, "the member error in done", ended)
+        failed = [item["status"] == "failed" for item in s.items(read)]
+        s.at(read).equal("TW-BAT-004", failed, [True, status == "failed"])

@@ -1,6 +1,9 @@
 """Checks for sections 1.4, 2.4 and 6.1: valid, invalid and oversized request bodies."""
 
+from typing import Any
+
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import JSON, Session
 from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recording_client import Body, Header
@@ -15,9 +18,10 @@ def _deep(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels
 
 
+NOT_JSON = {"an unterminated object": b'{"input": {}', "a body that is not JSON": b"input=1"}
+"""Request bodies that no JSON parser accepts, by description."""
 MALFORMED = [
-    ("an unterminated object", b'{"input": {}'),
-    ("a body that is not JSON", b"input=1"),
+    *NOT_JSON.items(),
     ("a number that is not finite", b'{"input": 1e999}'),
     ("NaN", b'{"input": NaN}'),
     ("an integer beyond 2^53", b'{"input": 9007199254740993}'),
@@ -76,7 +80,16 @@ because of the rules for JSON.
 """
 
 
-@check("TW-OVR-008", "TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-SEC-016")
+@check(
+    "TW-OVR-008",
+    "TW-OVR-001",
+    "TW-OVR-002",
+    "TW-OVR-003",
+    "TW-OVR-004",
+    "TW-OVR-005",
+    "TW-SEC-016",
+    "TW-JOB-087",
+)
 async def invalid_json_is_rejected(s: Session) -> None:
     """A body that violates the JSON rules of section 1.4 gets 400 `malformed_body`, or 422 if the fault is inside the
     input.
@@ -91,9 +104,8 @@ async def invalid_json_is_rejected(s: Session) -> None:
         sound = result == (400, "malformed_body") or (
             result == (422, "invalid_input") and b'"input": ' in body
         )
-        s.at(answer).response(
-            "TW-SEC-016" if "levels" in why else "TW-OVR-008", sound, f"400 malformed_body for {why}"
-        )
+        requirement = "TW-JOB-087" if why in NOT_JSON else "TW-SEC-016" if "levels" in why else "TW-OVR-008"
+        s.at(answer).response(requirement, sound, f"400 malformed_body for {why}")
     await s.expect_accepted("TW-OVR-008", sample, "a valid body")
 
 
@@ -214,25 +226,26 @@ async def requests_at_the_limits_are_accepted(s: Session) -> None:
         s.skip_untested(f"the limits are too large for the suite to test: max_body_bytes is {limit}")
 
 
-@check("TW-JOB-077", "TW-JOB-079", "TW-JOB-009", "TW-JOB-010", "TW-OVR-008", slow=True, after="cancels")
+@check("TW-JOB-087", "TW-JOB-009", "TW-JOB-010", slow=True, after="cancels")
 async def invalid_cancel_is_rejected(s: Session) -> None:
     """A cancel request with an invalid body, media type or content coding gets an error, and the job continues."""
     sample = s.long_running_sample(1.0)
     job = await s.submit(sample)
-    for requirement, body in (("TW-JOB-077", []), ("TW-JOB-077", 7), ("TW-JOB-079", {"items": None})):
+    bodies: list[Any] = [[], 7, {"items": None}]
+    for body in bodies:
         answer = await s.cancel(job, json=body)
-        s.at(answer).refused(requirement, 422, "invalid_input", f"the body {body}")
+        s.at(answer).refused("TW-JOB-087", 422, "invalid_input", f"the body {json_text(body)}")
     wrong: list[tuple[str, bytes, Header, int, str]] = [
         ("TW-JOB-010", b"{}", {"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
         ("TW-JOB-009", b"{}", {**JSON, "Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
-        ("TW-OVR-008", b"{", JSON, 400, "malformed_body"),
+        ("TW-JOB-087", b"{", JSON, 400, "malformed_body"),
     ]
     for requirement, text, header, status, code in wrong:
         answer = await s.cancel(job, body=text, header=header)
-        s.at(answer).refused(requirement, status, code, f"the body {text!r} with {header}")
+        s.at(answer).refused(requirement, status, code, f"the body {json_text(text)} with {header}")
     done = (await s.stream(job)).of_type("done")
     ended = done[0].member("status") if done else "no done"
     if all(each.holds for each in s.assertions):
         s.expect(
-            "TW-JOB-077", ended == sample.ended, f"the status {sample.ended} at the end of the job", ended
+            "TW-JOB-087", ended == sample.ended, f"the status {sample.ended} at the end of the job", ended
         )

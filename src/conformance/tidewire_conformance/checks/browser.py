@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from tidewire_conformance.checks.bodies import MAX_TESTED_BODY
 from tidewire_conformance.checks.errors import UNKNOWN_JOB
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, JSON, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
@@ -38,7 +39,7 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
         answer = await s.get(place, header=EVENT_STREAM | wrong)
         found = answer.of_type("problem")
         sound = answer.is_stream and found and found[0].member("code") == code
-        got = f"{answer.status} {[block.json for block in found]}"
+        got = f"{answer.status} {json_text([block.json for block in found])}"
         s.at(answer).expect("TW-ERR-014", sound, f"200 and a problem {code} in the stream", got)
         s.at(answer).expect(
             "TW-ERR-014", any(block.retry is not None for block in answer.blocks), "a retry field"
@@ -54,7 +55,7 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
         await s.wire.request("DELETE", gone.path)
         answer = await s.stream(gone, query="?errors=inband")
         names = [block.member("code") for block in answer.of_type("problem")]
-        got = f"{answer.status} {names}"
+        got = f"{answer.status} {json_text(names)}"
         s.at(answer).expect(
             "TW-ERR-014", names == ["job_expired"], "a problem job_expired in the stream", got
         )
@@ -87,10 +88,10 @@ async def problem_events_are_sent_only_on_request(s: Session) -> None:
 async def _token(s: Session, job: Job) -> tuple[RecordedExchange, str]:
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     s.skip_unless(
-        answer.status == 200 and isinstance(answer.member("url"), str),
+        answer.status == 200 and "url" in answer.members,
         f"{answer} returned {answer.status} {answer.code}",
     )
-    return answer, resolve(answer, answer.json["url"])
+    return answer, resolve(answer, answer.member("url"))
 
 
 @check("TW-BRW-012", "TW-BRW-014", "TW-BRW-017", "TW-BRW-020", "TW-BRW-015", needs=TOKENS)
@@ -126,7 +127,7 @@ def _judge_lifetime(s: Session, answer: RecordedExchange, later: list[RecordedEx
     life = _lifetime(answer, later)
     if life is None:
         return  # `Date` or `expires_at` is missing or invalid. The schema check judges `expires_at`.
-    expiry = answer.json["expires_at"]
+    expiry = answer.member("expires_at")
     s.at(answer).expect("TW-BRW-014", life > 0, f"expires_at after {answer.response_header('date')}", expiry)
     s.at(answer).expect(
         "TW-BRW-015", life <= TOKEN_SECONDS + 1, f"a lifetime of at most {TOKEN_SECONDS} s", f"{life:g} s"
@@ -144,7 +145,7 @@ def _lifetime(answer: RecordedExchange, later: Sequence[RecordedExchange] = ()) 
             - timedelta(seconds=each.answered - answer.answered)
             for each in (answer, *later)
         )
-        return (datetime.fromisoformat(answer.json["expires_at"]) - now).total_seconds()
+        return (datetime.fromisoformat(answer.member("expires_at")) - now).total_seconds()
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -157,7 +158,11 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
     """
     control = await s.submit(s.any_sample())
     life = _lifetime((await _token(s, control))[0])
-    if life is None or life > TESTED_TOKEN_SECONDS:
+    if life is None:
+        s.skip_untested(
+            "the lifetime of a stream token is unknown, because the responses have no valid `Date`"
+        )
+    if life > TESTED_TOKEN_SECONDS:
         s.skip_no_occasion(
             f"the check waits for the end of stream tokens that are valid for at most {TESTED_TOKEN_SECONDS} s"
         )
@@ -173,9 +178,9 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
     reasons = [block.member("reason") for block in opened.of_type("goaway")]
     s.at(opened).expect(
         "TW-BRW-027",
-        ends and reasons == ["auth_expired"],
+        ends and reasons[-1:] == ["auth_expired"],
         f"goaway with auth_expired at most {EXPIRY_TOLERANCE} s after the token has expired",
-        f"{'the end' if ends else 'an open stream'} {reasons}",
+        f"{'the end' if ends else 'an open stream'} {json_text(reasons)}",
     )
     refused = await s.get(url, header=bare)
     codes = [block.member("code") for block in refused.of_type("problem")]
@@ -264,7 +269,10 @@ async def allowed_origins_can_read_every_response(s: Session) -> None:
             for name in answer.response_header("access-control-expose-headers").split(",")
         }
         s.at(answer).expect(
-            "TW-BRW-009", names >= EXPOSED, f"at least the exposed headers {sorted(EXPOSED)}", sorted(names)
+            "TW-BRW-009",
+            names >= EXPOSED,
+            f"at least the exposed headers {', '.join(sorted(EXPOSED))}",
+            sorted(names),
         )
         varies = allowed == "*" or "origin" in answer.response_header("vary").lower()
         s.at(answer).expect("TW-BRW-011", varies, "Vary: Origin", answer.response_header("vary"))
@@ -319,8 +327,8 @@ def _judge_preflight(s: Session, answer: RecordedExchange, origin: str) -> None:
     s.at(answer).expect(
         "TW-BRW-008",
         answer.status < 300 and names >= ALLOWED,
-        f"at least the allowed headers {sorted(ALLOWED)}",
-        f"{answer.status} {sorted(names)}",
+        f"at least the allowed headers {', '.join(sorted(ALLOWED))}",
+        f"{answer.status} {', '.join(sorted(names))}",
     )
     both = allowed == "*" and answer.response_header("access-control-allow-credentials") == "true"
     s.at(answer).expect("TW-BRW-007", not both, "no Access-Control-Allow-Origin: * together with credentials")

@@ -3,6 +3,7 @@
 from tidewire_conformance.checks.jobs import has_started
 from tidewire_conformance.checks.resume import contents
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Session
 
 
@@ -65,7 +66,7 @@ async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
     s.at(none).response("TW-JOB-053", none.status in {200, 202}, "202")
     for items in ([0, 1], [-1], [0.5], ["0"], [False], 0):
         answer = await s.cancel(job, json={"items": items})
-        s.at(answer).refused("TW-JOB-054", 422, "invalid_input", f"items {items}")
+        s.at(answer).refused("TW-JOB-054", 422, "invalid_input", f"items {json_text(items)}")
         pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
         s.at(answer).expect("TW-JOB-016", pointer.startswith("/items"), "a pointer to the item", pointer)
     end = await s.stream(job)

@@ -2,11 +2,13 @@
 
 import asyncio
 
+from tidewire_conformance.judging.state_history import value_has_grown
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 
 
-@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches"], serial=True)
+@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches", "deadlines"], serial=True)
 async def deadline_keeps_ended_items(s: Session) -> None:
     """At the deadline of a job, ended items stay unchanged, all other items fail, and the job ends as
     `partially_failed`.
@@ -22,7 +24,7 @@ async def deadline_keeps_ended_items(s: Session) -> None:
     items = [(item["status"], item["value"], item.get("error", {}).get("code")) for item in s.items(read)]
     s.at(history).equal("TW-OVR-019", items[0], ("succeeded", "a", None), "the first item succeeded with a")
     late = ("failed", "b", "deadline_exceeded")
-    s.at(history).equal("TW-JOB-069", items[1:], [late, late], f"{late} for both other items")
+    s.at(history).equal("TW-JOB-069", items[1:], [late, late], f"{json_text(late)} for both other items")
     s.at(history).equal("TW-OVR-020", read.member("status"), "partially_failed")
 
 
@@ -38,7 +40,7 @@ async def min_grace_ms_is_at_least_5_s(s: Session) -> None:
     s.at(answer).expect("TW-DSC-025", least >= 5000, "a min_grace_ms of at least 5000", least)
 
 
-@check("TW-JOB-085", "TW-JOB-063", slow=True)
+@check("TW-JOB-085", "TW-JOB-063", needs=["disconnect"], slow=True)
 async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     """A job with `on_disconnect: cancel` and `grace_ms: 0` is not cancelled before its last reader has been disconnected
     for `min_grace_ms`.
@@ -47,7 +49,7 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     sample = s.long_running_sample(1.0)
     body = sample.body | {"on_disconnect": "cancel", "grace_ms": 0}
     async with s.wire.open("POST", sample.submit_to, json=body, header=EVENT_STREAM) as stream:
-        await stream.until(lambda now: len(now.logged) >= 3, 30)
+        await stream.until(value_has_grown, 30)
         place = stream.exchange.response_header("location")
         left = asyncio.get_running_loop().time()
     s.skip_unless(
@@ -62,7 +64,7 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     s.at(ended).expect("TW-JOB-085", status == sample.ended or passed >= least, wanted, status)
 
 
-@check("TW-JOB-069", "TW-JOB-070", slow=True)
+@check("TW-JOB-069", "TW-JOB-070", needs=["deadlines"], slow=True)
 async def deadline_fails_unfinished_items(s: Session) -> None:
     """An unfinished job fails with `deadline_exceeded` at its deadline. A job that ends earlier is not affected."""
     sample = s.long_running_sample(30)

@@ -18,6 +18,8 @@ UNDECLARED_CAPABILITY_ERRORS = {
     "snapshots_only": (400, "bad_parameter"),
     "batches": (422, "invalid_input"),
     "inband_problems": (400, "bad_parameter"),
+    "deadlines": (422, "invalid_input"),
+    "disconnect": (422, "invalid_input"),
 }
 """Status and problem code of the response to a request that uses an undeclared capability (section 2.3)."""
 
@@ -37,6 +39,7 @@ async def discovery_document_is_valid(s: Session) -> None:
     answer = await s.get("/v1")
     _judge_body(s, "TW-DSC-001", "discovery", answer)
     s.at(answer).status("TW-JOB-001", 200, "for GET /v1")
+    # Judge the members even if they have another type, for example a fraction in place of an integer.
     body = answer.json if isinstance(answer.json, dict) else {}
     limits = body["limits"] if isinstance(body.get("limits"), dict) else {}
     s.at(answer).equal("TW-DSC-014", limits.get("max_depth"), 64, "max_depth 64")
@@ -64,16 +67,20 @@ def _judge_body(s: Session, requirement: str, name: str, answer: RecordedExchang
 async def discovery_document_does_not_change(s: Session) -> None:
     """The discovery document does not change during the run, apart from its list of endpoints."""
     answer = await s.get("/v1")
-    before, after = ({**each.json, "endpoints": 0} for each in (s.server.discovery, answer))
-    s.at(answer).expect("TW-DSC-005", before == after, f"{before}", after)
+    before, after = (
+        {**each.json, "endpoints": 0} if isinstance(each.json, dict) else each.json
+        for each in (s.server.discovery, answer)
+    )
+    s.at(answer).expect("TW-DSC-005", before == after, (before,), after)
 
 
 @check("TW-DSC-016", "TW-DSC-017", "TW-DSC-022", "TW-OVR-016", "TW-JOB-001")
 async def endpoint_descriptions_are_valid(s: Session) -> None:
     """Each listed endpoint has a valid description. The schemas in a description do not refer to other documents."""
-    body = s.server.discovery.json
-    entries = body["endpoints"] if isinstance(body.get("endpoints"), list) else []
-    listed = [each for each in entries if isinstance(each, dict) and isinstance(each.get("name"), str)]
+    # The schema of the discovery document judges entries that are not objects with a name.
+    document = s.server.discovery.json
+    entries = document.get("endpoints") if isinstance(document, dict) else None
+    listed = [each for each in (entries if isinstance(entries, list) else []) if _is_named(each)]
     if not listed:
         s.skip_untested("discovery lists no endpoint with a name")
     for each in listed:
@@ -91,6 +98,10 @@ async def endpoint_descriptions_are_valid(s: Session) -> None:
             samples = description["examples"] if isinstance(description.get("examples"), list) else []
             fault = schema_fault(description.get(name), [] if foreign else [None, *samples])
             s.at(answer).empty("TW-DSC-017", fault, f"{name} that is a JSON Schema of draft 2020-12")
+
+
+def _is_named(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str)
 
 
 def _refs(schema: Any) -> list[str]:
@@ -124,7 +135,7 @@ async def examples_are_accepted(s: Session) -> None:
         )
 
 
-@check("TW-DSC-020", whole_run=True, after="state")
+@check("TW-DSC-020", "TW-DSC-021", whole_run=True, after="state")
 async def values_match_value_schema(s: Session) -> None:
     """The value of each item that succeeded fits the `value_schema` of its endpoint."""
     for exchange in s.wire.record:
@@ -136,7 +147,8 @@ async def values_match_value_schema(s: Session) -> None:
                 if item["status"] == "succeeded":
                     fault = endpoint.value_violation(item.get("value"))
                     wanted = f"a value that fits the value_schema of {endpoint.name}"
-                    s.at(exchange).empty("TW-DSC-020", fault[:300], wanted)
+                    for requirement in ("TW-DSC-020", "TW-DSC-021"):
+                        s.at(exchange).empty(requirement, fault[:300], wanted)
 
 
 @check("TW-DSC-003", "TW-DSC-011", after="browser")
@@ -155,6 +167,12 @@ async def capabilities_match_discovery(s: Session) -> None:
     }
     for name, answer in asked.items():
         _judge_capability(s, name, answer)
+    for name, member, value in (
+        ("deadlines", "deadline_ms", 600_000),
+        ("disconnect", "on_disconnect", "continue"),
+        ("disconnect", "grace_ms", 60_000),
+    ):
+        _judge_capability(s, name, await s.post(sample, json=sample.body | {member: value}))
     if "batches" not in s.server.capabilities:
         _judge_capability(s, "batches", await s.post(sample, json={"inputs": sample.inputs}))
 

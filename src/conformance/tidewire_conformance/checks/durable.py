@@ -9,9 +9,17 @@ from itertools import pairwise
 from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
-from tidewire_conformance.checks.resume import contents, differing
-from tidewire_conformance.judging.state_history import Histories, job_of, key
+from tidewire_conformance.checks.resume import contents, differing, same_log
+from tidewire_conformance.judging.state_history import (
+    Histories,
+    id_text,
+    items_of,
+    job_of,
+    key,
+    value_has_grown,
+)
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
@@ -36,9 +44,11 @@ async def _run_command(s: Session, command: str) -> None:
             code = await process.wait()
     except TimeoutError:
         process.kill()
-        s.inconclusive(f"the command {command!r} had not ended after {RESTART_SECONDS * s.wire.patience:g} s")
+        s.inconclusive(
+            f"the command {json_text(command)} had not ended after {RESTART_SECONDS * s.wire.patience:g} s"
+        )
     if code:
-        s.inconclusive(f"the command {command!r} ended with exit code {code}")
+        s.inconclusive(f"the command {json_text(command)} ended with exit code {code}")
 
 
 async def _wait_for_server(s: Session) -> None:
@@ -96,14 +106,14 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     sample = s.long_running_sample(1.5)
     running = await s.submit(sample)
     async with s.follow(running, "0-0") as stream:
-        await stream.until(lambda now: len(now.logged) >= 3)
+        await stream.until(value_has_grown)
         seen = list(stream.exchange.logged)
     await _run_command(s, command)
     await _wait_for_server(s)
     again = await s.stream(ended, "0-0")
     for requirement in ("TW-DSC-010", "TW-OVR-023"):
         same = contents(again.logged)[-1:] == contents(history.logged)[-1:] and not differing(history, again)
-        got = f"{again.status} {again.code} {again.logged_ids}"
+        got = f"{again.status} {again.code} {json_text(again.logged_ids)}"
         s.at(again).expect(requirement, same, "the history sent before the restart", got)
     if token:
         await _judge_token(s, token)
@@ -120,8 +130,10 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     where = s.at(rest, first)
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
     hello = rest.of_type("hello")
-    head = key(hello[0].member("head")) if hello and isinstance(hello[0].json, dict) else None
-    s.at(rest).expect("TW-FRM-060", head and head >= held, f"a head at or after {held}", head)
+    head = key(hello[0].member("head")) if hello else None
+    s.at(rest).expect(
+        "TW-FRM-060", head and head >= held, f"a head at or after {id_text(held)}", id_text(head)
+    )
     where.expect(
         "TW-RES-034", continues or new, "a snapshot as the first event of a new epoch", first and first.type
     )
@@ -149,15 +161,15 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
         whole: Stream with the whole log of the job.
     """
     continues = s.server.endpoints[job.sample.endpoint].continues
-    start = whole.logged[0].json if whole.logged and whole.logged[0].type == "snapshot" else {}
-    initial = start["state"]["items"] if start.get("reason") == "start" else None
+    start = whole.logged[0] if whole.logged else None
+    initial = items_of(start.members) if start is not None and start.snapshot_reason == "start" else None
     judged = 0
     for step in next((steps for _, steps in Histories([whole]).streams), []):
-        if step.block.snapshot_reason != "restart" or step.before is None:
+        if step.block.snapshot_reason != "restart" or step.before is None or step.after is None:
             continue
         judged += 1
-        items, where = step.block.json["state"]["items"], s.at(whole, step.block)
-        for old, new, first in zip(step.before.value["items"], items, initial or items, strict=True):
+        items, where = step.after.value["items"], s.at(whole, step.block)
+        for old, new, first in zip(step.before.value["items"], items, initial or items, strict=False):
             if old["status"] in ENDED_ITEM:
                 where.equal("TW-OVR-019", new, old, ("the same ended item as before:", old))
                 continue
@@ -191,7 +203,7 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
     )
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
-        await stream.until(lambda now: len(now.logged) >= 3)
+        await stream.until(value_has_grown)
     await _run_command(s, command)
     await _wait_for_server(s)
     whole = await s.history(job, sound=False)  # a wrong kept value also breaks the checks of later diffs
@@ -257,7 +269,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     if s.at(after).response("TW-OVR-024", after.status == 200, "the job submitted before the restart"):
         for block in (await s.stream(two, "0-0")).logged:
             if block.snapshot_reason == "restart":
-                restarted = {"value": None, **block.json["state"]["items"][0]}
+                restarted = {"value": None, **block.typed.validated["state"]["items"][0]}
                 s.at(after, block).equal(
                     "TW-OVR-019", restarted, held, ("the same ended item as before:", held)
                 )
@@ -299,7 +311,7 @@ async def any_replica_serves_any_job(s: Session) -> None:
     await _judge_replica_lag(s, other)
     there = await s.stream(job, "0-0", wire=other)
     s.at(there).response("TW-DEP-006", there.is_stream, "200 and the stream")
-    same = contents(there.logged) == contents(history.logged)
+    same = same_log(history, there)
     s.at(there).expect("TW-RES-007", same, "the same history as at the first replica", there.logged_ids)
     await _judge_shared_operations(s, other)
 

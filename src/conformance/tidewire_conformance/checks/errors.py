@@ -6,7 +6,7 @@ from typing import Any
 from tidewire_conformance import specification
 from tidewire_conformance.judging.state_history import items_of, job_bodies
 from tidewire_conformance.registry import check
-from tidewire_conformance.schema_violations import schema_violation
+from tidewire_conformance.schema_violations import json_text, schema_violation
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
@@ -26,7 +26,7 @@ async def errors_are_valid_problem_documents(s: Session) -> None:
         if each.status >= 400 and each.is_whole:
             s.at(each).media_type("TW-ERR-002", "application/problem+json")
             is_object = isinstance(each.json, dict)
-            if s.at(each).expect("TW-ERR-001", is_object, "a problem document", repr(each.body[:200])):
+            if s.at(each).expect("TW-ERR-001", is_object, "a problem document", json_text(each.body[:200])):
                 s.at(each).equal(
                     "TW-ERR-003", each.member("status"), each.status, f"the member status {each.status}"
                 )
@@ -73,7 +73,7 @@ async def retryable_errors_have_retry_after(s: Session) -> None:
         seconds = each.response_header("retry-after")
         whole = re.fullmatch(r"[1-9][0-9]{0,8}", seconds)
         s.at(each).expect("TW-ERR-006", whole, "a Retry-After of at least 1", seconds)
-        wait = each.member("retry_after_ms") if isinstance(each.json, dict) else None
+        wait = each.member("retry_after_ms")
         sound = type(wait) is int and (not whole or wait <= 1000 * int(seconds))
         s.at(each).expect("TW-ERR-007", sound, f"retry_after_ms of at most {seconds} s", wait)
 
@@ -91,6 +91,23 @@ async def errors_do_not_leak_internals(s: Session) -> None:
             s.at(each).expect(
                 "TW-ERR-008", not found, "no stack trace and no server path", found and found[0]
             )
+
+
+@check("TW-JOB-088", "TW-JOB-003")
+async def head_and_options_need_no_body(s: Session) -> None:
+    """A HEAD request gets the status and the media type of the GET request, without a body. An OPTIONS request gets
+    `Allow`, with 204 or with 405.
+    """
+    job, _ = await s.run_to_end(s.any_sample())
+    for place in ("/v1", job.path):
+        got, head = await s.get(place), await s.wire.request("HEAD", place)
+        wanted = got.status, got.media_type, b""
+        s.at(head).equal("TW-JOB-088", (head.status, head.media_type, head.body), wanted)
+        options = await s.wire.request("OPTIONS", place)
+        sound = options.status in {200, 204, 405} and "GET" in options.response_header("allow")
+        s.at(options).response("TW-JOB-003", sound, "204 or 405, with an Allow header that contains GET")
+        # The checks of the whole run expect a body in each response.
+        s.wire.record[:] = [each for each in s.wire.record if each is not head]
 
 
 @check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")

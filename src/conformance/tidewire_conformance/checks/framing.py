@@ -2,14 +2,14 @@
 
 import re
 
-from tidewire_conformance.judging.response_schemas import EVENT_SCHEMAS
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS
-from tidewire_conformance.judging.state_history import Key, job_of, key
+from tidewire_conformance.judging.state_history import Key, id_text, job_of, key, value_has_grown
 from tidewire_conformance.registry import check
-from tidewire_conformance.schema_violations import schema_violation
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.event_stream_decoder import CLOSING_TYPES, Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.typed_json import EVENT_SCHEMAS
 
 HELLO_SECONDS = 1.0
 """Maximum delay of `hello`, in seconds (TW-FRM-005)."""
@@ -41,7 +41,7 @@ async def stream_request_returns_an_event_stream(s: Session) -> None:
     sample = s.any_request()
     job = await s.submit(sample)
     answer = await s.stream(job)
-    got = f"{answer.status} with {answer.response_header('content-type')!r}"
+    got = f"{answer.status} with {json_text(answer.response_header('content-type'))}"
     s.at(answer).expect("TW-FRM-001", answer.is_stream, "200 with Content-Type: text/event-stream", got)
 
 
@@ -81,7 +81,7 @@ def _judge_text(s: Session, each: RecordedExchange) -> None:
     s.at(each).empty("TW-FRM-009", fault, "UTF-8")
     rest = each.reader.unfinished if each.is_whole else b""
     s.at(each).expect(
-        "TW-FRM-013", not rest.strip(b"\r\n"), "an empty line after the last event", repr(rest[-80:])
+        "TW-FRM-013", not rest.strip(b"\r\n"), "an empty line after the last event", json_text(rest[-80:])
     )
     strict = not each.reader.marks and all(block.line_ends == {b"\n"} for block in each.blocks)
     s.at(each).expect("TW-FRM-010", strict, "LF line endings only, and no byte order mark")
@@ -91,18 +91,20 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
     fields = [name for name, _ in block.fields]
     if not block.is_event:
         s.at(each, block).expect(
-            "TW-FRM-080", "id" not in fields, "no id field without data", repr(block.raw[:80])
+            "TW-FRM-080", "id" not in fields, "no id field without data", json_text(block.raw[:80])
         )
     if not set(fields) <= {"retry", "id"}:
         s.at(each, block).expect("TW-FRM-011", fields.count("data") == 1, "exactly one data field", fields)
     if block.is_event:
-        s.at(each, block).expect("TW-FRM-012", block.reading.is_json, "a JSON text", repr(block.data[:200]))
+        s.at(each, block).expect(
+            "TW-FRM-012", block.reading.is_json, "a JSON text", json_text(block.data[:200])
+        )
         sound = _STRICT_BLOCK.fullmatch(block.raw.replace(b": ", b":", 1)) or b": " in block.raw
         s.at(each, block).expect(
-            "TW-FRM-010", sound, "an event that matches the grammar", repr(block.raw[:200])
+            "TW-FRM-010", sound, "an event that matches the grammar", json_text(block.raw[:200])
         )
     s.at(each, block).expect(
-        "TW-FRM-016", b"" not in block.values("id"), "no empty id field", repr(block.raw[:80])
+        "TW-FRM-016", b"" not in block.values("id"), "no empty id field", json_text(block.raw[:80])
     )
 
 
@@ -118,21 +120,17 @@ def _judge_block(s: Session, each: RecordedExchange, block: Block) -> None:
 )
 async def events_match_their_schemas(s: Session) -> None:
     """The data of each event fits the schema of its type, each logged event has an id, and ephemeral events have no id."""
-    violations: dict[tuple[str, bytes], str] = {}
     for each in s.streams():
         for block in each.events:
             if block.type in EVENT_SCHEMAS and block.reading.is_json:
-                said = block.type, block.data
-                if said not in violations:
-                    violations[said] = schema_violation(EVENT_SCHEMAS[block.type], block.json)
-                violation = violations[said]
-                s.at(each, block).empty("TW-FRM-043", violation, f"data that fits the schema of {block.type}")
+                wanted = f"data that fits the schema of {block.type}"
+                s.at(each, block).empty("TW-FRM-043", block.typed.violation, wanted)
             if block.is_logged:
-                s.at(each, block).expect("TW-FRM-015", block.values("id"), "an id", repr(block.raw[:80]))
+                s.at(each, block).expect("TW-FRM-015", block.values("id"), "an id", json_text(block.raw[:80]))
                 if block.values("id"):
                     value = block.values("id")[-1].decode("utf-8", "replace")
                     s.at(each, block).expect(
-                        "TW-RES-001", _ID.fullmatch(value), "an id of the form epoch-seq", repr(value)
+                        "TW-RES-001", _ID.fullmatch(value), "an id of the form epoch-seq", json_text(value)
                     )
                     s.at(each, block).expect(
                         "TW-RES-008", value not in {"0-0", "0-1"}, "an id that is not reserved", value
@@ -142,7 +140,7 @@ async def events_match_their_schemas(s: Session) -> None:
                 known = block.type in EVENT_SCHEMAS
                 requirement = "TW-FRM-014" if known else "TW-FRM-044"
                 s.at(each, block).expect(
-                    requirement, fatal, "no id on an ephemeral event", repr(block.raw[:80])
+                    requirement, fatal, "no id on an ephemeral event", json_text(block.raw[:80])
                 )
             else:
                 s.expect("TW-FRM-014", True, "no id on an ephemeral event")
@@ -172,7 +170,7 @@ async def streams_begin_with_hello(s: Session) -> None:
             continue
         if not s.at(each, first).equal("TW-FRM-057", first.type, "hello", "hello as the first event"):
             continue
-        hello = first.json if isinstance(first.json, dict) else {}
+        hello = first.members
         s.at(each, first).expect("TW-FRM-058", hello.get("job") == job_of(each), f"job {job_of(each)}", hello)
         link = str(hello.get("events", ""))
         sound = link.partition("?")[0].endswith(f"{job_of(each)}/events")
@@ -185,17 +183,20 @@ async def streams_begin_with_hello(s: Session) -> None:
         at_once = [key(block.id) for block in each.logged[:1] if block.snapshot_reason != "compacted"]
         if head and at_once and at_once[0] and not each.cursor:
             s.at(each, first).expect(
-                "TW-FRM-060", head >= at_once[0], f"a head at or after {at_once[0]}", hello
+                "TW-FRM-060", head >= at_once[0], f"a head at or after {id_text(at_once[0])}", hello
             )
         else:
             s.at(each, first).expect("TW-FRM-060", head, "an event id as the head", hello.get("head"))
         end = ends.get(job_of(each))
         if head and end:
             s.at(each, first).expect(
-                "TW-FRM-060", head <= end, f"a `head` of at most {end}, the last id in the log", hello
+                "TW-FRM-060",
+                head <= end,
+                f"a `head` of at most {id_text(end)}, the last id in the log",
+                hello,
             )
         if head and known:
-            wanted = f"a `head` of at least {known}, which the server had already sent"
+            wanted = f"a `head` of at least {id_text(known)}, which the server had already sent"
             s.at(each, first).expect("TW-FRM-060", head >= known, wanted, hello)
 
 
@@ -227,11 +228,14 @@ async def retry_is_jittered(s: Session) -> None:
         for block in (block for block in each.blocks if block.values("retry")):
             value = block.values("retry")[-1]
             sound = bool(re.fullmatch(rb"[0-9]{1,7}", value)) and int(value) <= MAX_RETRY_MS
-            s.at(each, block).expect("TW-FRM-018", sound, "retry of at most 30000", repr(value))
+            s.at(each, block).expect("TW-FRM-018", sound, "retry of at most 30000", json_text(value))
             found.append(value)
     if len(found) >= 8 and any(len(value) > 2 for value in found):
         s.expect(
-            "TW-FRM-062", len(set(found)) > 1, "different retry values", f"{len(found)} times {found[0]!r}"
+            "TW-FRM-062",
+            len(set(found)) > 1,
+            "different retry values",
+            f"{len(found)} times {json_text(found[0])}",
         )
 
 
@@ -284,6 +288,8 @@ async def hello_arrives_within_one_second(s: Session) -> None:
     for _ in range(3):
         async with s.wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM) as stream:
             await stream.until(lambda seen: seen.of_type("hello"))
+            if not stream.exchange.is_stream:
+                return  # Another check judges the media type (TW-JOB-017).
             hello = stream.exchange.of_type("hello")
             waits.append(hello[0].at - stream.exchange.began if hello else float("inf"))
         if waits[-1] <= HELLO_SECONDS:
@@ -309,7 +315,7 @@ async def events_are_sent_without_delay(s: Session) -> None:
         job = await s.submit(sample)
         async with s.follow(job, "0-0") as stream:
             # Wait for the first growth of the value. A server that holds each event back until the next event fails here.
-            await stream.until(lambda seen: len(seen.logged) >= 3 or seen.of_type("done"), 60)
+            await stream.until(lambda seen: value_has_grown(seen) or seen.of_type("done"), 60)
             s.skip_unless(stream.exchange.logged, f"{stream.exchange} returned no logged event")
             at = [block.at for block in stream.exchange.logged]
             spread = at[-1] - at[0]

@@ -158,3 +158,36 @@ async def concurrent_submits_start_one_job(s: Session) -> None:
     for answer in answers:
         sound = answer.status == 201 or (answer.status, answer.code) == (409, "idempotency_in_flight")
         s.at(answer).response("TW-JOB-032", sound, "201, or 409 idempotency_in_flight")
+
+
+MAX_KEY = 255
+"""Maximum length of an idempotency key, in characters."""
+
+
+@check("TW-JOB-026")
+async def keys_are_compared_in_full(s: Session) -> None:
+    """Two keys that differ in one byte are different, even if the byte is the last one of the longest possible key.
+
+    The same holds for two keys that a server might take for two notations of the same text.
+    """
+    sample = _keyed(s)
+    unique = _key()
+    filler = (unique * MAX_KEY)[: MAX_KEY - 1]
+    pairs = [
+        (f"{filler}a", f"{filler}b", "a key that differs in the last of 255 characters"),
+        (f"a{filler}", f"b{filler}", "a key that differs in the first of 255 characters"),
+        (unique, f'"{unique}"', "the same key in quotation marks"),
+        (f"{unique}%41", f"{unique}A", "a key with %41 instead of A"),
+        (f"{unique}+", f"{unique}%20", "a key with %20 instead of +"),
+        (f"{unique},", f"{unique};", "a key that differs in its punctuation"),
+        (f"00{unique}", f"0{unique}", "a key with another number of leading zeros"),
+    ]
+    for one, other, why in pairs:
+        first, second = await asyncio.gather(_submit(s, sample, one), _submit(s, sample, other))
+        again = await _submit(s, sample, one)
+        s.skip_unless(
+            first.status == 201 and again.member("id") == first.member("id"),
+            "a repeated request with the same key did not return the same job",
+        )
+        differs = second.status == 201 and second.member("id") != first.member("id")
+        s.at(second).response("TW-JOB-026", differs, f"a new job for {why}")

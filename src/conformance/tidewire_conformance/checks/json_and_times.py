@@ -1,12 +1,14 @@
 """Checks for sections 1.4 and 1.5: JSON, integers, times and absent members."""
 
 import re
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import named_members
 from tidewire_conformance.session import Session
+from tidewire_conformance.wire.event_stream_decoder import Block
+from tidewire_conformance.wire.typed_json import EVENT_SCHEMAS
 
 INTEGERS = {
     "attempt",
@@ -23,7 +25,6 @@ INTEGERS = {
 }
 """Names of protocol members that are integers. (`status` is an integer in problems and a string in jobs.)"""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
-_ENDPOINT_MEMBERS = {"value", "input_schema", "value_schema", "examples", "tokens"}
 
 
 @check("TW-OVR-001", "TW-OVR-002", "TW-OVR-003", "TW-OVR-004", "TW-OVR-005", "TW-OVR-006", whole_run=True)
@@ -43,7 +44,7 @@ async def all_json_is_valid(s: Session) -> None:
                 )
             for rule in rules:
                 broken = rule in {fault.requirement for fault in reading.faults}
-                got = str(reading.faults)
+                got = [fault.detail for fault in reading.faults]
                 s.at(exchange, block).expect(rule, not broken, "JSON that satisfies section 1.4", got)
 
 
@@ -53,13 +54,18 @@ async def nulls_and_times_are_well_formed(s: Session) -> None:
     with `Z`.
     """
     for exchange in s.wire.record:
-        bodies = [(block.json, block) for block in exchange.events if block.type != "message"]
-        if exchange.is_whole and "json" in exchange.media_type and exchange.status not in {204, 304}:
-            bodies.append((exchange.json, None))  # type: ignore[arg-type]
-        for body, block in bodies:
-            nulls = [*_nulls(body)]
+        bodies: list[tuple[str, Any, Block | None]] = [
+            (EVENT_SCHEMAS[block.type], block.json, block)
+            for block in exchange.events
+            if block.type in EVENT_SCHEMAS and block.type != "message"
+        ]
+        if exchange.is_whole and "json" in exchange.media_type and (schema := exchange.schema):
+            bodies.append((schema, exchange.json, None))
+        for schema, body, block in bodies:
+            members = [*named_members(schema, body)]
+            nulls = [name for name, value in members if value is None and name not in {"done", "value"}]
             s.at(exchange, block).empty("TW-OVR-026", nulls, "no null member")
-            for name, value in _members(body):
+            for name, value in members:
                 if name.endswith("_at"):
                     sound = isinstance(value, str) and _is_time(value)
                     wanted = f"{name} as an RFC 3339 time with Z"
@@ -77,22 +83,3 @@ def _is_time(text: str) -> bool:
         return bool(found and datetime.fromisoformat(found[1]))
     except ValueError:
         return False
-
-
-def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each member that the protocol defines, at any depth.
-
-    Members of endpoint-specific data, such as inputs and values, are skipped.
-    """
-    if isinstance(value, list):
-        for child in value:
-            yield from _members(child)
-    elif isinstance(value, dict):
-        for name, child in value.items():
-            yield name, child
-            if name not in _ENDPOINT_MEMBERS:
-                yield from _members(child)
-
-
-def _nulls(value: Any) -> Iterator[str]:
-    yield from (name for name, child in _members(value) if child is None and name not in {"done", "value"})

@@ -15,7 +15,8 @@ from tidewire_conformance.checks.generation import (
 )
 from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import Job, Session
+from tidewire_conformance.schema_violations import json_text
+from tidewire_conformance.session import Session
 from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
@@ -180,7 +181,7 @@ async def logprobs_are_sent_only_on_request(s: Session) -> None:
     sound = {"logprobs", "token_ids"} <= value.keys() and value.keys().isdisjoint({"top_ids", "ranks"})
     wanted = "logprobs and token_ids without candidates and ranks"
     s.at(history).expect("TW-GEN-010", sound, wanted, sorted(value))
-    columns = history.logged[0].json["columns"]
+    columns = history.logged[0].typed.validated["columns"]
     s.at(history).expect(
         "TW-GEN-012", not columns or columns[0].endswith("/text"), "`text` as the first column", columns
     )
@@ -298,7 +299,7 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):
         whole = _judge_sum(s, found, decimals, history)
         s.at(history).expect("TW-GEN-022", whole > 1e-6, "log-probabilities in nats", round(whole, 8))
-        s.at(history).expect("TW-GEN-031", ids[:2] == first, f"{ids[:2]}", first)
+        s.at(history).expect("TW-GEN-031", ids[:2] == first, (ids[:2],), first)
 
 
 @check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
@@ -314,17 +315,18 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
             value, history = await generated(s, **members)
             found[mode, temperature] = value["top_logprobs"][0]
     low, high = found["raw", 0.5], found["raw", 2.0]
-    s.at(history).expect("TW-GEN-025", not differs(low, high, decimals), f"{low} at every temperature", high)
+    s.at(history).expect("TW-GEN-025", not differs(low, high, decimals), (low, "at every temperature"), high)
     for member in ({"top_k": 1}, {"top_p": 0.01}, {"repetition_penalty": 3.0}, {"logit_bias": {"0": 50}}):
         sample = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
         answer = await s.post(sample)
         if answer.status != 201:
             continue  # the endpoint does not support the member
-        history = await s.history(Job(answer.json["id"], sample, answer))
-        item = s.items(await s.get(f"/v1/jobs/{answer.json['id']}"))[0]
+        job = s.job(sample, answer)
+        history = await s.history(job)
+        item = s.items(await s.read(job))[0]
         rows = judgeable(s, item["value"], {"top_logprobs": 2})["top_logprobs"]
         same = not differs(rows[:1], [high], decimals)
-        s.at(history).expect("TW-GEN-025", same, f"{high}, unchanged by {member}", rows)
+        s.at(history).expect("TW-GEN-025", same, (high, "unchanged by", member), rows)
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if len(each) == 2 and None not in each]
     # Four rounded numbers: the two of the raw gap count twice at a temperature of 0.5.
@@ -332,6 +334,34 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
     sound = len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) <= most and abs(gaps[1] - gaps[2] / 2) <= most)
     wanted = "gaps between the raw log-probabilities of two candidates, divided by the temperature"
     s.at(history).expect("TW-GEN-026", sound, wanted, gaps)
+
+
+@check("TW-GEN-025", "TW-GEN-022", "TW-GEN-029", "TW-GEN-033", needs=LOGPROBS)
+async def chosen_tokens_have_raw_logprobs(s: Session) -> None:
+    """Without `logprobs_mode`, the log-probabilities of chosen tokens are raw, at every temperature and position.
+
+    They equal those of the same tokens among the candidates, which do not depend on the temperature.
+    """
+    top, decimals = min(max_top(s), 20), 6
+    first: dict[float, Any] = {}
+    for temperature in (0.5, 2.0):
+        value, history = await generated(
+            s, top_logprobs=top, ranks=True, temperature=temperature, logprob_decimals=decimals
+        )
+        first[temperature] = [value["top_logprobs"][0]]
+        columns = (value[name] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "ranks"))
+        for token, logprob, ids, found, rank in zip(*columns, strict=True):
+            if token in ids:
+                own = found[ids.index(token)]
+                wanted = f"{own}, the raw log-probability of this token among the candidates"
+                s.at(history).expect("TW-GEN-025", not differs([logprob], [own], decimals), wanted, logprob)
+                place = ids.index(token) + 1
+                s.at(history).expect("TW-GEN-033", rank <= place, f"a rank of at most {place}", rank)
+            _judge_sum(s, found, decimals, history)
+    same = not differs(first[0.5], first[2.0], decimals)
+    wanted = f"{first[0.5]}, the raw log-probabilities at a temperature of 0.5"
+    for requirement in ("TW-GEN-025", "TW-GEN-022"):
+        s.at(history).expect(requirement, same, wanted, first[2.0])
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
@@ -380,7 +410,8 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     if not s.at(answer).body("TW-GEN-037", 200, "vocabulary"):
         return
     etag = answer.response_header("etag")
-    s.at(answer).equal("TW-GEN-041", etag, f'"{answer.json["hash"]}"', f'ETag "{answer.json["hash"]}"')
+    wanted = f'"{answer.validated["hash"]}"'
+    s.at(answer).equal("TW-GEN-041", etag, wanted, f"ETag {wanted}")
     again = await s.get(resolve(endpoint.described, link), header={"If-None-Match": etag})
     s.at(again).status("TW-GEN-041", 304, "for a matching If-None-Match")
     several = await s.get(resolve(endpoint.described, link), header={"If-None-Match": f'"another", {etag}'})
@@ -388,9 +419,11 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     other = await s.get(resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
     s.at(other).status("TW-GEN-041", 200, "for an If-None-Match that does not match")
     value, history = await generated(s, logprobs=True)
-    spelled = _spelled(answer.members, value["token_ids"])
-    sound = spelled.startswith(value["text"].encode())
-    s.at(history).expect("TW-GEN-038", sound, f"bytes that begin with {value['text']!r}", repr(spelled))
+    spelled = _spelled(answer.validated, value["token_ids"]).decode("utf-8", "replace")
+    sound = spelled.startswith(value["text"])
+    s.at(history).expect(
+        "TW-GEN-038", sound, f"a text that begins with {json_text(value['text'])}", json_text(spelled)
+    )
 
 
 def _spelled(vocabulary: dict[str, Any], ids: list[Any]) -> bytes:

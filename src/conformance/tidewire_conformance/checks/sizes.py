@@ -9,6 +9,8 @@ from tidewire_conformance.wire.event_stream_decoder import Block
 MAX_OPS = 10_000
 """Number of ops that every diff may have, and the default of `max_event_ops`."""
 
+MAX_TESTED_EVENT = 2 * 2**20
+"""Largest `max_event_bytes` that the suite tests with a longer text."""
 MAX_TESTED_STATE = 16 * 2**20
 """Largest `max_state_bytes` that the suite tests. The test of a larger limit would need a job with a very large state."""
 
@@ -85,7 +87,7 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
     """A text that is longer than `max_event_bytes` is sent in several events and is complete at the end."""
     limits = s.server.limits
     size = limits.get("max_event_bytes", 0) + 1000
-    if size > 2 * 2**20 or size + 2000 > limits.get("max_state_bytes", 0):
+    if size - 1000 > MAX_TESTED_EVENT or size + 2000 > limits.get("max_state_bytes", 0):
         s.skip_untested(
             f"max_event_bytes is too large for the suite or too close to max_state_bytes: {size - 1000}"
         )
@@ -123,3 +125,56 @@ async def long_result_is_set_in_one_event(s: Session) -> None:
         s.skip_untested(
             f"no example of an endpoint that does not stream has a result of more than {limit} bytes"
         )
+
+
+WIDE = "😀"
+"""Character of 4 bytes in UTF-8 and 2 code units in UTF-16."""
+WIDE_BYTES = 4
+
+
+@check("TW-FRM-047", "TW-FRM-081")
+async def sizes_of_events_count_bytes(s: Session) -> None:
+    """A text that is longer than `max_event_bytes` only if its bytes are counted is sent in several events.
+
+    Some changes of the job exceed the limit alone, and others if the server merges them.
+    """
+    limit = s.server.limits.get("max_event_bytes", 0)
+    if limit > MAX_TESTED_EVENT:
+        s.skip_untested(
+            f"max_event_bytes is {limit}, but the suite tests limits of at most {MAX_TESTED_EVENT}"
+        )
+    # The first change is shorter than the limit in characters, and in the code units of UTF-16.
+    pieces = [WIDE * (limit * 2 // 5), *[WIDE * (limit // 8)] * 8]
+    sample = s.script_sample(*({"append": piece} for piece in pieces))
+    size = sum(map(len, pieces)) * WIDE_BYTES
+    if size + 10_000 > min(s.server.limits.get(name, 0) for name in ("max_body_bytes", "max_state_bytes")):
+        s.skip_untested(f"max_body_bytes or max_state_bytes is too small for a text of {size} bytes")
+    job, history = await s.run_to_end(sample)
+    longest = max((len(block.data) for block in history.of_type("message")), default=0)
+    s.at(history).expect("TW-FRM-047", longest <= limit, f"at most {limit} bytes of data", longest)
+    value = s.items(await s.read(job))[0]["value"]
+    count = len(value) if isinstance(value, str) else None
+    s.at(history).equal("TW-FRM-081", count, sum(map(len, pieces)), f"{sum(map(len, pieces))} characters")
+
+
+@check("TW-FRM-050", "TW-FRM-048", needs=["batches"], serial=True)
+async def sizes_of_states_count_bytes(s: Session) -> None:
+    """A job fails with `state_too_large` if the bytes of its snapshot would exceed `max_state_bytes`, even if its
+    characters do not.
+    """
+    limits = s.server.limits
+    limit = limits.get("max_state_bytes", 0)
+    piece = WIDE * (min(limits.get("max_body_bytes", 0), limit) // (3 * WIDE_BYTES))
+    count = limit * 3 // 2 // max(1, len(piece) * WIDE_BYTES)
+    if limit > MAX_TESTED_STATE or not piece or not 0 < count <= limits.get("max_inputs", 1):
+        s.skip_untested(
+            f"max_state_bytes is {limit}, but the suite tests limits of at most {MAX_TESTED_STATE}"
+        )
+    sample = s.script_sample().with_inputs([{}] * count, shared={"script": [{"append": piece}]})
+    job, history = await s.run_to_end(sample)
+    # Items that end before the state is too large succeed.
+    items = s.items(await s.read(job))
+    codes = sorted({item.get("error", {}).get("code", item["status"]) for item in items})
+    s.at(history).expect("TW-FRM-050", "state_too_large" in codes, "items with state_too_large", codes)
+    longest = max(len(block.data) for block in history.of_type("snapshot"))
+    s.at(history).expect("TW-FRM-048", longest <= limit, f"at most {limit} bytes of data", longest)

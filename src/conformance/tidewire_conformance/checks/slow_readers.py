@@ -5,6 +5,7 @@ from typing import Any
 from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.state_history import Histories, job_of, key
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Session
 
 
@@ -27,7 +28,7 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
             or not _names_base(step.block.json)
         ):
             continue
-        seqs = range(step.block.json["on"] + 1, own[1] + 1)
+        seqs = range(step.block.member("on") + 1, own[1] + 1)
         if not 2 <= len(seqs) <= len(parts):
             continue
         known = [parts.get((step.job, (own[0], seq))) for seq in seqs]
@@ -37,7 +38,10 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
         wanted = {path for path in paths if isinstance(apply_diffs.find(step.after.value, path), str)}
         checked = _checked_texts(step.block.json)
         s.at(step.exchange, step.block).expect(
-            "TW-DIF-044", wanted <= checked, f"the length and CRC-32 of {sorted(wanted)}", sorted(checked)
+            "TW-DIF-044",
+            wanted <= checked,
+            f"the length and CRC-32 of {json_text(sorted(wanted))}",
+            sorted(checked),
         )
 
 

@@ -2,6 +2,7 @@
 
 from tidewire_conformance.checks.resume import differing
 from tidewire_conformance.registry import check
+from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Session
 
 
@@ -17,12 +18,14 @@ async def snapshots_match_the_history(s: Session) -> None:
     for sample in samples.values():
         job, history = await s.run_to_end(sample)
         answer = await s.stream(job)
-        got = f"{answer.status} {answer.logged_types}"
+        got = f"{answer.status} {json_text(answer.logged_types)}"
         sound = answer.logged_types[:1] == ["snapshot"]
         if not s.at(answer).expect("TW-RES-016", sound, "a snapshot as the first logged event", got):
             continue
         lost = differing(history, answer)
         wanted = f"the states of the history of {sample.endpoint}"
-        s.at(answer, answer.logged[0]).expect("TW-RES-007", not lost, wanted, f"different states at {lost}")
+        s.at(answer, answer.logged[0]).expect(
+            "TW-RES-007", not lost, wanted, f"different states at {json_text(lost)}"
+        )
     if not samples:
         s.skip_untested("no example of an endpoint ended")

@@ -7,11 +7,13 @@ immutable. A new state shares all unchanged parts with the old one, so a history
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import rfc8785
+
+from tidewire_conformance.schema_violations import json_text
 
 ITEM_ENDS: Final = frozenset({"succeeded", "failed", "cancelled"})
 JOB_ENDS: Final = frozenset({"succeeded", "partially_failed", "failed", "cancelled"})
@@ -50,12 +52,12 @@ def tokens(path: Any) -> list[str]:
         InvalidDiffError: The path is not a JSON Pointer.
     """
     sound = isinstance(path, str) and (not path or path[0] == "/") and not re.search("~(?![01])", path)
-    _require(sound, "TW-DIF-018", f"{path!r} is not a JSON Pointer")
+    _require(sound, "TW-DIF-073", f"{json_text(path)} is not a JSON Pointer")
     return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]]
 
 
 def _index(token: str) -> int:
-    _require(_INDEX.fullmatch(token), "TW-DIF-019", f"{token!r} is not an array index")
+    _require(_INDEX.fullmatch(token), "TW-DIF-073", f"{json_text(token)} is not an array index")
     return int(token)
 
 
@@ -67,12 +69,14 @@ def get(value: Any, path: str) -> Any:
     """
     for token in tokens(path):
         if isinstance(value, dict):
-            _require(token in value, "TW-DIF-021", f"the path {path!r} does not exist")
+            _require(token in value, "TW-DIF-073", f"the path {json_text(path)} does not exist")
             value = value[token]
         else:
-            _require(isinstance(value, list), "TW-DIF-021", f"the path {path!r} passes through a scalar")
+            _require(
+                isinstance(value, list), "TW-DIF-073", f"the path {json_text(path)} passes through a scalar"
+            )
             at = _index(token)
-            _require(at < len(value), "TW-DIF-021", f"the path {path!r} does not exist")
+            _require(at < len(value), "TW-DIF-073", f"the path {json_text(path)} does not exist")
             value = value[at]
     return value
 
@@ -90,13 +94,15 @@ def _changed(value: Any, way: list[str], change: Callable[[Any, str], Any], path
     if len(way) == 1:
         _require(
             isinstance(value, dict | list),
-            "TW-DIF-021",
-            f"the parent of {path!r} is neither an object nor an array",
+            "TW-DIF-073",
+            f"the parent of {json_text(path)} is neither an object nor an array",
         )
         return change(value, way[0])
-    _require(isinstance(value, dict | list), "TW-DIF-021", f"the path {path!r} passes through a scalar")
+    _require(
+        isinstance(value, dict | list), "TW-DIF-073", f"the path {json_text(path)} passes through a scalar"
+    )
     key = _key(value, way[0])
-    _require(key is not None, "TW-DIF-021", f"the parent of {path!r} does not exist")
+    _require(key is not None, "TW-DIF-073", f"the parent of {json_text(path)} does not exist")
     copy = value.copy()
     copy[key] = _changed(value[key], way[1:], change, path)
     return copy
@@ -116,7 +122,9 @@ def _put(root: Any, path: str, new: Any) -> Any:
             copy[token] = new
         else:
             at = _index(token)
-            _require(at <= len(copy), "TW-DIF-023", f"the index in {path!r} is past the end of the array")
+            _require(
+                at <= len(copy), "TW-DIF-073", f"the index in {json_text(path)} is past the end of the array"
+            )
             copy[at : at + 1] = [new]
         return copy
 
@@ -126,43 +134,53 @@ def _put(root: Any, path: str, new: Any) -> Any:
 
 def _insert(root: Any, path: str, new: Any) -> Any:
     def change(container: Any, token: str) -> Any:
-        _require(isinstance(container, list), "TW-DIF-026", f"{path!r} is not an element of an array")
+        _require(
+            isinstance(container, list), "TW-DIF-073", f"{json_text(path)} is not an element of an array"
+        )
         at = _index(token)
-        _require(at <= len(container), "TW-DIF-026", f"the index in {path!r} is past the end of the array")
+        _require(
+            at <= len(container), "TW-DIF-073", f"the index in {json_text(path)} is past the end of the array"
+        )
         return [*container[:at], new, *container[at:]]
 
     way = tokens(path)
-    _require(way, "TW-DIF-026", "the root of the state is not an element of an array")
+    _require(way, "TW-DIF-073", "the root of the state is not an element of an array")
     return _changed(root, way, change, path)
 
 
 def _delete(root: Any, path: str) -> Any:
     def change(container: Any, token: str) -> Any:
         key = _key(container, token)
-        _require(key is not None, "TW-DIF-027", f"cannot delete {path!r}: the path does not exist")
+        _require(key is not None, "TW-DIF-073", f"cannot delete {json_text(path)}: the path does not exist")
         copy = container.copy()
         del copy[key]
         return copy
 
     way = tokens(path)
-    _require(way, "TW-DIF-028", "the root of the state cannot be deleted")
+    _require(way, "TW-DIF-073", "the root of the state cannot be deleted")
     return _changed(root, way, change, path)
 
 
 def _append(root: Any, path: str, more: Any) -> Any:
-    _require(isinstance(more, str | list), "TW-DIF-029", f"{more!r} is neither a string nor an array")
+    _require(
+        isinstance(more, str | list), "TW-DIF-073", f"{json_text(more)} is neither a string nor an array"
+    )
     old = get(root, path)
-    _require(type(old) is type(more), "TW-DIF-029", f"cannot append {more!r} to {path!r}: the types differ")
+    _require(
+        type(old) is type(more),
+        "TW-DIF-073",
+        f"cannot append {json_text(more)} to {json_text(path)}: the types differ",
+    )
     return _put(root, path, old + more)
 
 
 def _truncate(root: Any, path: str, n: Any) -> Any:
     old = get(root, path)
-    _require(isinstance(old, str | list), "TW-DIF-030", f"{path!r} is neither a text nor an array")
+    _require(isinstance(old, str | list), "TW-DIF-073", f"{json_text(path)} is neither a text nor an array")
     _require(
         type(n) is int and 0 <= n <= len(old),
-        "TW-DIF-030",
-        f"cannot truncate {path!r} by {n!r}: its length is {len(old)}",
+        "TW-DIF-073",
+        f"cannot truncate {json_text(path)} by {json_text(n)}: its length is {len(old)}",
     )
     return _put(root, path, old[: len(old) - n])
 
@@ -170,18 +188,20 @@ def _truncate(root: Any, path: str, n: Any) -> Any:
 def _row(root: Any, columns: Sequence[str], row: Sequence[Any]) -> Any:
     _require(
         len(row) == len(columns),
-        "TW-DIF-037",
+        "TW-DIF-073",
         f"the row has {len(row)} elements, but the state has {len(columns)} columns",
     )
     for column, each in zip(columns, row, strict=True):
         old = find(root, column)
         _require(
-            isinstance(old, str | list), "TW-DIF-039", f"the column {column!r} is neither a text nor an array"
+            isinstance(old, str | list),
+            "TW-DIF-073",
+            f"the column {json_text(column)} is neither a text nor an array",
         )
         _require(
             isinstance(each, str) or isinstance(old, list),
-            "TW-DIF-038",
-            f"the row contains {each!r} for the text at {column!r}",
+            "TW-DIF-073",
+            f"the row contains {json_text(each)} for the text at {json_text(column)}",
         )
         root = _append(root, column, each if isinstance(old, str) else [each])
     return root
@@ -193,41 +213,53 @@ def apply(state: State, data: Any) -> State:
     Raises:
         InvalidDiffError: The diff does not apply, or one of its checks fails.
     """
-    ops, checks = data, []
+    *_, value = [state.value, *values_after_ops(state, data)]
+    after = State(value, state.columns)
+    verify(after, data.get("check", []) if isinstance(data, dict) else [], "TW-DIF-048")
+    return after
+
+
+def values_after_ops(state: State, data: Any) -> Iterator[Any]:
+    """Apply a diff to a state, and yield the value of the state after each operation.
+
+    Raises:
+        InvalidDiffError: The diff does not apply.
+    """
+    ops = data
     if isinstance(data, str):
         alone = len(state.columns) == 1 and isinstance(find(state.value, state.columns[0]), str)
         _require(
             alone,
-            "TW-DIF-036",
+            "TW-DIF-073",
             "the diff is a string, so the state must have exactly one column, and that column must be a text",
         )
         ops = [["a", state.columns[0], data]]
     elif isinstance(data, dict):
-        _require("ops" in data, "TW-DIF-015", "the diff is an object without `ops`")
+        _require("ops" in data, "TW-DIF-074", "the diff is an object without `ops`")
         ops, checks, on = data["ops"], data.get("check", []), data.get("on", 0)
         sound = isinstance(ops, list) and isinstance(checks, list) and type(on) is int and on >= 0
-        _require(sound, "TW-DIF-016", "`ops` or `check` is not an array, or `on` is not an integer")
+        _require(sound, "TW-DIF-073", "`ops` or `check` is not an array, or `on` is not an integer")
     _require(
         isinstance(ops, list),
-        "TW-DIF-015",
+        "TW-DIF-074",
         "the diff is neither a string nor an array of operations nor an object with `ops`",
     )
     value = state.value
     for op in ops:
         value = _applied(value, op, state.columns)
-    after = State(value, state.columns)
-    verify(after, checks, "TW-DIF-048")
-    return after
+        yield value
 
 
 def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
-    _require(isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-013", f"{op!r} is not an op")
+    _require(
+        isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-073", f"{json_text(op)} is not an op"
+    )
     name, *rest = op
-    _require(name in _SIZES, "TW-DIF-014", f"the op {name!r} is unknown")
+    _require(name in _SIZES, "TW-DIF-074", f"the op {json_text(name)} is unknown")
     _require(
         _SIZES[name] in {None, len(op)},
-        "TW-DIF-013",
-        f"the op {op!r} has {len(op)} elements, not {_SIZES[name]}",
+        "TW-DIF-073",
+        f"the op {json_text(op)} has {len(op)} elements, not {_SIZES[name]}",
     )
     match name:
         case "r":
@@ -255,27 +287,31 @@ def verify(state: State, checks: Any, requirement: str) -> None:
     Raises:
         InvalidDiffError: A check is malformed or does not hold.
     """
-    _require(isinstance(checks, list), requirement, f"{checks!r} is not an array of checks")
+    _require(isinstance(checks, list), requirement, f"{json_text(checks)} is not an array of checks")
     for check in checks:
-        _require(isinstance(check, list) and len(check) in {2, 3}, requirement, f"{check!r} is not a check")
+        _require(
+            isinstance(check, list) and len(check) in {2, 3},
+            requirement,
+            f"{json_text(check)} is not a check",
+        )
         path, n, *crc = check
         found = find(state.value, path)
         _require(
             isinstance(found, str if crc else list),
             "TW-DIF-050",
-            f"the check {check!r} does not fit the value {found!r}",
+            f"the check {json_text(check)} does not fit the value {json_text(found)}",
         )
         _require(
             type(n) is int and len(found) == n,
             "TW-DIF-046",
-            f"the check {check!r} does not hold: {path!r} has the length {len(found)}",
+            f"the check {json_text(check)} does not hold: {json_text(path)} has the length {len(found)}",
         )
         if crc:
             true = zlib.crc32(found.encode("utf-8", "surrogatepass"))
             _require(
                 crc[0] == true,
                 "TW-DIF-047",
-                f"the check {check!r} does not hold: the CRC-32 of the text is {true}",
+                f"the check {json_text(check)} does not hold: the CRC-32 of the text is {true}",
             )
 
 

@@ -11,14 +11,21 @@ one judged it                                          | the worst of the outcom
 none judged it, one failed at another requirement      | skipped, blocked: counts, does not hold
 none judged it, one was blocked or untested            | skipped, blocked or untested: counts, does not hold
 none judged it, not declared or no occasion            | skipped, not declared or no occasion: does not count
+
+The requirements of the profile `stream` count toward `core`, too. A server is graded with the first of `core` and `stream`
+of which no requirement failed. If the suite could not try all checks of this profile, the grade says how many.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidewire_conformance import specification
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict, worst
-from tidewire_conformance.specification import Requirement
+from tidewire_conformance.specification import PROFILE_PARTS, Requirement
+
+BASES: Final = ("core", "stream")
+"""Profiles of which a server meets at least one, or no profile at all. The first one is the larger one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +111,19 @@ class Grade:
     total: int
     advice_held: int
     advice_total: int
+    failed: int
+    """Number of requirements that failed, or whose checks had no verdict although they were tried."""
+    untried: int
+    """Number of checks that the suite could not try."""
 
     @property
     def is_whole(self) -> bool:
         return self.total > 0 and self.held == self.total
+
+    @property
+    def is_unbroken(self) -> bool:
+        """Whether requirements hold and none failed. The suite may have been unable to try some."""
+        return self.held > 0 and self.failed == 0
 
 
 @dataclass(frozen=True)
@@ -120,29 +136,54 @@ class Report:
     """Baseline, that is the ids of requirements that are known to fail, with the reasons."""
     part: str = ""
     """Description of the selected checks, or an empty string if the whole suite ran."""
+    profiles: tuple[str, ...] = ()
+    """Profiles for which the server is graded. By default, all profiles that it claims."""
 
     @property
     def grades(self) -> list[Grade]:
         """Grades of the profiles that the server or client claims."""
-        found: dict[str, list[RequirementResult]] = {profile: [] for profile in self.run.profiles}
+        found: dict[str, list[RequirementResult]] = {}
         for result in self.results.values():
             found.setdefault(self.run.profile_of(result.requirement), []).append(result)
-        return [_grade(profile, found[profile]) for profile in self.run.profiles]
+        claimed = [each for each in self.run.profiles if not self.profiles or each in self.profiles]
+        return [
+            _grade(
+                profile,
+                [each for part in PROFILE_PARTS.get(profile, (profile,)) for each in found.get(part, ())],
+            )
+            for profile in claimed or self.run.profiles
+        ]
 
     @property
     def headline(self) -> str:
         """One line with the profiles that the server or client meets, and the numbers of requirements that hold.
 
-        An example is `core+durable · 58/58 MUST · 11/12 SHOULD`. If the first profile is not met, the line begins with
-        `no profile`.
+        An example is `core+durable · 58/58 MUST · 11/12 SHOULD`. The line begins with `core (3 checks not tried)` if
+        no requirement of the profile failed and the suite could not try three checks, and with `no profile` if
+        requirements of both `core` and `stream` failed.
         """
-        tried = self.grades
-        met = [grade for grade in tried if grade.is_whole] if tried[0].is_whole else []
-        chosen = met or tried
+        met = self.met
+        # Every requirement of `stream` is counted once, with `core`.
+        chosen = met or [each for each in self.grades if each.profile != "stream"] or self.grades
         held, total = sum(each.held for each in chosen), sum(each.total for each in chosen)
         advice = sum(each.advice_held for each in chosen), sum(each.advice_total for each in chosen)
-        names = "+".join(each.profile for each in met) or "no profile"
+        names = "+".join(map(_name, met)) or "no profile"
         return f"{names} · {held}/{total} MUST · {advice[0]}/{advice[1]} SHOULD"
+
+    @property
+    def met(self) -> list[Grade]:
+        """Grades of the profiles in the headline: `core` or `stream`, then the other profiles that are whole."""
+        tried = self.grades
+        bases = [grade for name in BASES for grade in tried if grade.profile == name]
+        unbroken = [grade for grade in bases if grade.is_unbroken]
+        if self.run.cut_short or (bases and not unbroken):
+            return []
+        return unbroken[:1] + [each for each in tried if each.profile not in BASES and each.is_whole]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the headline names a profile, all of whose requirements were tried and hold."""
+        return bool(self.met) and self.met[0].is_whole
 
     @property
     def failures(self) -> list[RequirementResult]:
@@ -207,20 +248,23 @@ class Report:
         return 3 if self.errors or self.run.cut_short else 0
 
 
-def grade(run: GradedRun, known: Mapping[str, str] | None = None, part: str = "") -> Report:
+def grade(
+    run: GradedRun, known: Mapping[str, str] | None = None, part: str = "", profiles: Sequence[str] = ()
+) -> Report:
     """Grade a completed run.
 
     Args:
         run: Completed run of checks or scenarios.
         known: Ids of requirements that are known to fail, with the reasons.
         part: Description of the selected checks. It is empty for the whole suite.
+        profiles: Profiles for which the server is graded. By default, all profiles that it claims.
     """
     judged: dict[str, list[Verdict]] = {}
     for verdict in run.verdicts:
         for requirement in verdict.requirements:
             judged.setdefault(requirement, []).append(verdict)
     results = {name: _result(name, judged[name]) for name in sorted(judged)}
-    return Report(run, results, known or {}, part)
+    return Report(run, results, known or {}, part, tuple(profiles))
 
 
 def _result(name: str, verdicts: list[Verdict]) -> RequirementResult:
@@ -266,4 +310,12 @@ def _grade(profile: str, results: Iterable[RequirementResult]) -> Grade:
         len(must),
         sum(each.holds for each in should),
         len(should),
+        sum(not each.holds and each.outcome is not Outcome.SKIPPED for each in must),
+        len({verdict.check for each in must if not each.holds for verdict in each.verdicts}),
     )
+
+
+def _name(grade: Grade) -> str:
+    if grade.is_whole:
+        return grade.profile
+    return f"{grade.profile} ({grade.untried} check{'s' * (grade.untried != 1)} not tried)"

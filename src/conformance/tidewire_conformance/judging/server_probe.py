@@ -6,13 +6,15 @@ can use an example. The input of the endpoint `tidewire.script` describes the be
 this endpoint if the server has it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
-from tidewire_conformance.schema_violations import usable, violation_of
+from tidewire_conformance.judging.state_history import grows
+from tidewire_conformance.leftover_jobs import cancel_leftover_jobs
+from tidewire_conformance.schema_violations import json_text, usable, violation_of
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
@@ -296,7 +298,7 @@ async def probe(
     ):
         shown = discovery.body[:200].decode("utf-8", "replace")
         raise ProbeError(
-            f"{discovery} returned {discovery.status} and {shown!r}; "
+            f"{discovery} returned {discovery.status} and {json_text(shown)}; "
             f'a Tidewire server returns 200 and {{"protocol": "tidewire/1", …}}{_discovery_hint(discovery)}'
         )
     server = Server(discovery)
@@ -318,7 +320,7 @@ _CONNECTION_HINTS: Final = (
     ("CERTIFICATE_VERIFY_FAILED", "set SSL_CERT_FILE=ca.pem to trust your own certificate authority"),
     ("WRONG_VERSION_NUMBER", "the server does not use TLS at this port; try http://"),
     ("ConnectionResetError", "the server closed the connection; if it expects TLS, use https://"),
-    ("peer unexpectedly closed", "the server did not send an HTTP response"),
+    ("violates HTTP/1.1", "the server there may not use HTTP"),
 )
 """Texts that occur in connection errors, each with a hint for the user."""
 
@@ -335,6 +337,10 @@ def _discovery_hint(discovery: RecordedExchange) -> str:
         return "; pass the URL without /v1"
     if location := discovery.response_header("location"):
         return f"; the suite does not follow the redirect to {location}, so pass the final URL"
+    if discovery.is_stream:
+        return (
+            "; the response is an event stream, not JSON, so pass the base URL below which the server has /v1"
+        )
     if discovery.media_type == "text/html":
         return "; the response is a web page, so pass the base URL below which the server has /v1"
     return ""
@@ -355,27 +361,28 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
     request = SampleRequest(endpoint.name, endpoint.submit_to, {"input": example})
     try:
         submit = ran = await _read_stream(wire, "POST", endpoint.submit_to, request.body)
-        if submit.status == 201 and isinstance(submit.member("id"), str):
+        if submit.status == 201 and submit.member("id") is not None:
             # The server responded with JSON although the request asks for a stream. A check reports that.
-            ran = await _read_stream(wire, "GET", f"/v1/jobs/{quote(submit.members['id'])}/events")
+            ran = await _read_stream(wire, "GET", f"/v1/jobs/{quote(submit.member('id'))}/events")
     except IncompleteResponseError as error:
         server.failed_examples.append(FailedExample(request, str(error)))
         return
     done = ran.of_type("done")
-    if not done or not isinstance(done[0].json, dict):
+    if not done or not done[0].members:
+        await cancel_leftover_jobs(wire)  # The job may be endless, and other jobs may wait for it.
         code = f" {ran.code}" if ran.code else ""
         media = f" {ran.media_type or 'without a Content-Type'}" if ran.status < 400 else ""
         why = "an event stream without a valid done" if ran.is_stream else f"{ran.status}{code}{media}"
         server.failed_examples.append(FailedExample(request, f"{ran} returned {why}", ran))
         return
-    diffs = [block for block in ran.of_type("message") if b"/value" in block.data or block.data[:1] in b'"']
+    changes = sum(map(grows, ran.of_type("message"))) + max(0, len(ran.of_type("snapshot")) - 1)
     server.samples.append(
         replace(
             request,
             seconds=ran.finished - submit.began,
             events=len(ran.logged),
-            ended=str(done[0].json.get("status")),
-            grows=len(list(_growth(diffs))) > 1,
+            ended=str(done[0].member("status")),
+            grows=changes > 1,
         )
     )
 
@@ -383,13 +390,7 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
 async def _read_stream(wire: Wire, method: str, place: str, body: Any = None) -> RecordedExchange:
     """Send a request for a stream, and read the stream until `done` or the end of the response."""
     async with wire.open(method, place, header={"Accept": "text/event-stream"}, json=body) as stream:
-        await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
+        # A stream without `hello` is not that of a job, and may be endless.
+        if await stream.until(lambda seen: seen.ended or seen.of_type("hello")):
+            await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
         return await stream.to_end(CLOSE_SECONDS) if stream.exchange.of_type("done") else stream.exchange
-
-
-def _growth(diffs: Sequence[Any]) -> Iterator[Any]:
-    for block in diffs:
-        ops = block.json.get("ops") if isinstance(block.json, dict) else block.json
-        pairs = [op for op in ops if isinstance(op, list) and len(op) > 1] if isinstance(ops, list) else []
-        if isinstance(ops, str) or any(str(op[0]) in "rati" or "/value" in str(op[1]) for op in pairs):
-            yield block

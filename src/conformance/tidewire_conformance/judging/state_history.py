@@ -115,7 +115,7 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
     if place is not None and base != place:
         raise InvalidDiffError(
             "TW-RES-030",
-            f"the event {block.id} continues from {base}, but the reader has the state at {place}",
+            f"the event {block.id} continues from {id_text(base)}, but the reader has the state at {id_text(place)}",
         )
     if block.type == "message":
         return apply_diffs.apply(held, data)
@@ -131,6 +131,43 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
         ending = {name: data[name] for name in ("status", "usage", "error") if name in data}
         return State({**held.value, **ending}, held.columns)
     return None
+
+
+def id_text(place: Key | None) -> str:
+    """Return an event id as text."""
+    return "none" if place is None else f"{place[0]}-{place[1]}"
+
+
+def value_has_grown(exchange: RecordedExchange) -> bool:
+    """Whether the logged events of a stream show a value that is not empty, or a change of a value.
+
+    The number of events says nothing, because a server may log several changes as one event, or send a snapshot instead.
+    """
+    shown = [_values(block.member("state")) for block in exchange.of_type("snapshot")]
+    if any(map(_is_filled, shown)) or any(each != shown[0] for each in shown):
+        return True
+    return any(grows(block) for block in exchange.of_type("message"))
+
+
+def grows(diff: Block) -> bool:
+    """Whether a diff changes the value of an item."""
+    ops = diff.member("ops") if isinstance(diff.json, dict) else diff.json
+    if isinstance(ops, str):
+        return True
+    pairs = [op for op in ops if isinstance(op, list) and len(op) > 1] if isinstance(ops, list) else []
+    return any(str(op[0]) in {"r", "a", "t", "i"} or "/value" in str(op[1]) for op in pairs)
+
+
+def _values(state: Any) -> list[Any]:
+    items = state.get("items") if isinstance(state, dict) else None
+    return [each.get("value") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+
+
+def _is_filled(value: Any) -> bool:
+    """Whether a value contains a text or an array that is not empty. The initial value of an item has neither."""
+    if isinstance(value, dict | list):
+        return any(map(_is_filled, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and bool(value)
 
 
 def log_fault(exchange: RecordedExchange) -> str:

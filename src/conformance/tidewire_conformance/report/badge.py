@@ -21,19 +21,19 @@ def write(report: Report, path: Path) -> None:
 def summary(report: Report) -> tuple[str, str]:
     """Return the text and the background color of the badge.
 
-    result of the run                                           | text                          | color
-    ------------------------------------------------------------+-------------------------------+-------
-    nothing ran, the run was cut short, or the suite failed     | not judged                    | gray
-    a MUST fails or cannot be judged, or the baseline is stale  | core · 201/201 · 3 broken     | red
-    only a part of the suite was run                            | part · 12/12                  | gray
-    every failure is listed in the baseline                     | no profile · 201/204          | yellow
-    nothing fails, but the first profile is partly untested     | no profile · 201/204          | yellow
-    otherwise                                                   | core+durable · 58/58          | green
+    result of the run                                           | text                                | color
+    ------------------------------------------------------------+-------------------------------------+-------
+    nothing ran, the run was cut short, or the suite failed     | not judged                          | gray
+    a MUST fails or cannot be judged, or the baseline is stale  | core · 201/201 · 3 broken           | red
+    only a part of the suite was run                            | part · 12/12                        | gray
+    every failure is listed in the baseline                     | no profile · 201/204                | yellow
+    nothing fails, but checks of the profile were not tried     | core (3 checks not tried) · 201/204 | yellow
+    otherwise                                                   | core+durable · 58/58                | green
     """
     profiles, numbers, *_ = report.headline.split(" · ")
     profiles, numbers = "part" if report.part else profiles, numbers.removesuffix(" MUST")
     match report.exit_code:
-        case 0 if report.failures or profiles == "no profile":
+        case 0 if report.failures or not report.is_whole:
             return f"{profiles} · {numbers}", YELLOW
         case 0:
             return f"{profiles} · {numbers}", GRAY if report.part else GREEN

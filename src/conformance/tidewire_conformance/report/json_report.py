@@ -38,7 +38,7 @@ def content(report: Report) -> dict[str, Any]:
         "profiles": [
             {
                 "profile": each.profile, "met": each.is_whole, "must": each.total, "must_held": each.held,
-                "should": each.advice_total, "should_held": each.advice_held,
+                "should": each.advice_total, "should_held": each.advice_held, "checks_not_tried": each.untried,
             }
             for each in report.grades
         ],

@@ -183,10 +183,10 @@ class _Printer:
 
 
 def _color(report: Report) -> str:
-    """Return the color of the headline. It is green only if the run succeeded and the first profile is met."""
+    """Return the color of the headline. It is green only if the run succeeded and `core` or `stream` is met."""
     if report.exit_code:
         return "bold red"
-    return "bold green" if report.grades[0].is_whole else "bold yellow"
+    return "bold green" if report.is_whole else "bold yellow"
 
 
 def _related(symptom: Symptom, requirement: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.json_violations import ParsedJson
+from tidewire_conformance.wire.typed_json import TypedJson, typed_event
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """UTF-8 byte order mark. The decoder removes a mark at the start of a stream."""
@@ -74,15 +75,21 @@ class Block:
 
     @property
     def json(self) -> Any:
+        """Data as JSON of any type. To read a member, use `member`."""
         return self.reading.value
+
+    @cached_property
+    def typed(self) -> TypedJson:
+        """Data with the schema of the event type."""
+        return typed_event(self.type, self.json)
 
     @property
     def members(self) -> dict[str, Any]:
-        """Members of the JSON object in the data, or an empty object if the data is not a JSON object."""
-        return self.json if isinstance(self.json, dict) else {}
+        """Members of the JSON object in the data that have the right type."""
+        return self.typed.members
 
     def member(self, name: str, default: Any = None) -> Any:
-        """Return a member of the JSON object in the data, or the default if it is absent."""
+        """Return a member of the JSON object in the data, or the default if it is absent or has another type."""
         return self.members.get(name, default)
 
     @property

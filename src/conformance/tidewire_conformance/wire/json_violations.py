@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 MAX_INTEGER: Final = 2**53
 MAX_DEPTH: Final = 64
+MAX_READ_DEPTH: Final = 200
+"""Nesting depth above which the parser returns null for the value, because recursive code would fail for it."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_INTEGER_DIGITS = 20
@@ -78,6 +80,8 @@ def read(text: bytes) -> ParsedJson:
         return ParsedJson(None, tuple(faults), is_json=False)
     if depth(value) > MAX_DEPTH:
         fault("TW-OVR-006", f"arrays and objects are nested {depth(value)} deep")
+        if depth(value) > MAX_READ_DEPTH:
+            return ParsedJson(None, tuple(faults), is_json=True)
     elif _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
         fault("TW-OVR-005", "a string contains a lone surrogate")
     return ParsedJson(value, tuple(faults), is_json=True)
@@ -95,4 +99,5 @@ def depth(value: Any) -> int:
 
 def compact(value: Any) -> bytes:
     """Serialize a value as compact JSON, for use in request bodies."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    # A value that the server sent, such as an example, may contain a lone surrogate.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.event_stream_decoder import Block, EventStreamDecoder
 from tidewire_conformance.wire.json_violations import ParsedJson
+from tidewire_conformance.wire.typed_json import REQUIREMENTS, TypedJson, body_schema
 
 SECRET: Final = 8
 """Minimum length at which a credential is replaced everywhere in a report.
@@ -89,6 +90,12 @@ class RecordedExchange:
         return self.status == 200 and self.media_type == "text/event-stream"
 
     @property
+    def asks_for_stream(self) -> bool:
+        """Whether an event stream is a possible response to the request."""
+        accept = self.request_header("accept").lower()
+        return "text/event-stream" in accept or "text/*" in accept or self.path.endswith("/events")
+
+    @property
     def is_whole(self) -> bool:
         return self.ended == "whole"
 
@@ -102,16 +109,36 @@ class RecordedExchange:
 
     @property
     def json(self) -> Any:
+        """Body as JSON of any type. To read a member, use `member` or `validated`."""
         return self.reading.value
 
     @property
+    def schema(self) -> str:
+        """Name of the schema that the body must fit, or an empty string if there is none."""
+        return "" if self.is_stream else body_schema(self.method, self.path, self.status)
+
+    @cached_property
+    def typed(self) -> TypedJson:
+        """Body with the schema of the response."""
+        return TypedJson(self.json, self.schema, REQUIREMENTS.get(self.schema, ""), f"the body of {self}")
+
+    @property
     def members(self) -> dict[str, Any]:
-        """Members of the JSON object in the body, or an empty object if the body is not a JSON object."""
-        return self.json if isinstance(self.json, dict) else {}
+        """Members of the JSON object in the body that have the right type."""
+        return self.typed.members
 
     def member(self, name: str, default: Any = None) -> Any:
-        """Return a member of the JSON object in the body, or the default if it is absent."""
+        """Return a member of the JSON object in the body, or the default if it is absent or has another type."""
         return self.members.get(name, default)
+
+    @property
+    def validated(self) -> dict[str, Any]:
+        """Members of a body that fits the schema of the response.
+
+        Raises:
+            MalformedJsonError: The body does not fit the schema.
+        """
+        return self.typed.validated
 
     @property
     def code(self) -> str:

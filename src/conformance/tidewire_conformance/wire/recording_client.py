@@ -2,7 +2,7 @@
 
 h11 parses HTTP, and `event_stream_decoder` parses event streams. The client does not follow redirects and does not
 decode content codings. It retries a request only after a response that has status 429 or 503 and a `Retry-After`
-header.
+header. If a server ends an event stream with `goaway`, the client resumes the stream on a new connection.
 """
 
 import asyncio
@@ -12,13 +12,14 @@ import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import h11
 
 from tidewire_conformance.wire import json_violations
-from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 BUSY_STATUSES: Final = frozenset({429, 503})
 """Status codes after which the client repeats a request. The response must also have `Retry-After`."""
@@ -29,9 +30,21 @@ RESPONSE_SECONDS: Final = 10.0
 """Timeout, in seconds, for a response header and for each part of a body. The option `--patience` multiplies it."""
 COMPLETE_RESPONSE_SECONDS: Final = 60.0
 """Timeout, in seconds, for a complete response that is not a stream. The option `--patience` multiplies it."""
+OTHER_MEDIA_SECONDS: Final = 2.0
+"""Timeout, in seconds, for the body of a response that should be JSON and has another media type. The option `--patience`
+multiplies it.
+"""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Maximum size of one response body. The client stops reading when a body exceeds this size."""
+FINAL_REASONS: Final = frozenset({"auth_expired", "slow_consumer"})
+"""Reasons of a `goaway` after which the client does not resume the stream. The first one requires new credentials, and
+the second one is the result of a test with a slow reader.
+"""
+MAX_RESUME_SECONDS: Final = 1.0
+"""Longest `retry_ms` of a `goaway`, in seconds, that the client waits before it resumes a stream."""
 
+_BODY_FIELDS = frozenset({"content-type", "content-length", "transfer-encoding", "idempotency-key"})
+"""Header fields of a request to submit a job that a request for its stream does not have, in lower case."""
 _READ = 65536
 _HEAD_BYTES = 256 * 1024
 
@@ -62,13 +75,35 @@ class IncompleteResponseError(Exception):
     """Raised if a response is missing or incomplete, so that a check cannot judge it."""
 
 
-class Stream:
-    """Response whose body is read only on demand."""
+@dataclass(frozen=True)
+class _Request:
+    """Request that the client may send several times."""
 
-    def __init__(self, exchange: RecordedExchange, connection: "_Connection", patience: float) -> None:
-        self.exchange = exchange
+    method: str
+    url: str
+    fields: tuple[tuple[str, str], ...]
+    body: Body
+    seconds: float
+    read_ahead: int
+    once: bool
+    old: bool
+
+
+class Stream:
+    """Response whose body is read only on demand.
+
+    If the server ends an event stream with `goaway`, the stream continues with the response to a further request, as in
+    a client. The attribute `exchange` then contains the bytes and events of all responses, one after the other. The
+    record contains each response separately.
+    """
+
+    def __init__(self, wire: "Wire", request: "_Request", connection: "_Connection") -> None:
+        self.exchange = connection.exchange
+        self._wire = wire
+        self._request = request
         self._connection = connection
-        self._patience = patience
+        self._resumed = contextlib.AsyncExitStack()
+        self._chunks = self._blocks = 0
 
     async def until(
         self, holds: Callable[[RecordedExchange], object], seconds: float = RESPONSE_SECONDS
@@ -76,17 +111,20 @@ class Stream:
         """Read the response until a condition holds for the recorded exchange.
 
         Args:
-            holds: Condition to evaluate after each chunk.
+            holds: Condition on the blocks of the stream, to evaluate after each block and at the end of the response.
             seconds: Timeout in seconds, which is multiplied by `patience`.
 
         Returns:
             Whether the condition holds. The result is False if the response ends or the timeout expires first.
         """
         try:
-            async with asyncio.timeout(seconds * self._patience):
+            async with asyncio.timeout(seconds * self._wire.patience):
                 while not holds(self.exchange):
-                    if not await self._connection.read():
-                        return bool(holds(self.exchange))
+                    # A server may send each byte in a separate chunk, so do not evaluate the condition after each one.
+                    count = len(self.exchange.blocks)
+                    while count == len(self.exchange.blocks) or not self.exchange.is_stream:
+                        if not await self._read():
+                            return bool(holds(self.exchange))
         except TimeoutError:
             return False
         return True
@@ -97,17 +135,84 @@ class Stream:
         Returns False if the response has ended, or if nothing arrives within `seconds` times `patience`.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds * self._patience):
-                return await self._connection.read()
+            async with asyncio.timeout(seconds * self._wire.patience):
+                return await self._read()
         return False
 
     async def to_end(self, seconds: float = RESPONSE_SECONDS) -> RecordedExchange:
         """Read until the response ends, or until nothing has arrived for `seconds` times `patience`."""
         with contextlib.suppress(TimeoutError):
-            while not self.exchange.ended:
-                async with asyncio.timeout(seconds * self._patience):
-                    await self._connection.read()
+            while True:
+                async with asyncio.timeout(seconds * self._wire.patience):
+                    if not await self._read():
+                        break
         return self.exchange
+
+    async def close(self) -> None:
+        """Close the connection on which the stream was resumed, if there is one."""
+        await self._resumed.aclose()
+        self._append()
+
+    async def _read(self) -> bool:
+        """Read the next part of the response, or resume the stream after a `goaway`. Returns False at the end."""
+        more = await self._connection.read()
+        self._append()
+        if more:
+            return True
+        request = self._resume_request()
+        if request is None:
+            return False
+        await asyncio.sleep(_resume_delay(self._connection.exchange))
+        await self.close()
+        if self._connection.exchange is self.exchange:
+            self._connection.close()
+            self.exchange.finished = self._wire.now()
+            # The caller has this object already, so it becomes the whole stream, and a copy of it stays in the record.
+            self._wire.record[self.exchange.number - 1] = replace(
+                self.exchange, chunks=[*self.exchange.chunks], blocks=[*self.exchange.blocks]
+            )
+        self.exchange.ended = ""
+        self._connection = await self._resumed.enter_async_context(self._wire.exchange(request))
+        self._request, self._chunks, self._blocks = request, 0, 0
+        self._append()
+        return True
+
+    def _append(self) -> None:
+        """Append the new bytes and blocks of a resumed stream to those of the whole stream."""
+        part, whole = self._connection.exchange, self.exchange
+        if part is whole:
+            return
+        whole.chunks += part.chunks[self._chunks :]
+        whole.blocks += part.blocks[self._blocks :]
+        self._chunks, self._blocks = len(part.chunks), len(part.blocks)
+        whole.ended, whole.fault, whole.finished = part.ended, part.fault, part.finished
+        whole.reader = part.reader
+
+    def _resume_request(self) -> "_Request | None":
+        """Return the request that resumes the stream, or None if the stream did not end with `goaway`."""
+        part = self._connection.exchange
+        last = part.events[-1] if part.is_stream and part.events else None
+        if last is None or last.type != "goaway" or last.member("reason") in FINAL_REASONS:
+            return None
+        url, logged = part.url, self.exchange.logged_ids
+        if part.method == "POST":
+            links = [each.member("events") for each in part.of_type("hello")]
+            url = resolve(part, str(links[0] if links else part.response_header("content-location")))
+        if not _is_http_url(url):
+            return None
+        dropped = _BODY_FIELDS | {"host"} | ({"last-event-id"} if logged else set())
+        if _origin(url) != _origin(part.url):
+            dropped |= {name.lower() for name, _ in self._wire.header}
+        fields = [pair for pair in part.request_headers if pair[0].lower() not in dropped]
+        fields += [("Last-Event-ID", logged[-1] or "")] if logged else []
+        fields.insert(0, ("Host", urlsplit(url).netloc))
+        return replace(self._request, method="GET", url=url, fields=tuple(fields), body=None)
+
+
+def _resume_delay(part: RecordedExchange) -> float:
+    """Return the time, in seconds, that a client waits after the `goaway` of a stream before it resumes the stream."""
+    wait = part.events[-1].member("retry_ms")
+    return min(max(wait, 0) / 1000, MAX_RESUME_SECONDS) if isinstance(wait, int | float) else 0.0
 
 
 class Wire:
@@ -153,6 +258,12 @@ class Wire:
         client.check = name
         return client
 
+    def without_record(self) -> "Wire":
+        """Return a client for the same user whose requests are not part of the record."""
+        client = copy.copy(self)
+        client.record = []
+        return client
+
     @property
     def secrets(self) -> tuple[tuple[str, str], ...]:
         """Header values that no report may show, each with the name of the variable that replaces the value."""
@@ -172,6 +283,10 @@ class Wire:
     ) -> RecordedExchange:
         """Send a request and read the whole response.
 
+        An event stream that the request does not ask for may be endless. Its body is not read, because its media type
+        already shows that it is not the expected response. For the same reason, a body of another media type than JSON is
+        read for at most `OTHER_MEDIA_SECONDS`.
+
         Args:
             method: HTTP method.
             place: Path below the base URL, or an absolute URL.
@@ -183,10 +298,14 @@ class Wire:
         """
         async with self.open(method, place, seconds=seconds, **sent) as stream:
             exchange = stream.exchange
+            if exchange.is_stream and not exchange.asks_for_stream:
+                return exchange
+            is_expected = "json" in exchange.media_type or exchange.asks_for_stream
+            most = max(seconds, COMPLETE_RESPONSE_SECONDS) if is_expected else OTHER_MEDIA_SECONDS
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(seconds, COMPLETE_RESPONSE_SECONDS) * self.patience):
+                async with asyncio.timeout(most * self.patience):
                     await stream.to_end(seconds)
-        if not exchange.is_whole:
+        if not exchange.is_whole and (is_expected or exchange.ended == "cut"):
             incomplete = f"the response ({exchange.status}) was incomplete after {len(exchange.body)} bytes"
             raise IncompleteResponseError(f"{exchange}: {exchange.fault or incomplete}")
         return exchange
@@ -222,47 +341,57 @@ class Wire:
                 {"Content-Type": "application/json", **header},
                 json_violations.compact(sent["json"]),
             )
-        fields = self._fields(method, url, header, body)
+        request = _Request(
+            method, url, self._fields(method, url, header, body), body, seconds, read_ahead,
+            once=bool(sent.get("once")), old=bool(sent.get("old")),
+        )  # fmt: skip
+        async with self.exchange(request) as connection:
+            stream = Stream(self, request, connection)
+            try:
+                yield stream
+            finally:
+                await stream.close()
+
+    @contextlib.asynccontextmanager
+    async def exchange(self, request: "_Request") -> AsyncIterator["_Connection"]:
+        """Send a request, again if the server is busy, and read the header of the response."""
         for attempt in range(BUSY_TRIES):
-            async with self._once(method, url, fields, body, seconds, read_ahead, sent.get("old")) as stream:
-                wait = None if sent.get("once") else _retry_after(stream.exchange)
+            async with self._once(request) as connection:
+                wait = None if request.once else _retry_after(connection.exchange)
                 if wait is None or wait > BUSY_SECONDS * self.patience or attempt == BUSY_TRIES - 1:
-                    yield stream
+                    yield connection
                     return
-                await stream.to_end(seconds)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(request.seconds * self.patience):
+                        while await connection.read():
+                            pass
             await asyncio.sleep(wait)
 
     @contextlib.asynccontextmanager
-    async def _once(
-        self,
-        method: str,
-        url: str,
-        fields: tuple[tuple[str, str], ...],
-        body: Body,
-        seconds: float,
-        read_ahead: int,
-        old: bool | None,
-    ) -> AsyncIterator[Stream]:
+    async def _once(self, request: "_Request") -> AsyncIterator["_Connection"]:
         """Send one request, without any retry."""
+        body, seconds = request.body, request.seconds * self.patience
         whole = body if isinstance(body, bytes) else b"".join(body or ())
-        exchange = RecordedExchange(len(self.record) + 1, method, url, fields, whole, self.check, self.now())
+        exchange = RecordedExchange(
+            len(self.record) + 1, request.method, request.url, request.fields, whole, self.check, self.now()
+        )
         exchange.secrets = self.secrets
         self.record.append(exchange)
-        connection = _Connection(exchange, self.now, read_ahead, self.source)
+        connection = _Connection(exchange, self.now, request.read_ahead, self.source)
         try:
-            async with asyncio.timeout(seconds * self.patience):
-                await connection.begin(body, old=bool(old))
-        except TimeoutError:
-            exchange.fault = exchange.fault or f"no response header within {seconds * self.patience:g} s"
-        except OSError as error:
-            exchange.fault = f"{type(error).__name__}: {error}"
-        except (h11.LocalProtocolError, UnicodeError) as error:
-            # The request repeats data of the server, such as an event id that contains a line feed.
-            exchange.fault = f"the request cannot be sent: {error}"
-        try:
+            try:
+                async with asyncio.timeout(seconds):
+                    await connection.begin(body, old=request.old)
+            except TimeoutError:
+                exchange.fault = exchange.fault or f"no response header within {seconds:g} s"
+            except OSError as error:
+                exchange.fault = f"{type(error).__name__}: {error}"
+            except (h11.LocalProtocolError, UnicodeError) as error:
+                # The request repeats data of the server, such as an event id that contains a line feed.
+                exchange.fault = f"the request cannot be sent: {error}"
             if not exchange.status:
-                raise IncompleteResponseError(f"{exchange}: {exchange.fault or 'no response'}")
-            yield Stream(exchange, connection, self.patience)
+                raise IncompleteResponseError(f"{exchange}: {exchange.fault}")
+            yield connection
         finally:
             exchange.ended = exchange.ended or "left"
             exchange.finished = self.now()
@@ -307,16 +436,18 @@ class _Connection:
         self, exchange: RecordedExchange, now: Callable[[], float], read_ahead: int, source: str
     ) -> None:
         self._source = (source, 0) if source else None
-        self._exchange = exchange
+        self.exchange = exchange
         self._now = now
         self._read_ahead = read_ahead
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
         self._writer: asyncio.StreamWriter | None = None
         self._taken = 0
+        self._event: Any = None
+        """HTTP event or error that follows the body data that was read last."""
 
     async def begin(self, body: Body, *, old: bool) -> None:
         """Send the request, as HTTP/1.0 if `old` is set, and read the response header."""
-        exchange = self._exchange
+        exchange = self.exchange
         split = urlsplit(exchange.url)
         secure = ssl.create_default_context() if split.scheme == "https" else None
         port = split.port or (443 if secure else 80)
@@ -345,24 +476,41 @@ class _Connection:
 
     async def read(self) -> bool:
         """Read and record the next HTTP event. Returns False if the response has ended."""
-        if self._exchange.ended:
+        if self.exchange.ended:
             return False
         try:
-            event = self._http.next_event()
+            event = self._next_event()
             while event is h11.NEED_DATA:
                 data = await self._reader.read(self._read_ahead)
-                if not data and not self._exchange.status:
-                    return self._cut("the server closed the connection before the end of a response header")
+                if not data and not self.exchange.status and not self._http.trailing_data[0]:
+                    return self._cut("the server closed the connection without a response")
                 self._http.receive_data(data)
-                event = self._http.next_event()
+                event = self._next_event()
         except h11.RemoteProtocolError as error:
-            return self._cut(str(error))
+            return self._cut(f"the response violates HTTP/1.1: {error}")
         except OSError as error:
             return self._cut(f"{type(error).__name__}: {error}")
         return self._take(event)
 
+    def _next_event(self) -> Any:
+        """Return the next HTTP event, with all body data that has been received as one event."""
+        event, self._event = self._event or self._http.next_event(), None
+        if isinstance(event, h11.RemoteProtocolError):
+            raise event
+        if not isinstance(event, h11.Data):
+            return event
+        # A server may send each byte in a separate chunk.
+        data = [bytes(event.data)]
+        try:
+            while isinstance(following := self._http.next_event(), h11.Data):
+                data.append(bytes(following.data))
+            self._event = None if following is h11.NEED_DATA else following
+        except h11.RemoteProtocolError as error:
+            self._event = error
+        return h11.Data(data=b"".join(data))
+
     def _take(self, event: Any) -> bool:
-        exchange = self._exchange
+        exchange = self.exchange
         if isinstance(event, h11.Response):
             exchange.status = event.status_code
             exchange.header = tuple(
@@ -384,9 +532,9 @@ class _Connection:
         return True
 
     def _cut(self, why: str) -> bool:
-        self._exchange.ended, self._exchange.fault = "cut", why
+        self.exchange.ended, self.exchange.fault = "cut", why
         return False
 
     def close(self) -> None:
         if self._writer is not None:
-            self._writer.transport.abort() if self._exchange.ended == "left" else self._writer.close()
+            self._writer.transport.abort() if self.exchange.ended == "left" else self._writer.close()

@@ -107,7 +107,8 @@ def _serve(
         from tidewire_server.commands.load_target import TargetImportError, load_target  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
-        from tidewire_server.serving.listener import ExposedServerError  # noqa: PLC0415
+        from tidewire_server.serving.exposure_check import ExposedServerError  # noqa: PLC0415
+        from tidewire_server.serving.listener import bind  # noqa: PLC0415
         from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
@@ -148,7 +149,7 @@ def _serve(
         return
     _warn_about_client_token(server.settings)
     try:
-        listener = serving.bind(launch.host, launch.port, free="--port 0", uds=launch.uds)
+        listener = bind(launch.host, launch.port, free="--port 0", uds=launch.uds)
     except OSError as error:
         _fail(str(error.strerror))
     try:

@@ -373,7 +373,7 @@ class Endpoint:
         output. The pointers are relative to the item's value.
 
         Columns are fixed before the function runs. If the value may become a text, as the value of a generator without an
-        annotation may, it is therefore a column from the start. Until it is a text, no diff uses the column [TW-DIF-039].
+        annotation may, it is therefore a column from the start. Until it is a text, no diff uses the column [TW-DIF-073].
         """
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text or self.guesses_columns else []

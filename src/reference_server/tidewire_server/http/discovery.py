@@ -32,7 +32,9 @@ SERVER = f"tidewire_server/{_installed()}"
 """Name and version of the server."""
 
 _CAPABILITIES = (
+    "deadlines",
     "delete",
+    "disconnect",
     "snapshots_only",
     "batches",
     "inband_problems",

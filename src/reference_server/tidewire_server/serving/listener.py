@@ -1,8 +1,7 @@
-"""Listening sockets: create a Unix domain socket and remove its file, and refuse an address that exposes the server."""
+"""Listening sockets: bind to a host and port or to a Unix domain socket, whose file is removed at the end."""
 
 import contextlib
 import errno
-import logging
 import os
 import socket
 import stat
@@ -10,19 +9,55 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tidewire_server.http.host_check import is_loopback
-from tidewire_server.settings import Settings
 from tidewire_server.user_paths import user_path
 
 MODE: Final = 0o600
 """Permissions of the socket file. Only the server's user, and root, can connect."""
 
+_BACKLOG: Final = 2048
 _PROBE_TIMEOUT: Final = 1.0
 
-_log = logging.getLogger(__name__)
+
+def bind(
+    host: str, port: int, free: str = "port=0", *, uds: str | os.PathLike[str] | None = None
+) -> socket.socket:
+    """Create a listening socket.
+
+    Args:
+        host: Address to bind to.
+        port: Port to bind to, or 0 for any free port.
+        free: Text with which a user requests a free port, such as `port=0` or `--port 0`. The error message suggests
+            this text.
+        uds: Path of a Unix domain socket to bind to instead of `host` and `port`.
+
+    Raises:
+        OSError: The address cannot be bound. `strerror` contains the address, the reason and a hint.
+    """
+    if uds is not None:
+        return _bind_unix(uds)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        number = error.errno if isinstance(error, OSError) else None
+        why = (isinstance(error, OSError) and error.strerror) or error
+        hint = {
+            errno.EADDRINUSE: f"; use {free} for any free port",
+            errno.EACCES: "; ports below 1024 need privileges, so use a higher port",
+            errno.EADDRNOTAVAIL: "; no interface of this machine has that address; use 0.0.0.0 for all interfaces",
+        }.get(number or 0, "")
+        raise OSError(number, f"cannot bind to {host}:{port}: {why}{hint}") from None
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
-def bind_unix(path: str | os.PathLike[str], backlog: int) -> socket.socket:
+def _bind_unix(path: str | os.PathLike[str]) -> socket.socket:
     """Create a listening Unix domain socket. If the path is the socket file of a server that has died, replace this
     file.
 
@@ -39,7 +74,7 @@ def bind_unix(path: str | os.PathLike[str], backlog: int) -> socket.socket:
         listener.bind(name)
         # Set the permissions before `listen`, because clients can connect from then on.
         Path(name).chmod(MODE)
-        listener.listen(backlog)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         why = error.strerror or error
@@ -47,14 +82,21 @@ def bind_unix(path: str | os.PathLike[str], backlog: int) -> socket.socket:
     return listener
 
 
+def url_of(listener: socket.socket, root_path: str = "") -> str:
+    """Return the URL at which programs on this machine can connect to a listening socket. For a Unix domain socket, programs
+    also need the path of the socket.
+    """
+    if is_unix(listener):
+        return f"http://localhost{root_path}"
+    host, port = listener.getsockname()[:2]
+    # A socket can be bound to a wildcard address, but clients cannot connect to a wildcard address.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
+
+
 def is_unix(listener: socket.socket) -> bool:
     """Return whether a socket is a Unix domain socket."""
     return listener.family == getattr(socket, "AF_UNIX", None)
-
-
-def is_local(listener: socket.socket) -> bool:
-    """Return whether only programs on this machine can connect to a listening socket."""
-    return is_unix(listener) or is_loopback(listener.getsockname()[0])
 
 
 @contextlib.contextmanager
@@ -106,44 +148,3 @@ def _remove_stale(path: str) -> None:
         except OSError:
             pass  # For example, the backlog is full, or the permissions are missing. A server may be listening.
     raise OSError(errno.EADDRINUSE, "another server is listening there; stop it, or use another path")
-
-
-class ExposedServerError(Exception):
-    """The settings do not permit serving on an address that other machines can reach."""
-
-
-def check_exposure(listener: socket.socket, settings: Settings) -> None:
-    """Check that the settings permit serving on the address of a listening socket, and log a warning for settings that
-    may be a mistake.
-
-    A server without tokens may listen only on a loopback address or a Unix domain socket, unless `allow_anonymous` is set.
-    A server with `debug` may listen only there, too. Other machines cannot connect to these addresses, and other users of
-    this machine cannot connect to a Unix domain socket.
-
-    The check uses the address of the listening socket, because a host name such as `localhost` or an empty host can
-    resolve to any address.
-
-    Raises:
-        ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
-    """
-    exposed = not is_local(listener)
-    if exposed and not settings.tokens:
-        where = _where(listener)
-        if not settings.allow_anonymous:
-            raise ExposedServerError(
-                f"refusing to serve on {where} without tokens, because everyone who can reach this address would have "
-                "access; set tokens (--token-file or TIDEWIRE_TOKENS), or allow_anonymous (--allow-anonymous)"
-            )
-        _log.warning("serving on %s without tokens: everyone who can reach this address has access", where)
-    if settings.debug:
-        if exposed:
-            raise ExposedServerError(
-                f"refusing to serve on {_where(listener)} with debug, because callers would receive the tracebacks of "
-                "your functions; turn off debug (--debug or TIDEWIRE_DEBUG), or serve on 127.0.0.1"
-            )
-        _log.warning("debug is on: callers receive the tracebacks of failed functions")
-
-
-def _where(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

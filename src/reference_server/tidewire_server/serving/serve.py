@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import gc
 import ipaddress
 import logging
@@ -30,13 +29,13 @@ from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
 from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.descriptors import max_connections_within_fd_limit, throttle_accept_errors
-from tidewire_server.serving.listener import bind_unix, check_exposure, is_local, is_unix, removed_at_exit
+from tidewire_server.serving.exposure_check import check_exposure, is_local
+from tidewire_server.serving.listener import is_unix, removed_at_exit, url_of
 from tidewire_server.serving.log_format import LogThrottle
 from tidewire_server.serving.port_file import port_file as prepare_port_file
 from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
 from tidewire_server.store.interfaces import StoreError
 
-_BACKLOG: Final = 2048
 _LAST_GRACE: Final = 2.0
 """Number of seconds that uvicorn waits for open requests after the time for running jobs is over."""
 
@@ -49,45 +48,6 @@ milliseconds. With a smaller first value, the collector would visit the objects 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _log = logging.getLogger(__name__)
-
-
-def bind(
-    host: str, port: int, free: str = "port=0", *, uds: str | os.PathLike[str] | None = None
-) -> socket.socket:
-    """Create a listening socket.
-
-    Args:
-        host: Address to bind to.
-        port: Port to bind to, or 0 for any free port.
-        free: Text with which a user requests a free port, such as `port=0` or `--port 0`. The error message suggests
-            this text.
-        uds: Path of a Unix domain socket to bind to instead of `host` and `port`.
-
-    Raises:
-        OSError: The address cannot be bound. `strerror` contains the address, the reason and a hint.
-    """
-    if uds is not None:
-        return bind_unix(uds, _BACKLOG)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        number = error.errno if isinstance(error, OSError) else None
-        why = (isinstance(error, OSError) and error.strerror) or error
-        hint = {
-            errno.EADDRINUSE: f"; use {free} for any free port",
-            errno.EACCES: "; ports below 1024 need privileges, so use a higher port",
-            errno.EADDRNOTAVAIL: "; no interface of this machine has that address; use 0.0.0.0 for all interfaces",
-        }.get(number or 0, "")
-        raise OSError(number, f"cannot bind to {host}:{port}: {why}{hint}") from None
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 _serving: Final = weakref.WeakSet[socket.socket]()
@@ -107,18 +67,6 @@ def _close_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_close_in_child)
-
-
-def url_of(listener: socket.socket, root_path: str = "") -> str:
-    """Return the URL at which programs on this machine can connect to a listening socket. For a Unix domain socket, programs
-    also need the path of the socket.
-    """
-    if is_unix(listener):
-        return f"http://localhost{root_path}"
-    host, port = listener.getsockname()[:2]
-    # A socket can be bound to a wildcard address, but clients cannot connect to a wildcard address.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}{root_path}" if ":" in host else f"http://{host}:{port}{root_path}"
 
 
 def serve(

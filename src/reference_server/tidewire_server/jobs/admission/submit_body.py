@@ -123,7 +123,7 @@ def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
     if ("input" in members) == ("inputs" in members):
         raise refuse("invalid_input", "the body must contain exactly one of 'input' and 'inputs'", pointer="")
     for name, value in members.items():
-        if value is None and name in _NEVER_NULL:  # A member without a value must be omitted [TW-JOB-079].
+        if value is None and name in _NEVER_NULL:  # A member without a value must be omitted [TW-JOB-087].
             raise refuse("invalid_input", f"/{name} is null; omit the member instead", pointer=f"/{name}")
     if isinstance(inputs := members.get("inputs"), list):
         _refuse_too_many(inputs, max_inputs)  # Check this first, because validating many inputs is slow.

@@ -1,0 +1,39 @@
+"""Checks for section 6.8: jobs whose readers have disconnected."""
+
+from tidewire_conformance.judging.state_history import job_of
+from tidewire_conformance.registry import check
+from tidewire_conformance.session import EVENT_STREAM, Job, Session
+
+SECONDS_WITHOUT_READERS = 1.8
+"""Time, in seconds, for which a job of the check runs without a reader."""
+
+
+@check("TW-JOB-063", "TW-OVR-025", slow=True)
+async def job_runs_on_without_its_readers(s: Session) -> None:
+    """A job without `on_disconnect: cancel` is not cancelled, even a second after its last reader has disconnected.
+
+    The suite then reads the job resource only, because a reader that returns could stop the server from cancelling the
+    job.
+    """
+    sample = s.long_running_sample(SECONDS_WITHOUT_READERS)
+    jobs: dict[str, Job] = {}
+    for why, member in (
+        ("without on_disconnect", {}),
+        ("with on_disconnect: continue", {"on_disconnect": "continue"}),
+    ):
+        body = sample.body | member
+        async with s.wire.open("POST", sample.submit_to, json=body, header=EVENT_STREAM) as stream:
+            await stream.until(lambda now: now.logged, 30)
+        s.skip_unless(
+            stream.exchange.is_stream and job_of(stream.exchange),
+            "the response to the request that submits the job is not a stream with a Location",
+        )
+        jobs[why] = Job(job_of(stream.exchange), sample, stream.exchange)
+    jobs["whose stream was opened and closed later"] = later = await s.submit(sample)
+    async with s.follow(later) as stream:
+        await stream.until(lambda now: now.logged, 30)
+    for why, job in jobs.items():
+        ended = await s.read_until(job, lambda answer: answer.member("done"))
+        for requirement in ("TW-JOB-063", "TW-OVR-025"):
+            wanted = f"the status {sample.ended} of a job {why}, after its reader has disconnected"
+            s.at(ended).equal(requirement, ended.member("status"), sample.ended, wanted)

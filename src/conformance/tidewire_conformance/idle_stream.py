@@ -1,0 +1,60 @@
+"""Event stream of a job that does nothing, which stays open while checks run.
+
+The streams of the checks end within seconds. A server may close each connection at a maximum age, and only a stream that
+lives longer shows the `goaway` that it then sends. Checks that judge the whole run read this stream in the record.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from tidewire_conformance.judging.server_probe import SampleRequest, Server
+from tidewire_conformance.judging.state_history import value_has_grown
+from tidewire_conformance.session import EVENT_STREAM
+from tidewire_conformance.wire.recording_client import IncompleteResponseError, Stream, Wire
+
+IDLE_MINUTES: Final = 10
+"""Duration of the job in minutes. It is cancelled when the checks have ended."""
+SECOND_JOB_SECONDS: Final = 5.0
+"""Time, in seconds, in which a second job must end while the idle one runs. Otherwise the idle one is cancelled, because
+all other jobs would have to wait for it. The option `--patience` multiplies it.
+"""
+
+
+@contextlib.asynccontextmanager
+async def idle_stream(wire: Wire, server: Server) -> AsyncIterator[None]:
+    """Keep the stream of an idle job open during the `with` block, if the server has the endpoint `tidewire.script`."""
+    sample = server.script_sample({"append": "x"}, *[{"sleep_ms": 60_000}] * IDLE_MINUTES)
+    quick = server.script_sample({"append": "x"})
+    if sample is None or quick is None:
+        yield
+        return
+    reader = asyncio.create_task(_read(wire.as_check("idle_stream"), sample, quick))
+    try:
+        yield
+    finally:
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
+
+
+async def _read(wire: Wire, sample: SampleRequest, quick: SampleRequest) -> None:
+    with contextlib.suppress(IncompleteResponseError):
+        async with _submit(wire, sample) as idle:
+            place = idle.exchange.response_header("location")
+            try:
+                if await idle.until(value_has_grown, SECOND_JOB_SECONDS) and await _ends(wire, quick):
+                    await idle.until(lambda now: now.of_type("done"), 60 * IDLE_MINUTES)
+            finally:
+                if "/v1/jobs/" in place:
+                    job = place.rpartition("/v1/jobs/")[2]
+                    await wire.request("POST", f"/v1/jobs/{job}/cancel")
+
+
+async def _ends(wire: Wire, quick: SampleRequest) -> bool:
+    async with _submit(wire, quick) as stream:
+        return await stream.until(lambda now: now.of_type("done"), SECOND_JOB_SECONDS)
+
+
+def _submit(wire: Wire, sample: SampleRequest) -> contextlib.AbstractAsyncContextManager[Stream]:
+    return wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM)
