@@ -379,7 +379,7 @@ def endless(media):
         (close_at_once, "the server closed the connection without a response"),
         (speak_no_http, "the response violates HTTP/1.1: "),
         (endless("text/event-stream"), "the response is an event stream, not JSON"),
-        (endless("text/plain"), "returned 200 and 'data: x"),
+        (endless("text/plain"), 'returned 200 and "data: x'),
     ],
 )
 def test_a_server_of_another_kind_is_described_in_one_message(answer, message):

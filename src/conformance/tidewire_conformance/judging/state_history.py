@@ -143,8 +143,9 @@ def value_has_grown(exchange: RecordedExchange) -> bool:
 
     The number of events says nothing, because a server may log several changes as one event, or send a snapshot instead.
     """
-    shown = [_values(block.member("state")) for block in exchange.of_type("snapshot")]
-    if any(map(_is_filled, shown)) or any(each != shown[0] for each in shown):
+    snapshots = exchange.of_type("snapshot")
+    shown = [_values(block.member("state")) for block in snapshots]
+    if any(map(_has_content, snapshots)) or any(each != shown[0] for each in shown):
         return True
     return any(grows(block) for block in exchange.of_type("message"))
 
@@ -163,8 +164,18 @@ def _values(state: Any) -> list[Any]:
     return [each.get("value") for each in items if isinstance(each, dict)] if isinstance(items, list) else []
 
 
+def _has_content(snapshot: Block) -> bool:
+    """Whether a column contains something, or without columns, whether a value contains a text or an array that is not empty.
+
+    The initial value of an item has neither, but may have other texts beside its columns.
+    """
+    state, columns = snapshot.member("state"), snapshot.member("columns")
+    if columns:
+        return any(apply_diffs.find(state, column) for column in columns)
+    return _is_filled(_values(state))
+
+
 def _is_filled(value: Any) -> bool:
-    """Whether a value contains a text or an array that is not empty. The initial value of an item has neither."""
     if isinstance(value, dict | list):
         return any(map(_is_filled, value.values() if isinstance(value, dict) else value))
     return isinstance(value, str) and bool(value)
