@@ -29,10 +29,11 @@ WHOLE_RUN = [check for check in CHECKS if check.whole_run]
 ALONE = [check for check in CHECKS if not check.whole_run]
 PATIENCE, SHORT_PATIENCE = 0.2, 0.02
 """Factors of all timeouts, without and with mutations. A replayed response arrives at once or never."""
-CONVERSATIONS, DESCRIPTIONS, ALL = 40, 20, 2000
-"""Number of mutated conversations and of mutated descriptions in `make test`, and of each of them with `make slow`, where each
-check has more than ten mutated conversations.
-"""
+QUICK, ALL = 30, 2000
+"""Number of mutated conversations, and of mutated descriptions, in `make test` and in `make slow`. `make test` mutates the
+conversations of the checks in `QUICK_AREA` only."""
+QUICK_AREA = "resume."
+QUICK_CHECKS = [check for check in ALONE if check.name.startswith(QUICK_AREA)]
 NEEDS_TIME = {
     "queue_progress_ping_goaway.idle_stream_receives_pings",
     "snapshots_only.diffs_0_returns_snapshots_and_done",
@@ -61,6 +62,12 @@ def conversations_with(server, area):
 def conversations():
     """The recorded responses of a run against the reference server, by check."""
     return conversations_with("", "")
+
+
+@pytest.fixture(scope="module")
+def few_conversations():
+    """Those of the checks in one area."""
+    return conversations_with("", QUICK_AREA)
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +104,12 @@ async def judge_conversations(conversations, numbers, checks=ALONE):
     return found
 
 
-async def judge_descriptions(conversations, numbers):
+async def judge_descriptions(conversations, numbers, checks=ALONE):
     found = Counter()
     async with replayed_server() as (server, url):
         for number in numbers:
             rng = random.Random(number)
-            check = ALONE[number % len(ALONE)]
+            check = checks[number % len(checks)]
             described = mutated_description(conversations["discovery"], rng)
             responses = [*described, *conversations[check.name]]
             try:
@@ -138,21 +145,21 @@ def test_each_check_reads_its_replayed_conversation_to_the_end(conversations):
 
 
 @pytest.mark.timeout(300)
-def test_mutated_conversations_raise_no_exception(conversations):
-    found = asyncio.run(judge_conversations(conversations, range(CONVERSATIONS)))
+def test_mutated_conversations_raise_no_exception(few_conversations):
+    found = asyncio.run(judge_conversations(few_conversations, range(QUICK), QUICK_CHECKS))
     assert found[Outcome.FAIL] > 0
 
 
 @pytest.mark.timeout(300)
-def test_mutated_descriptions_raise_no_exception(conversations):
-    found = asyncio.run(judge_descriptions(conversations, range(DESCRIPTIONS)))
+def test_mutated_descriptions_raise_no_exception(few_conversations):
+    found = asyncio.run(judge_descriptions(few_conversations, range(QUICK), QUICK_CHECKS))
     assert found[Outcome.FAIL] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_mutated_conversations_raise_no_exception(conversations):
-    asyncio.run(judge_conversations(conversations, range(CONVERSATIONS, ALL)))
+    asyncio.run(judge_conversations(conversations, range(ALL)))
 
 
 @pytest.mark.slow
@@ -166,7 +173,7 @@ def test_mutated_conversations_about_durable_jobs_raise_no_exception(durable_con
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_mutated_descriptions_raise_no_exception(conversations):
-    asyncio.run(judge_descriptions(conversations, range(DESCRIPTIONS, ALL)))
+    asyncio.run(judge_descriptions(conversations, range(ALL)))
 
 
 @pytest.mark.parametrize("module", sorted(Path(package.__path__[0]).glob("*.py")), ids=lambda path: path.stem)

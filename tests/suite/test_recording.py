@@ -9,9 +9,9 @@ import pytest
 from proof.servers.judge_server import plan
 from proof.servers.server_process import ALICE, running_server
 from tidewire_conformance import registry
+from tidewire_conformance.judging.leftover_jobs import cancel_leftover_jobs, leftover_jobs
 from tidewire_conformance.judging.state_history import value_has_grown
 from tidewire_conformance.judging.verdict import SkipReason
-from tidewire_conformance.leftover_jobs import cancel_leftover_jobs, leftover_jobs
 from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.schema_violations import json_text, named_members
 from tidewire_conformance.wire.event_stream_decoder import EventStreamDecoder

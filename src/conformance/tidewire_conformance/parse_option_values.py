@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tidewire_conformance import registry, specification
-from tidewire_conformance.event_streams.stream_plan import StreamPlan
+from tidewire_conformance.event_stream_plan import StreamPlan
 from tidewire_conformance.registry import Check
 from tidewire_conformance.runner import Plan
 from tidewire_conformance.session import Hooks

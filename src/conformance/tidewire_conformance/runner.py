@@ -11,10 +11,10 @@ from typing import Any
 from tidewire_conformance.announce_jobs import announce_checks, announce_examples
 from tidewire_conformance.idle_stream import idle_stream
 from tidewire_conformance.judging.grade import GradedRun, Settings
+from tidewire_conformance.judging.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict, worst
-from tidewire_conformance.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.registry import Check
 from tidewire_conformance.session import Hooks, Inconclusive, Session, Skip
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange

@@ -142,7 +142,7 @@ class Player:
             cues: Actions at remarks, in addition to those in `CUES`: text of the remark → action.
         """
         self.address = address
-        self.wire = Wire("http://{}:{}".format(*address))
+        self.wire = Wire("http://{}:{}".format(*address), resumes=False)
         """HTTP client that records all requests and responses."""
         self.names = Names()
         self.job = ""

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from tidewire_conformance.event_stream_plan import StreamPlan
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS, StreamCheck, StreamRecording
-from tidewire_conformance.event_streams.stream_plan import StreamPlan
 from tidewire_conformance.judging.grade import GradedRun, Report, grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
 from tidewire_conformance.parse_option_values import select

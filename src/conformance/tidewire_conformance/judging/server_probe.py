@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
+from tidewire_conformance.judging.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.judging.state_history import grows
-from tidewire_conformance.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.schema_violations import json_text, usable, violation_of
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire

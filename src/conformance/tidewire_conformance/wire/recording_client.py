@@ -191,7 +191,7 @@ class Stream:
     def _resume_request(self) -> "_Request | None":
         """Return the request that resumes the stream, or None if the stream did not end with `goaway`."""
         part = self._connection.exchange
-        last = part.events[-1] if part.is_stream and part.events else None
+        last = part.events[-1] if self._wire.resumes and part.is_stream and part.events else None
         if last is None or last.type != "goaway" or last.member("reason") in FINAL_REASONS:
             return None
         url, logged = part.url, self.exchange.logged_ids
@@ -228,6 +228,7 @@ class Wire:
         began: float | None = None,
         caller: str = "",
         source: str = "",
+        resumes: bool = True,
     ) -> None:
         """Create the client. It does not connect until the first request.
 
@@ -241,6 +242,7 @@ class Wire:
             caller: Prefix for the names of the variables that replace this user's secrets in reports. It is empty for
                 the first user.
             source: Address of this machine from which the client connects. By default, the system chooses it.
+            resumes: Whether to resume a stream that ends with `goaway`.
         """
         self.base_url = base_url.rstrip("/")
         self.header = tuple(header)
@@ -248,6 +250,7 @@ class Wire:
         self.record = [] if record is None else record
         self.caller = caller
         self.source = source
+        self.resumes = resumes
         self.check = ""
         self.began = time.monotonic() if began is None else began
         """Monotonic time at which the run began."""

@@ -18,8 +18,7 @@ from tidewire_conformance.clients.scenarios.client_adapter import (
     ReportCallback,
 )
 from tidewire_conformance.clients.scenarios.failure_transcript import describe
-from tidewire_conformance.clients.scenarios.finding import Finding
-from tidewire_conformance.clients.scenarios.scenario import Scenario, ScenarioError, load, load_all
+from tidewire_conformance.clients.scenarios.scenario import Finding, Scenario, ScenarioError, load, load_all
 from tidewire_conformance.clients.scenarios.scenario_player import ScenarioVerdict, play
 from tidewire_conformance.judging.verdict import Outcome
 

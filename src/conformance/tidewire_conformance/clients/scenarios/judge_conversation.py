@@ -8,9 +8,8 @@ from typing import Any
 
 from tidewire_conformance.clients.scenarios.client_output import ClientOutput, printable, same, text_of
 from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conversation, RecordedRequest
-from tidewire_conformance.clients.scenarios.finding import Finding
 from tidewire_conformance.clients.scenarios.judge_event_streams import judge_event_streams
-from tidewire_conformance.clients.scenarios.scenario import JOB, JOB_2, Members, Scenario
+from tidewire_conformance.clients.scenarios.scenario import JOB, JOB_2, Finding, Members, Scenario
 
 _MIN_SECRET_LENGTH = 12
 """Minimum length of a token that counts as leaked if a report contains it.

@@ -12,8 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conversation, RecordedRequest
-from tidewire_conformance.clients.scenarios.finding import Finding
-from tidewire_conformance.clients.scenarios.scenario import Members, Scenario
+from tidewire_conformance.clients.scenarios.scenario import Finding, Members, Scenario
 
 PROMPTNESS = ("TW-SSE-023",)
 ACCEPT = "TW-SSE-015"

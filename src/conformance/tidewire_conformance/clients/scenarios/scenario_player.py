@@ -13,9 +13,8 @@ from tidewire_conformance.clients.scenarios.client_adapter import (
     AdapterHungError,
 )
 from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conversation
-from tidewire_conformance.clients.scenarios.finding import Finding
 from tidewire_conformance.clients.scenarios.judge_conversation import judge
-from tidewire_conformance.clients.scenarios.scenario import JOB, JOB_2, Members, Scenario
+from tidewire_conformance.clients.scenarios.scenario import JOB, JOB_2, Finding, Members, Scenario
 from tidewire_conformance.clients.scenarios.scenario_server import ScenarioServer
 from tidewire_conformance.judging.verdict import Outcome
 
