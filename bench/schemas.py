@@ -38,8 +38,8 @@ from llguidance import LLMatcher
 from measured import save
 
 from tidewire_server.default_model import default_model
+from tidewire_server.generation.check_schema_limits import check_schema
 from tidewire_server.generation.engine_interface import InputError
-from tidewire_server.generation.schema_check import check_schema
 from tidewire_server.generation.schema_limits import (
     DEFAULT_LIMITS,
     LIMIT_DESCRIPTIONS,

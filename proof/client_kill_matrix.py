@@ -17,7 +17,7 @@ from proof.reimplementations.plain_client import PlainClient
 from tidewire_conformance import specification
 from tidewire_conformance.clients.scenarios import Scenario, load_all
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, ScenarioRun, run
-from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
+from tidewire_conformance.clients.scenarios.scenario_to_verdict import name_of
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome
 

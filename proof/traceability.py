@@ -20,7 +20,7 @@ from proof.unjudged_requirements import REASONS, unseen
 from tidewire_conformance import registry, specification
 from tidewire_conformance.clients.scenarios import load_all
 from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
-from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
+from tidewire_conformance.clients.scenarios.scenario_to_verdict import name_of
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS
 from tidewire_conformance.specification import Requirement
 

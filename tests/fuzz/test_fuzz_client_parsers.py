@@ -19,7 +19,7 @@ from rich.console import Console
 
 from support.fuzzing import fuzzed
 from support.scripted_server import endpoint
-from tidewire.commands import codegen, schema_keywords
+from tidewire.commands import check_schema_keywords, codegen
 from tidewire.commands.describe_text import describe_endpoint
 from tidewire.errors import TidewireError
 from tidewire.following.follower import Follower
@@ -252,7 +252,7 @@ def test_any_refusal_is_an_error_of_the_client(fuzz):
 
 CODE = "__import__('builtins').__dict__.update(tidewire_was_hacked=True)"
 KEYWORDS = sorted(
-    schema_keywords.SUBSCHEMA | schema_keywords.SUBSCHEMAS | schema_keywords.NAMED_SUBSCHEMAS | schema_keywords.VALUES
+    check_schema_keywords.SUBSCHEMA | check_schema_keywords.SUBSCHEMAS | check_schema_keywords.NAMED_SUBSCHEMAS | check_schema_keywords.VALUES
     | {"$ref", "description", "format", "discriminator", "title"}
 )  # fmt: skip
 hostile_texts = st.sampled_from(
@@ -275,7 +275,7 @@ leaf_schemas = st.one_of(
     st.fixed_dictionaries({"enum": st.lists(hostile_texts | st.integers(-3, 3) | st.none(), max_size=3)}),
     st.fixed_dictionaries({"type": st.just("string"), "pattern": hostile_texts}),
     st.fixed_dictionaries(
-        {"type": st.just("string"), "format": st.sampled_from(sorted(schema_keywords.FORMATS))}
+        {"type": st.just("string"), "format": st.sampled_from(sorted(check_schema_keywords.FORMATS))}
     ),
 )
 schemas = st.recursive(

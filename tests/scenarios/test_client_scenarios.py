@@ -23,7 +23,7 @@ from tidewire_conformance.clients.scenarios.scenario_bodies import (
     job_body,
     problem_body,
 )
-from tidewire_conformance.clients.scenarios.scenario_verdict import verdict_of
+from tidewire_conformance.clients.scenarios.scenario_to_verdict import verdict_of
 from tidewire_conformance.runner import settle
 
 SCENARIOS = sorted(load_all(), key=lambda scenario: scenario.patience)

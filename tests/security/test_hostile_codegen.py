@@ -14,7 +14,7 @@ import typer.testing
 pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
 
 from tidewire import Client
-from tidewire.commands import cli, codegen, generated_code, schema_keywords
+from tidewire.commands import check_schema_keywords, cli, codegen, generated_code
 from tidewire.errors import EndpointNotFoundError
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.testing import FakeServer
@@ -81,7 +81,7 @@ def member(**keywords):
 
 def test_a_docstring_with_code_that_a_keyword_names_as_annotation_is_rejected():
     schema = member(**{"x-python-type": "__doc__"}) | {"description": f"\f{CODE} \\"}
-    with pytest.raises(schema_keywords.SchemaError) as caught:
+    with pytest.raises(check_schema_keywords.SchemaError) as caught:
         generate(schema)
     message = "the input schema of the endpoint 'a' has the keyword 'x-python-type'"
     assert str(caught.value).startswith(message)
@@ -108,7 +108,7 @@ def test_a_docstring_with_code_that_a_keyword_names_as_annotation_is_rejected():
 )
 def test_keywords_that_json_schema_does_not_have_are_rejected_at_every_depth(keyword, place):
     with pytest.raises(
-        schema_keywords.SchemaError, match=r"has the keyword '.+' at the JSON pointer|has the keyword"
+        check_schema_keywords.SchemaError, match=r"has the keyword '.+' at the JSON pointer|has the keyword"
     ):
         generate(place({keyword: "antigravity.X"}))
 
@@ -135,7 +135,8 @@ def test_a_tuple_has_a_maximum_size(keyword):
     assert hasattr(run(generate(schema(1000))), "AInput")
     for size in (1001, 10**9, 1e9):
         with pytest.raises(
-            schema_keywords.SchemaError, match=f"has the keyword '{keyword}' above 1000 next to 'prefixItems'"
+            check_schema_keywords.SchemaError,
+            match=f"has the keyword '{keyword}' above 1000 next to 'prefixItems'",
         ):
             generate(schema(size))
 
@@ -173,7 +174,7 @@ def test_references_to_anything_but_a_subschema_are_rejected(reference, keyword)
             "r": {keyword: value},
         }
     }
-    with pytest.raises(schema_keywords.SchemaError, match=r"which is not a subschema.*'/properties/r'"):
+    with pytest.raises(check_schema_keywords.SchemaError, match=r"which is not a subschema.*'/properties/r'"):
         generate(schema)
 
 

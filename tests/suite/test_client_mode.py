@@ -23,7 +23,7 @@ from tidewire_conformance import specification
 from tidewire_conformance.cli import app
 from tidewire_conformance.clients.scenarios import load_all
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, run
-from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
+from tidewire_conformance.clients.scenarios.scenario_to_verdict import name_of
 from tidewire_conformance.clients.scenarios.server_variants import VARIANTS, variant_scenarios
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason

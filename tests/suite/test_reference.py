@@ -12,7 +12,7 @@ from proof.servers.judge_server import findings, plan
 from proof.servers.server_process import running_server
 from support.foreign_programs import javascript_server, needs_node, standard_library_server
 from tidewire_conformance import registry
-from tidewire_conformance.announce_jobs import announce_checks
+from tidewire_conformance.announce_job_counts import announce_checks
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.report import badge

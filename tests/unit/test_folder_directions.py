@@ -68,7 +68,7 @@ ORDER = {
         {"checks", "event_streams"},
         {
             "runner",
-            "announce_jobs",
+            "announce_job_counts",
             "idle_stream",
             "registry",
             "session",

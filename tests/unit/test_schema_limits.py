@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tidewire_server.generation.check_schema_limits import check_schema
 from tidewire_server.generation.pattern_size import pattern_size
-from tidewire_server.generation.schema_check import check_schema
 from tidewire_server.generation.schema_limits import (
     DEFAULT_LIMITS,
     LIMIT_DESCRIPTIONS,

@@ -22,7 +22,7 @@ from tidewire_conformance.clients.scenarios.play_all_scenarios import (
     DEFAULT_CONCURRENCY as DEFAULT_CLIENT_CONCURRENCY,
 )
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan as ClientPlan
-from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
+from tidewire_conformance.clients.scenarios.scenario_to_verdict import name_of
 from tidewire_conformance.event_streams.judge_stream_server import (
     StreamUnreachableError,
     choose_stream_checks,

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidewire_conformance.announce_jobs import announce_checks, announce_examples
+from tidewire_conformance.announce_job_counts import announce_checks, announce_examples
 from tidewire_conformance.idle_stream import idle_stream
 from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.leftover_jobs import cancel_leftover_jobs

@@ -13,7 +13,7 @@ editors can complete calls such as `client.submit(…)`. This table shows which 
   definition in `$defs`             | a model with the definition's name; a number is added if the name is already used
 
 The server's descriptions are not trusted. Their content occurs in the generated module only in names, literals, comments
-and docstrings, never as code. Two checks ensure this: `schema_keywords` lets only known keywords of JSON Schema reach the
+and docstrings, never as code. Two checks ensure this: `check_schema_keywords` lets only known keywords of JSON Schema reach the
 library, and `generated_code` compares the syntax tree of the models with the few kinds of code that models need.
 """
 
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidewire.commands import generated_code
-from tidewire.commands.schema_keywords import DEFINITIONS, checked, map_subschemas
+from tidewire.commands.check_schema_keywords import DEFINITIONS, checked, map_subschemas
 from tidewire.protocol.resources import Discovery, EndpointDescription
 
 IMPORTS: Final = (

@@ -1,6 +1,6 @@
 """Checks the syntax tree of the models that the code generator has written, before they are used.
 
-The check knows the few kinds of code that the generator writes for the schemas of `schema_keywords`. It rejects all other
+The check knows the few kinds of code that the generator writes for the schemas of `check_schema_keywords`. It rejects all other
 code, so that no text of a server can run as code when the generated module is imported, even if the code generator has a
 bug. Annotations are code as well, because pydantic evaluates them.
 """

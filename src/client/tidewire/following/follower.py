@@ -45,6 +45,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tidewire.following.check_state_after_diff import changes_value, check_shape
 from tidewire.following.event_continuity import Continuity, continuity_of_change, continuity_of_snapshot
 from tidewire.following.follower_outcomes import (
     Applied,
@@ -57,7 +58,6 @@ from tidewire.following.follower_outcomes import (
     Reconnect,
 )
 from tidewire.following.request_policy import GiveUp, Interruption, RequestPolicy
-from tidewire.following.state_validity import changes_value, check_shape
 from tidewire.protocol import messages, strict_json
 from tidewire.protocol.cursor import MAX_SEQ, Cursor, CursorError
 from tidewire.protocol.diff import DiffError, UnknownOpError

@@ -62,7 +62,7 @@ from tidewire_server.jobs.publish_ephemeral_events import (
     publish_progress,
     publish_queue_position,
 )
-from tidewire_server.jobs.stored_inputs import StoredInputs
+from tidewire_server.jobs.recovered_inputs import StoredInputs
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import HeadMovedError, Log, QueueEntry
 from tidewire_server.store.records import JobRecord

@@ -47,7 +47,7 @@ from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.sse import Decoder
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.jobs.admission.submit_body import Submission, read_stored
-from tidewire_server.jobs.stored_inputs import StoredInputs
+from tidewire_server.jobs.recovered_inputs import StoredInputs
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Interrupted, LogReader, StateAt, Store, StoreError
 from tidewire_server.store.records import JobRecord

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tidewire_conformance.clients.scenarios import ProgramAdapter, Scenario, load_all
 from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, run
-from tidewire_conformance.clients.scenarios.scenario_verdict import name_of
+from tidewire_conformance.clients.scenarios.scenario_to_verdict import name_of
 from tidewire_conformance.clients.scenarios.server_variants import VARIANTS, variant_scenarios
 from tidewire_conformance.judging.grade import Report, grade
 from tidewire_conformance.parse_option_values import EmptySelectionError, select

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from tidewire_conformance.clients.scenarios import Adapter, Scenario, play
-from tidewire_conformance.clients.scenarios.scenario_verdict import name_of, profiles, verdict_of
+from tidewire_conformance.clients.scenarios.scenario_to_verdict import name_of, profiles, verdict_of
 from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
 from tidewire_conformance.runner import INTERRUPTED, Watch, merge, settle, spent

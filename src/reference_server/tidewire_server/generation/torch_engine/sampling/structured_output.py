@@ -16,8 +16,8 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
+from tidewire_server.generation.check_schema_limits import check_schema
 from tidewire_server.generation.engine_interface import InputError
-from tidewire_server.generation.schema_check import check_schema
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, LimitCounts, SchemaLimits
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.vocabulary import Vocabulary
