@@ -167,7 +167,7 @@ def _values(state: Any) -> list[Any]:
 def _has_content(snapshot: Block) -> bool:
     """Whether a column contains something, or without columns, whether a value contains a text or an array that is not empty.
 
-    The initial value of an item has neither, but may have other texts beside its columns.
+    The initial value of an item has neither, but may have other texts next to its columns.
     """
     state, columns = snapshot.member("state"), snapshot.member("columns")
     if columns:
