@@ -180,7 +180,7 @@ def change_json(at, change):
     def apply(exchange, status, body):
         if status != 200 or not re.fullmatch(at, exchange.path):
             return None
-        return status, json.dumps(change(json.loads(body))).encode()
+        return status, json.dumps(change(json.loads(body)), ensure_ascii=False).encode()
 
     return apply
 
@@ -227,7 +227,12 @@ def change_data(change):
             return frame
         kind = re.search(rb"event:(\w+)", head)
         value = change(exchange, kind[1].decode() if kind else "message", json.loads(data))
-        return head + b"\ndata:" + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+        return (
+            head
+            + b"\ndata:"
+            + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+            + b"\n\n"
+        )
 
     return apply
 

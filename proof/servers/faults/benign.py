@@ -351,7 +351,10 @@ def extensions_with_the_names_of_members(hooks):
                 each["done"]["usage"] |= EXTENSION
                 each.get("state", {}).get("usage", {}).update(EXTENSION)
         return (
-            (status, json.dumps(found | {"x.cost": EXTENSION, "x.schema": schema}).encode())
+            (
+                status,
+                json.dumps(found | {"x.cost": EXTENSION, "x.schema": schema}, ensure_ascii=False).encode(),
+            )
             if found
             else None
         )
