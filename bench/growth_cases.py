@@ -18,7 +18,7 @@ from finding import job
 from tidewire import Client
 from tidewire.following.follower import Follower
 from tidewire.http.chunked_coding import ChunkedDecoder
-from tidewire.jobs.final_text import FinalTextReader
+from tidewire.jobs.streamed_text import StreamedText
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import apply, diff
@@ -374,7 +374,7 @@ def _iteration() -> dict[str, Case]:
                 changes.append((position, at + 2))
 
             def run() -> None:
-                final = FinalTextReader(delivered=0, column=lambda: TEXT, job_id="j1")
+                final = StreamedText(delivered=0, column=lambda: TEXT, job_id="j1")
                 for position, seq in changes:
                     list(final.project(ItemChange(position, ResultType(None), seq, text="word ")))
                 list(final.finish())

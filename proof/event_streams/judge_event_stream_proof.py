@@ -24,7 +24,7 @@ from tidewire_conformance.clients import event_stream_clients
 from tidewire_conformance.clients.scenarios import AdapterError, ProgramAdapter, play
 from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, run
-from tidewire_conformance.event_stream_plan import StreamPlan
+from tidewire_conformance.event_stream_options import EventStreamOptions
 from tidewire_conformance.event_streams.judge_stream_server import judge_stream_server
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS
 from tidewire_conformance.judging.verdict import Outcome
@@ -163,7 +163,7 @@ def reader_fault(reader: type[FaultyReader]) -> str:
 def server_fault(server: StreamServer) -> str:
     """Return why the proof fails for a faulty or unusual server, or an empty string."""
     with running_stream_server(server.name) as url:
-        report = judge_stream_server(StreamPlan(url=url), [*STREAM_CHECKS.values()])
+        report = judge_stream_server(EventStreamOptions(url=url), [*STREAM_CHECKS.values()])
     broken = {each.check for each in report.run.verdicts if each.broken}
     wanted = {server.check} - {""}
     if wanted - broken:

@@ -12,6 +12,7 @@ import threading
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import anyio.from_thread
 import pytest
@@ -35,7 +36,13 @@ from support.scripted_server import (
 )
 from tidewire import Checkpoint, Client, Hooks
 from tidewire.blocking import event_loop_thread
-from tidewire.errors import ClientClosedError, ConcurrentReadError, JobNotFoundError, TotalTimeoutError
+from tidewire.errors import (
+    ClientClosedError,
+    ConcurrentReadError,
+    JobFailedError,
+    JobNotFoundError,
+    TotalTimeoutError,
+)
 from tidewire.jobs.job_reader import BLOCK
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -189,6 +196,66 @@ def test_leaving_a_loop_closes_the_socket_and_the_next_loop_continues():
             if len(seqs) == 10:
                 break
         assert seqs == list(range(2, 12))
+
+
+@pytest.fixture
+def read_ahead():
+    """A loop over a job that has received its first update, and a function that sends more events while the body of the
+    loop runs, and waits until the client has read them.
+    """
+    pieces, seen = SimpleQueue(), threading.Event()
+    progress = event({"current": 1, "total": 4, "unit": "step"}, type="progress")
+
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
+            return
+        yield STREAM + hello() + (event([["s", TEXT, "a"]], id="1-2") if request.cursor == "1-1" else b"")
+        while piece := pieces.get():
+            yield piece
+        yield CLOSE
+
+    def send(one, *later):
+        seen.clear()
+        pieces.put(one + progress + b"".join(later))
+        assert seen.wait(30)
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        started = client.submit("count")
+        started.listener = lambda _: seen.set()
+        yield started, send
+        pieces.put(b"")
+        pieces.put(b"")
+
+
+def test_updates_that_were_read_ahead_are_delivered_before_the_error_of_the_job(read_ahead):
+    started, send = read_ahead
+    failed = [
+        {"status": "failed", "value": "abc", "error": {"code": "internal", "title": "x", "status": 500}}
+    ]
+    error = failed[0]["error"]
+    end = event([["s", "/items/0/status", "failed"], ["s", "/items/0/error", error]], id="1-5")
+    updates = iter(started)
+    texts = [next(updates).text]
+    send(event("b", id="1-3"))
+    texts.append(next(updates).text)
+    send(event("c", id="1-4"), end, done("1-6", failed, status="failed", error=error))
+    texts.append(next(updates).text)
+    with pytest.raises(JobFailedError):
+        next(updates)
+    assert texts == ["a", "b", "c"]
+
+
+def test_updates_that_were_read_ahead_are_kept_for_the_next_loop(read_ahead):
+    started, send = read_ahead
+    for update in started:
+        assert update.text == "a"
+        send(event("b", id="1-3"))
+        assert started.checkpoint().cursor == "1-2"
+        break
+    for update in started:
+        assert (update.text, update.value) == ("b", "ab")
+        break
 
 
 def test_the_checkpoint_advances_per_update_not_per_block():

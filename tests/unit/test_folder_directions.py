@@ -73,7 +73,7 @@ ORDER = {
             "registry",
             "session",
             "parse_option_values",
-            "event_stream_plan",
+            "event_stream_options",
         },
         {"judging"},
         {"wire"},

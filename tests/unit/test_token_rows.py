@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from tidewire.errors import NOWHERE, VoidTextError
-from tidewire.jobs.final_text import MAX_HELD
 from tidewire.jobs.generated_tokens import TokenRows, Vocabulary
+from tidewire.jobs.streamed_text import MAX_HELD
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.result_type import ResultType

@@ -16,9 +16,9 @@ from proof.servers.fault_helpers import (
 )
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import benign_variant, variant
-from proof.servers.faults.characters import split_characters
 from proof.servers.faults.endpoint_permissions import is_forbidden
 from proof.servers.faults.slow_readers import merge_text_and_check
+from proof.servers.faults.split_characters import split_characters
 from proof.servers.faults.ties import many_ties
 from proof.servers.server_process import SETTINGS
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tidewire_conformance import registry, specification
-from tidewire_conformance.event_stream_plan import StreamPlan
+from tidewire_conformance.event_stream_options import EventStreamOptions
 from tidewire_conformance.registry import Check
 from tidewire_conformance.runner import Plan
 from tidewire_conformance.session import Hooks
@@ -80,7 +80,7 @@ def plan(
     return Plan(url, caller, hooks, tuple(endpoint), examples=examples(example), patience=patience, **more)
 
 
-def stream_plan(url: str, header: Sequence[str], body: str, **settings: Any) -> StreamPlan:
+def stream_plan(url: str, header: Sequence[str], body: str, **settings: Any) -> EventStreamOptions:
     """Build the plan of a test run with the URL of an event stream.
 
     Args:
@@ -101,7 +101,7 @@ def stream_plan(url: str, header: Sequence[str], body: str, **settings: Any) -> 
         content = Path(body[1:]).read_bytes() if body.startswith("@") else body.encode()
     except OSError as error:
         raise UsageError(f"cannot read the file of --body: {error}") from None
-    return StreamPlan(url=url, header=fields(header), body=content if body else None, **settings)
+    return EventStreamOptions(url=url, header=fields(header), body=content if body else None, **settings)
 
 
 def server_url(url: str) -> str:

@@ -45,7 +45,7 @@ AREAS: Final = (
     "batch",
     "logprobs",
     "ties",
-    "characters",
+    "split_characters",
     "generation",
     "browser",
     "ownership",

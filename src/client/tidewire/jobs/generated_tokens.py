@@ -18,7 +18,7 @@ import msgspec
 
 from tidewire.errors import ProtocolError, TidewireError, VoidTextError, Where
 from tidewire.http.api_session import ApiSession
-from tidewire.jobs.final_text import MAX_HELD, stable_length
+from tidewire.jobs.streamed_text import MAX_HELD, stable_length
 from tidewire.jobs.update_iterator import Projection
 from tidewire.options import Options
 from tidewire.protocol.document.json_pointer import parse

@@ -299,7 +299,7 @@ class JobReader(ABC):
         """
         follower = self._stream.follower
         async with self._reading_lock():
-            while not self._ready and not self._merged and follower.done is None:
+            while not (self._ready or self._merged or follower.done):
                 await self._advance(queue_until, silent=silent)
             updates = [*self._ready]
             self._ready.clear()
@@ -309,6 +309,15 @@ class JobReader(ABC):
             self.check_items()
             self._items_may_differ = False
         return updates
+
+    async def read_ahead(self, queue_until: float | None = None, *, silent: bool) -> None:
+        """Wait until `take` has updates to return, or until the job has ended. The arguments and errors are those of
+        `take`.
+        """
+        follower = self._stream.follower
+        async with self._reading_lock():
+            while not (self._ready or self._merged or follower.done):
+                await self._advance(queue_until, silent=silent)
 
     async def state_after(
         self, position: Position | None, queue_until: float | None = None

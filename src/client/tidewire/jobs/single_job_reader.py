@@ -4,11 +4,11 @@ from typing import Any, Generic, TypeVar
 
 from tidewire.errors import JobCancelledError, JobFailedError, SeveralItemsError, TidewireError, advice_for
 from tidewire.following.follower_outcomes import Applied
-from tidewire.jobs.final_text import FinalTextReader
 from tidewire.jobs.generated_tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
 from tidewire.jobs.job_reader import ActiveIterator, JobReader, ReaderContext
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.reconnecting_stream import JobStream
+from tidewire.jobs.streamed_text import StreamedText
 from tidewire.jobs.update_iterator import StateIterator, TextDeltas, UpdateIterator, WholeUpdates
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription
@@ -46,7 +46,7 @@ class SingleJobReader(JobReader, Generic[T]):
         delivered = self.delivered
         column = None if delivered is None else self._texts.column(0, delivered)
         text = "" if delivered is None or column is None else delivered.text(column)
-        reader = FinalTextReader(
+        reader = StreamedText(
             delivered=len(text or ""),
             column=lambda: self._texts.known(0),
             job_id=self.id,

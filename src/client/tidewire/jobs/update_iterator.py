@@ -230,8 +230,17 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         if self.finished:
             self._job.raise_outcome()
 
+    async def read_ahead(self) -> None:
+        """Wait until the next call of `fill` need not wait. Updates stay undelivered, and errors are raised by that call."""
+        if not (self._ended or self.closed or self._fault):
+            try:
+                with self._job.bounded(self._deadline):
+                    await self._wait_for_updates(self._queue_until)
+            except TidewireError as fault:
+                self._fault = fault
+
     def _check_open(self) -> None:
-        """Raise an error if this iterator was closed, or if the conversion of an update has failed."""
+        """Raise an error if this iterator was closed, or if the conversion of an update or reading ahead has failed."""
         if self.closed:
             raise ConcurrentReadError(
                 "this iterator was closed and cannot continue", advice="Start a new loop."
@@ -241,6 +250,9 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
     def _take(self, queue_until: float | None) -> Awaitable[list[Change]]:
         return self._job.take(queue_until, silent=self._projection.silent)
+
+    def _wait_for_updates(self, queue_until: float | None) -> Awaitable[None]:
+        return self._job.read_ahead(queue_until, silent=self._projection.silent)
 
     async def _begin(self) -> None:
         self._job.acquire(self)
@@ -334,6 +346,9 @@ class StateIterator(UpdateIterator[X]):
 
     _seen: Position | None = None
     """The last state that was passed to the projection."""
+
+    async def _wait_for_updates(self, queue_until: float | None) -> None:
+        """Do nothing, because a later state may replace the one that arrives next."""
 
     async def _take(self, queue_until: float | None) -> list[Change]:
         position = await self._job.state_after(self._seen, queue_until)

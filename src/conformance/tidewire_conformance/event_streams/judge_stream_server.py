@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from tidewire_conformance.event_stream_plan import StreamPlan
+from tidewire_conformance.event_stream_options import EventStreamOptions
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS, StreamCheck, StreamRecording
 from tidewire_conformance.judging.grade import GradedRun, Report, grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
@@ -45,7 +45,10 @@ def choose_stream_checks(only: Sequence[str], skip: Sequence[str]) -> list[Strea
 
 
 def judge_stream_server(
-    plan: StreamPlan, checks: Sequence[StreamCheck], known: dict[str, str] | None = None, part: str = ""
+    plan: EventStreamOptions,
+    checks: Sequence[StreamCheck],
+    known: dict[str, str] | None = None,
+    part: str = "",
 ) -> Report:
     """Request an event stream, run the checks on the responses, and grade the result.
 
@@ -63,7 +66,7 @@ def judge_stream_server(
     return grade(run, known, part)
 
 
-async def record_stream(wire: Wire, plan: StreamPlan) -> StreamRecording:
+async def record_stream(wire: Wire, plan: EventStreamOptions) -> StreamRecording:
     """Read the stream once and, if it has ids and was requested with GET, again from an id in its middle.
 
     Raises:
@@ -83,7 +86,7 @@ async def record_stream(wire: Wire, plan: StreamPlan) -> StreamRecording:
     return StreamRecording(first)
 
 
-async def _read(wire: Wire, plan: StreamPlan, more: dict[str, str]) -> RecordedExchange:
+async def _read(wire: Wire, plan: EventStreamOptions, more: dict[str, str]) -> RecordedExchange:
     header = {**_REQUEST_HEADER, **more}
     if plan.body is not None:
         header["Content-Type"] = "application/json"

@@ -165,6 +165,10 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
     return steps.end()
 
 
+_GROWING: Final = (list, dict, BaseModel)
+"""Types of values that may be large."""
+
+
 class YieldedSteps:
     """Applies the objects that a generator yields for one item, and detects a generator that yields pieces of a text
     instead of whole texts.
@@ -203,11 +207,7 @@ class YieldedSteps:
         else:
             # Validate large values only at the first and the last yield. Validating a growing value at each of n yields
             # would take time proportional to n².
-            large = (
-                len(value) > _LARGE_TEXT
-                if isinstance(value, str)
-                else isinstance(value, list | dict | BaseModel)
-            )
+            large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, _GROWING)
             if self._first or not large:
                 self._endpoint.value.check(self._endpoint.value.to_json(value))
             self._writer.replace(value)

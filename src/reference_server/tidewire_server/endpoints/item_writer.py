@@ -19,7 +19,7 @@ from tidewire_server.endpoints.user_values import PLAIN, plain
 from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yielded_value import YieldedValue
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
-from tidewire_server.job_log.pending_events import Addition, EncodedRow, addition, encoded_row, to_json
+from tidewire_server.job_log.pending_events import Addition, addition, encoded_row, to_json
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -187,7 +187,7 @@ class ItemWriter:
         encoded = [b'["r",%b]' % b",".join([to_json(row[0]), *row[1:]]) for row in rows]
         self._yielded.forget()
         if self._columns == self.pending.columns:
-            self._write(self.pending.append_rows, [EncodedRow(orjson.loads(op), op) for op in encoded])
+            self._write(self.pending.append_rows, [(orjson.loads(op), op) for op in encoded])
         else:
             for op in encoded:
                 appends = self._as_appends(orjson.loads(op)[1:])
@@ -328,6 +328,11 @@ class ItemWriter:
     def _put(self, ops: list[Op]) -> None:
         if not ops:
             return
+        if len(ops) == 1 and ops[0][0] == "a" and not self._closed and self.failure is None:
+            path: Any = ops[0][1]
+            x: Any = ops[0][2]
+            if self.pending.append_text(path, x, is_open=True):
+                return
         if any(op[0] != "a" for op in ops):
             self._guard.check_ops(ops)
             self._write(self.pending.change, ops)

@@ -5,7 +5,6 @@ bytes.
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 
 
 class FrameBuffer:
@@ -35,11 +34,12 @@ class FrameBuffer:
 
     def add(self, frames: Sequence[bytes]) -> int:
         """Append events, and return the total number of bytes added since the buffer was created."""
-        ends = accumulate(map(len, frames), initial=self._cut + len(self._buffer))
-        next(ends)
-        self._ends.extend(ends)
-        self._buffer += b"".join(frames)
-        return self._cut + len(self._buffer)
+        end = self._cut + len(self._buffer)
+        for frame in frames:
+            self._buffer += frame
+            end += len(frame)
+            self._ends.append(end)
+        return end
 
     def read(self, after: int, max_bytes: int) -> tuple[bytes, int]:
         """Return the events after a position, and the position of the last returned event.

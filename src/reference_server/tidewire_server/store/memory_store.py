@@ -88,7 +88,7 @@ class MemoryLog(Subscribers):
             )
         written = self._frames.add(block.frames)
         if cursor.epoch == after.epoch and not block.done:
-            self._extent = extent._replace(head=cursor)
+            self._extent = Extent(extent.base, cursor, False, extent.starts, extent.columns)
         else:
             self._extent = extent_after(extent, block)
         self._state, self._state_bytes = block.state, block.state_bytes

@@ -132,8 +132,8 @@ class Document:
         self.columns = tuple(columns)
         self._column_tokens = {_parse_column(pointer): index for index, pointer in enumerate(self.columns)}
         self._is_state = is_state
-        self._last: _Applied | tuple[str, str | list[Any]] | None = None
-        """The last diff, or the arguments of `append` if it was the last change."""
+        self._last: _Applied | tuple[str | tuple[str, ...], str | Sequence[Any]] | None = None
+        """The last diff. After `append` or `append_each`, where it appended and what."""
         try:
             self._tree = Tree(value, self.columns, keep_values=keep_values)
         except StrictJsonError as error:
@@ -186,6 +186,15 @@ class Document:
             raise DiffError(wrong_addition(target, addition).reason, path=pointer)
         target.extend(addition, tree.version)
         self._last = pointer, addition
+
+    def append_each(self, additions: Sequence[str | list[Any]]) -> None:
+        """Append a string or elements to each column, like `append`. Each addition must have the type of its column."""
+        tree = self._tree
+        growing, version = tree.growing, tree.version
+        for pointer, addition in zip(self.columns, additions, strict=True):
+            target: Any = growing.get(pointer) or tree.growable(pointer)
+            target.extend(addition, version)
+        self._last = self.columns, additions
 
     def grow(self, rows: Sequence[Sequence[Any]]) -> None:
         """Append rows without validating or copying their values.
@@ -268,6 +277,12 @@ class Document:
                 return tuple(self._changes(applied))
             case (pointer, str(text)) if text and pointer in self.columns:
                 return (TextChange(pointer, 0, text),)
+            case (tuple(pointers), additions):
+                return tuple(
+                    TextChange(pointer, 0, x)
+                    for pointer, x in zip(pointers, additions, strict=True)
+                    if x and type(x) is str
+                )
             case _:
                 return ()
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tidewire.jobs.final_text import MAX_HELD, FinalTextReader
+from tidewire.jobs.streamed_text import MAX_HELD, StreamedText
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.result_type import ResultType
@@ -16,7 +16,7 @@ MANY = 4 * MAX_HELD
 
 @pytest.fixture
 def final():
-    return FinalTextReader(delivered=0, column=lambda: TEXT, job_id="j1")
+    return StreamedText(delivered=0, column=lambda: TEXT, job_id="j1")
 
 
 @pytest.fixture

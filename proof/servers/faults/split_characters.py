@@ -25,15 +25,15 @@ def _decode_each_token(hooks):
 
 
 # fmt: off
-fault("incomplete_character_sent", "TW-GEN-015", "characters.text_has_only_whole_characters",
+fault("incomplete_character_sent", "TW-GEN-015", "split_characters.text_has_only_whole_characters",
       "The bytes of an incomplete character are sent as U+FFFD at once.",
       install=_replace_at_once,
       also_fails={"the text is sent before the character is complete": "state.* logprobs.* generation.*"})
-fault("each_token_decoded_alone", "TW-GEN-015", "characters.text_has_only_whole_characters",
+fault("each_token_decoded_alone", "TW-GEN-015", "split_characters.text_has_only_whole_characters",
       "The text consists of the separately decoded texts of its tokens, with U+FFFD for the parts of a character.",
       install=_decode_each_token,
       also_fails={"the bytes of the tokens do not spell the text": "logprobs.*"})
-fault("token_text_without_its_incomplete_bytes", "TW-GEN-042", "characters.text_of_tokens_is_decoded_separately",
+fault("token_text_without_its_incomplete_bytes", "TW-GEN-042", "split_characters.text_of_tokens_is_decoded_separately",
       "`token_text` omits the bytes that are not a whole character.",
       install=split_characters,
       deltas=lambda delta, request: setattr(delta, "token_text",

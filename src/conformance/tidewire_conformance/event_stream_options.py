@@ -6,7 +6,7 @@ from tidewire_conformance.judging.grade import Settings
 
 
 @dataclass(frozen=True)
-class StreamPlan(Settings):
+class EventStreamOptions(Settings):
     """Options of a test run with the URL of an event stream."""
 
     url: str

@@ -33,7 +33,7 @@ class _Held(NamedTuple):
     update: ItemChange[Any]
 
 
-class FinalTextReader(Projection[str]):
+class StreamedText(Projection[str]):
     """Projection for `iter_text`. Converts a job's updates to pieces of text. If the item has the member `stable`, text
     that is not stable yet is held back.
 
