@@ -323,6 +323,7 @@ SCENES: Mapping[str, Scene] = {
         },
     ),
     "without-capabilities": Scene(server=appendix_server),
+    "one-job": Scene(server=appendix_server),
     # The reference server would otherwise protect itself on the loopback address: it refuses pages of other origins.
     "no-origin-by-default": Scene(settings={"allowed_hosts": ("*",)}),
     "pages-of-another-origin": Scene(
