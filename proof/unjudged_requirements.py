@@ -11,7 +11,6 @@ from tidewire_conformance import specification
 _READER_RULE = (
     "applies to the reader, which scenarios for clients judge; other checks judge what the server writes"
 )
-_TOO_SLOW = "a server may raise `grace_ms` to 60 seconds, which is longer than a check may take"
 _BROWSER_PAGE = (
     "applies to pages: `tests/browser/test_page_client.py` tests the page of the appendix in Chromium"
 )
@@ -30,10 +29,7 @@ REASONS = {
     "TW-DIF-055": _WRITER_RULE,
     "TW-DIF-069": "60 seconds are longer than a check may take",
     "TW-JOB-058": "a computation cannot be observed from outside",
-    "TW-JOB-064": _TOO_SLOW,
-    "TW-JOB-066": _TOO_SLOW,
-    "TW-JOB-067": _TOO_SLOW,
-    "TW-JOB-068": _TOO_SLOW,
+    "TW-JOB-067": "needs a server that sends goaway or 503, or restarts, during a grace period",
     "TW-JOB-086": "needs a server that stops between its response and the end of the function",
     "TW-BAT-013": "the endpoint's function decides which input fails; a check judges that no other item fails with it (TW-BAT-004)",
     "TW-GEN-005": "a recommended value that a server may change",

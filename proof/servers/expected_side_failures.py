@@ -15,7 +15,7 @@ WRONG_EVENT = {
         "queue_progress_ping_goaway.stream_ends_with_a_closing_event sizes.events_stay_within_size_limits "
         "jobs.stream_continues_from_a_read jobs.ended_job_includes_done batch.items_end_independently "
         "batch.row_is_less_than_batch_size browser.stream_token_opens_its_stream "
-        "discovery.text_is_never_retracted_without_rollback discovery.value_is_set_once_without_streaming"
+        "discovery.text_is_never_retracted_without_rollback discovery.value_is_set_once_without_streaming catch_up.*"
     )
 }
 READ_DIFFERS = {
@@ -70,6 +70,11 @@ FAILED_JOB = {
     "a job that exceeded its deadline is a failed job": (
         "deadlines.deadline_fails_unfinished_items errors.errors_are_valid_problem_documents state.* "
         "framing.log_ends_with_exactly_one_done"
+    )
+}
+DONE_WITHOUT_ERROR = {
+    "a schema requires the error of a failed job": (
+        "framing.events_match_their_schemas jobs.response_bodies_fit_their_schemas"
     )
 }
 INBAND_RETRY = {

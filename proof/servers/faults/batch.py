@@ -3,7 +3,7 @@
 import json
 import re
 
-from proof.servers.expected_side_failures import READ_DIFFERS, WRONG_EVENT
+from proof.servers.expected_side_failures import DONE_WITHOUT_ERROR, READ_DIFFERS, WRONG_EVENT
 from proof.servers.fault_helpers import (
     change_data,
     change_submits,
@@ -185,7 +185,7 @@ def shared_overrides_falsy_members(body):
     return body
 
 
-@faulty_server("TW-FRM-053", "batch.failed_batch_has_an_error")
+@faulty_server("TW-FRM-053", "batch.failed_batch_has_an_error", also_fails=DONE_WITHOUT_ERROR)
 def failed_batch_without_error(hooks):
     """The `done` of a batch whose items have all failed lacks `error`."""
 
@@ -199,7 +199,12 @@ def failed_batch_without_error(hooks):
     hooks.frames.append(change_data(without_error))
 
 
-@faulty_server("TW-FRM-053", "batch.failed_batch_has_an_error", hook="bodies", also_fails=READ_DIFFERS)
+@faulty_server(
+    "TW-FRM-053",
+    "batch.failed_batch_has_an_error",
+    hook="bodies",
+    also_fails=READ_DIFFERS | DONE_WITHOUT_ERROR,
+)
 def failed_batch_read_without_error(exchange, status, body):
     """The member `done` of a failed batch lacks `error`."""
     found = json.loads(body) if status == 200 and b'"batch":true' in body else {}

@@ -193,11 +193,13 @@ def other_white_space_and_member_order(hooks):
     def spread(exchange, status, body):
         is_object = body[:1] == b"{"
         return (
-            (status, json.dumps(json.loads(body), indent=2, sort_keys=True).encode()) if is_object else None
+            (status, json.dumps(json.loads(body), indent=2, sort_keys=True, ensure_ascii=False).encode())
+            if is_object
+            else None
         )
 
     def reorder(match):
-        return b"data:" + json.dumps(json.loads(match[1]), sort_keys=True).encode()
+        return b"data:" + json.dumps(json.loads(match[1]), sort_keys=True, ensure_ascii=False).encode()
 
     hooks.bodies.append(spread)
     hooks.frames.append(rewrite_events(rb"data:(\{.*\})", reorder))

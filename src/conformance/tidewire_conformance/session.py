@@ -320,17 +320,21 @@ class Session:
         )
         return [{"value": None, **item} for item in state["items"]]
 
-    async def read_until(self, job: Job, holds: Callable[[RecordedExchange], object]) -> RecordedExchange:
-        """Read the job resource repeatedly until a condition holds for the response, which contains a valid state."""
+    async def read_until(
+        self, job: Job, holds: Callable[[RecordedExchange], object], *, interval: float = READ_INTERVAL
+    ) -> RecordedExchange:
+        """Read the job resource repeatedly until a condition holds for the response, which contains a valid state. The
+        `interval` between two reads is in seconds.
+        """
         answer = await self.read(job)
         for _ in range(MAX_READS):
             if self.items(answer) and holds(answer):
                 break
-            await asyncio.sleep(READ_INTERVAL * self.wire.patience)
+            await asyncio.sleep(interval * self.wire.patience)
             answer = await self.read(job)
         else:
             self.inconclusive(
-                f"{answer} did not show the expected state within {MAX_READS * READ_INTERVAL * self.wire.patience:g} s"
+                f"{answer} did not show the expected state within {MAX_READS * interval * self.wire.patience:g} s"
             )
         return answer
 

@@ -6,6 +6,7 @@ from tidewire_conformance.judging.state_history import value_has_grown
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches", "deadlines"], serial=True)
@@ -62,6 +63,56 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     status = ended.member("status")
     wanted = f"the status {sample.ended}, because the grace period had not passed"
     s.at(ended).expect("TW-JOB-085", status == sample.ended or passed >= least, wanted, status)
+
+
+MAX_GRACE_SECONDS = 6.0
+"""Longest `min_grace_ms`, in seconds, for which the check of cancelled jobs waits."""
+LATE_SECONDS = 3.0
+"""Time, in seconds, by which a server may cancel a job late."""
+
+
+@check("TW-JOB-064", "TW-JOB-066", "TW-JOB-068", needs=["disconnect"], slow=True)
+async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) -> None:
+    """A job with `on_disconnect: cancel` is cancelled once no stream was open for `grace_ms`: measured from the submission
+    if no stream was opened, even if the job was read, and otherwise from the close of the last stream.
+    """
+    grace = s.server.limits.get("min_grace_ms", MIN_GRACE_MS) / 1000
+    if grace > MAX_GRACE_SECONDS:
+        s.skip_untested(f"a min_grace_ms of {grace * 1000:g} is longer than a check may take")
+    sample = s.script_sample({"append": "x"}, *[{"sleep_ms": 1000}, {"append": "x"}] * 20)
+    member = {"on_disconnect": "cancel", "grace_ms": round(grace * 1000)}
+    clock = asyncio.get_running_loop().time
+
+    async def read_until_done(job: Job) -> tuple[RecordedExchange, float]:
+        return await s.read_until(job, lambda answer: answer.member("done"), interval=0.2), clock()
+
+    async def never_streamed() -> None:
+        submitted = clock()
+        answer, ended = await read_until_done(await s.submit(sample, **member))
+        status, passed = answer.member("status"), ended - submitted
+        for requirement in ("TW-JOB-064", "TW-JOB-068"):
+            wanted = "the status cancelled of a job that was only read, and never streamed"
+            s.at(answer).equal(requirement, status, "cancelled", wanted)
+        wanted = f"a cancel {grace:g} s after the submission"
+        on_time = grace <= passed <= grace + LATE_SECONDS * s.wire.patience
+        s.at(answer).expect("TW-JOB-066", status != "cancelled" or on_time, wanted, f"{passed:.1f} s")
+
+    async def streamed_twice() -> None:
+        job = await s.submit(sample, **member)
+        for seconds in (0.0, grace / 2):
+            await asyncio.sleep(seconds)
+            async with s.follow(job) as stream:
+                await stream.until(lambda now: now.logged, 30)
+        closed = clock()
+        answer, ended = await read_until_done(job)
+        status, passed = answer.member("status"), ended - closed
+        s.at(answer).equal(
+            "TW-JOB-064", status, "cancelled", "the status cancelled of a job whose readers have left"
+        )
+        wanted = f"a cancel {grace:g} s after the last stream was closed"
+        s.at(answer).expect("TW-JOB-066", status != "cancelled" or passed >= grace, wanted, f"{passed:.1f} s")
+
+    await asyncio.gather(never_streamed(), streamed_twice())
 
 
 @check("TW-JOB-069", "TW-JOB-070", needs=["deadlines"], slow=True)

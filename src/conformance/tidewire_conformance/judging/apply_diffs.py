@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import rfc8785
@@ -40,24 +41,33 @@ class State:
     columns: tuple[str, ...]
 
 
-def _require(holds: object, requirement: str, why: str) -> None:
+def _require(holds: object, requirement: str, why: str, *values: Any) -> None:
+    """Raise an error unless a condition holds. Its text is `why` with the values as JSON in place of each `{}`."""
     if not holds:
-        raise InvalidDiffError(requirement, why)
+        raise InvalidDiffError(requirement, why.format(*map(json_text, values)))
 
 
-def tokens(path: Any) -> list[str]:
+def tokens(path: Any) -> tuple[str, ...]:
     """Split a JSON Pointer into its reference tokens.
 
     Raises:
         InvalidDiffError: The path is not a JSON Pointer.
     """
-    sound = isinstance(path, str) and (not path or path[0] == "/") and not re.search("~(?![01])", path)
-    _require(sound, "TW-DIF-073", f"{json_text(path)} is not a JSON Pointer")
-    return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]]
+    found = _tokens(path) if isinstance(path, str) else None
+    if found is None:
+        raise InvalidDiffError("TW-DIF-073", f"{json_text(path)} is not a JSON Pointer")
+    return found
+
+
+@lru_cache(4096)
+def _tokens(path: str) -> tuple[str, ...] | None:
+    if (path and path[0] != "/") or re.search("~(?![01])", path):
+        return None
+    return tuple([token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]])
 
 
 def _index(token: str) -> int:
-    _require(_INDEX.fullmatch(token), "TW-DIF-073", f"{json_text(token)} is not an array index")
+    _require(_INDEX.fullmatch(token), "TW-DIF-073", "{} is not an array index", token)
     return int(token)
 
 
@@ -69,14 +79,12 @@ def get(value: Any, path: str) -> Any:
     """
     for token in tokens(path):
         if isinstance(value, dict):
-            _require(token in value, "TW-DIF-073", f"the path {json_text(path)} does not exist")
+            _require(token in value, "TW-DIF-073", "the path {} does not exist", path)
             value = value[token]
         else:
-            _require(
-                isinstance(value, list), "TW-DIF-073", f"the path {json_text(path)} passes through a scalar"
-            )
+            _require(isinstance(value, list), "TW-DIF-073", "the path {} passes through a scalar", path)
             at = _index(token)
-            _require(at < len(value), "TW-DIF-073", f"the path {json_text(path)} does not exist")
+            _require(at < len(value), "TW-DIF-073", "the path {} does not exist", path)
             value = value[at]
     return value
 
@@ -89,20 +97,19 @@ def find(value: Any, path: str) -> Any:
         return None
 
 
-def _changed(value: Any, way: list[str], change: Callable[[Any, str], Any], path: str) -> Any:
+def _changed(value: Any, way: Sequence[str], change: Callable[[Any, str], Any], path: str) -> Any:
     """Copy all objects and arrays along a path, and apply `change` to the innermost copy."""
     if len(way) == 1:
         _require(
             isinstance(value, dict | list),
             "TW-DIF-073",
-            f"the parent of {json_text(path)} is neither an object nor an array",
+            "the parent of {} is neither an object nor an array",
+            path,
         )
         return change(value, way[0])
-    _require(
-        isinstance(value, dict | list), "TW-DIF-073", f"the path {json_text(path)} passes through a scalar"
-    )
+    _require(isinstance(value, dict | list), "TW-DIF-073", "the path {} passes through a scalar", path)
     key = _key(value, way[0])
-    _require(key is not None, "TW-DIF-073", f"the parent of {json_text(path)} does not exist")
+    _require(key is not None, "TW-DIF-073", "the parent of {} does not exist", path)
     copy = value.copy()
     copy[key] = _changed(value[key], way[1:], change, path)
     return copy
@@ -122,9 +129,7 @@ def _put(root: Any, path: str, new: Any) -> Any:
             copy[token] = new
         else:
             at = _index(token)
-            _require(
-                at <= len(copy), "TW-DIF-073", f"the index in {json_text(path)} is past the end of the array"
-            )
+            _require(at <= len(copy), "TW-DIF-073", "the index in {} is past the end of the array", path)
             copy[at : at + 1] = [new]
         return copy
 
@@ -134,13 +139,9 @@ def _put(root: Any, path: str, new: Any) -> Any:
 
 def _insert(root: Any, path: str, new: Any) -> Any:
     def change(container: Any, token: str) -> Any:
-        _require(
-            isinstance(container, list), "TW-DIF-073", f"{json_text(path)} is not an element of an array"
-        )
+        _require(isinstance(container, list), "TW-DIF-073", "{} is not an element of an array", path)
         at = _index(token)
-        _require(
-            at <= len(container), "TW-DIF-073", f"the index in {json_text(path)} is past the end of the array"
-        )
+        _require(at <= len(container), "TW-DIF-073", "the index in {} is past the end of the array", path)
         return [*container[:at], new, *container[at:]]
 
     way = tokens(path)
@@ -151,7 +152,7 @@ def _insert(root: Any, path: str, new: Any) -> Any:
 def _delete(root: Any, path: str) -> Any:
     def change(container: Any, token: str) -> Any:
         key = _key(container, token)
-        _require(key is not None, "TW-DIF-073", f"cannot delete {json_text(path)}: the path does not exist")
+        _require(key is not None, "TW-DIF-073", "cannot delete {}: the path does not exist", path)
         copy = container.copy()
         del copy[key]
         return copy
@@ -162,25 +163,28 @@ def _delete(root: Any, path: str) -> Any:
 
 
 def _append(root: Any, path: str, more: Any) -> Any:
-    _require(
-        isinstance(more, str | list), "TW-DIF-073", f"{json_text(more)} is neither a string nor an array"
-    )
+    _require(isinstance(more, str | list), "TW-DIF-073", "{} is neither a string nor an array", more)
     old = get(root, path)
     _require(
         type(old) is type(more),
         "TW-DIF-073",
-        f"cannot append {json_text(more)} to {json_text(path)}: the types differ",
+        "cannot append {} to {}: the types differ",
+        more,
+        path,
     )
     return _put(root, path, old + more)
 
 
 def _truncate(root: Any, path: str, n: Any) -> Any:
     old = get(root, path)
-    _require(isinstance(old, str | list), "TW-DIF-073", f"{json_text(path)} is neither a text nor an array")
+    _require(isinstance(old, str | list), "TW-DIF-073", "{} is neither a text nor an array", path)
     _require(
         type(n) is int and 0 <= n <= len(old),
         "TW-DIF-073",
-        f"cannot truncate {json_text(path)} by {json_text(n)}: its length is {len(old)}",
+        "cannot truncate {} by {}: its length is {}",
+        path,
+        n,
+        len(old),
     )
     return _put(root, path, old[: len(old) - n])
 
@@ -189,19 +193,24 @@ def _row(root: Any, columns: Sequence[str], row: Sequence[Any]) -> Any:
     _require(
         len(row) == len(columns),
         "TW-DIF-073",
-        f"the row has {len(row)} elements, but the state has {len(columns)} columns",
+        "the row has {} elements, but the state has {} columns",
+        len(row),
+        len(columns),
     )
     for column, each in zip(columns, row, strict=True):
         old = find(root, column)
         _require(
             isinstance(old, str | list),
             "TW-DIF-073",
-            f"the column {json_text(column)} is neither a text nor an array",
+            "the column {} is neither a text nor an array",
+            column,
         )
         _require(
             isinstance(each, str) or isinstance(old, list),
             "TW-DIF-073",
-            f"the row contains {json_text(each)} for the text at {json_text(column)}",
+            "the row contains {} for the text at {}",
+            each,
+            column,
         )
         root = _append(root, column, each if isinstance(old, str) else [each])
     return root
@@ -251,15 +260,16 @@ def values_after_ops(state: State, data: Any) -> Iterator[Any]:
 
 
 def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
-    _require(
-        isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-073", f"{json_text(op)} is not an op"
-    )
+    _require(isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-073", "{} is not an op", op)
     name, *rest = op
-    _require(name in _SIZES, "TW-DIF-074", f"the op {json_text(name)} is unknown")
+    _require(name in _SIZES, "TW-DIF-074", "the op {} is unknown", name)
     _require(
         _SIZES[name] in {None, len(op)},
         "TW-DIF-073",
-        f"the op {json_text(op)} has {len(op)} elements, not {_SIZES[name]}",
+        "the op {} has {} elements, not {}",
+        op,
+        len(op),
+        _SIZES[name],
     )
     match name:
         case "r":
@@ -287,31 +297,39 @@ def verify(state: State, checks: Any, requirement: str) -> None:
     Raises:
         InvalidDiffError: A check is malformed or does not hold.
     """
-    _require(isinstance(checks, list), requirement, f"{json_text(checks)} is not an array of checks")
+    _require(isinstance(checks, list), requirement, "{} is not an array of checks", checks)
     for check in checks:
         _require(
             isinstance(check, list) and len(check) in {2, 3},
             requirement,
-            f"{json_text(check)} is not a check",
+            "{} is not a check",
+            check,
         )
         path, n, *crc = check
         found = find(state.value, path)
         _require(
             isinstance(found, str if crc else list),
             "TW-DIF-050",
-            f"the check {json_text(check)} does not fit the value {json_text(found)}",
+            "the check {} does not fit the value {}",
+            check,
+            found,
         )
         _require(
             type(n) is int and len(found) == n,
             "TW-DIF-046",
-            f"the check {json_text(check)} does not hold: {json_text(path)} has the length {len(found)}",
+            "the check {} does not hold: {} has the length {}",
+            check,
+            path,
+            len(found),
         )
         if crc:
             true = zlib.crc32(found.encode("utf-8", "surrogatepass"))
             _require(
                 crc[0] == true,
                 "TW-DIF-047",
-                f"the check {json_text(check)} does not hold: the CRC-32 of the text is {true}",
+                "the check {} does not hold: the CRC-32 of the text is {}",
+                check,
+                true,
             )
 
 
