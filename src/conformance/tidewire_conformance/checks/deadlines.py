@@ -1,6 +1,7 @@
 """Checks for sections 6.8 and 6.9: deadlines, and the grace period of jobs with `on_disconnect`."""
 
 import asyncio
+from typing import Any
 
 from tidewire_conformance.judging.state_history import value_has_grown
 from tidewire_conformance.registry import check
@@ -67,8 +68,6 @@ async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
 
 MAX_GRACE_SECONDS = 6.0
 """Longest `min_grace_ms`, in seconds, for which the check of cancelled jobs waits."""
-LATE_SECONDS = 3.0
-"""Time, in seconds, by which a server may cancel a job late."""
 
 
 @check("TW-JOB-064", "TW-JOB-066", "TW-JOB-068", needs=["disconnect"], slow=True)
@@ -80,7 +79,7 @@ async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) ->
     if grace > MAX_GRACE_SECONDS:
         s.skip_untested(f"a min_grace_ms of {grace * 1000:g} is longer than a check may take")
     sample = s.script_sample({"append": "x"}, *[{"sleep_ms": 1000}, {"append": "x"}] * 20)
-    member = {"on_disconnect": "cancel", "grace_ms": round(grace * 1000)}
+    member: dict[str, Any] = {"on_disconnect": "cancel", "grace_ms": round(grace * 1000)}
     clock = asyncio.get_running_loop().time
 
     async def read_until_done(job: Job) -> tuple[RecordedExchange, float]:
@@ -93,23 +92,25 @@ async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) ->
         for requirement in ("TW-JOB-064", "TW-JOB-068"):
             wanted = "the status cancelled of a job that was only read, and never streamed"
             s.at(answer).equal(requirement, status, "cancelled", wanted)
-        wanted = f"a cancel {grace:g} s after the submission"
-        on_time = grace <= passed <= grace + LATE_SECONDS * s.wire.patience
-        s.at(answer).expect("TW-JOB-066", status != "cancelled" or on_time, wanted, f"{passed:.1f} s")
+        wanted = f"a cancel at least {grace:g} s after the submission"
+        s.at(answer).expect("TW-JOB-066", status != "cancelled" or passed >= grace, wanted, f"{passed:.1f} s")
 
     async def streamed_twice() -> None:
+        closed = clock()
         job = await s.submit(sample, **member)
         for seconds in (0.0, grace / 2):
             await asyncio.sleep(seconds)
             async with s.follow(job) as stream:
+                if clock() - closed >= grace:
+                    s.inconclusive(f"opening a stream took longer than the grace period of {grace:g} s")
                 await stream.until(lambda now: now.logged, 30)
-        closed = clock()
+            closed = clock()
         answer, ended = await read_until_done(job)
         status, passed = answer.member("status"), ended - closed
         s.at(answer).equal(
             "TW-JOB-064", status, "cancelled", "the status cancelled of a job whose readers have left"
         )
-        wanted = f"a cancel {grace:g} s after the last stream was closed"
+        wanted = f"a cancel at least {grace:g} s after the last stream was closed"
         s.at(answer).expect("TW-JOB-066", status != "cancelled" or passed >= grace, wanted, f"{passed:.1f} s")
 
     await asyncio.gather(never_streamed(), streamed_twice())
