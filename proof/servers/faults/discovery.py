@@ -16,7 +16,7 @@ fault("fractional_milliseconds", "TW-OVR-012", "discovery.discovery_document_is_
       "Durations in milliseconds have a fraction.",
       bodies=rewrite_body(rb'("heartbeat_ms":\d+)', rb"\1.5", at="/v1"),
       also_fails={"every response is checked for fractional integers":
-          "json_and_times.nulls_and_times_are_well_formed"})
+          "json_and_times.nulls_and_times_are_well_formed jobs.response_bodies_fit_their_schemas"})
 fault("too_many_ops_declared", "TW-DSC-026", "discovery.discovery_document_is_valid",
       "Discovery declares that a diff may have 20,000 ops.",
       bodies=rewrite_body(b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1"),

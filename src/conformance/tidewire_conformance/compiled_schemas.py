@@ -50,7 +50,14 @@ def _compiled(schema: Any) -> Test:
     tests = [_test(name, schema) for name in schema if name not in {*_ANNOTATIONS, "then", "else", "items"}]
     if "items" in schema:
         tests.append(_items(schema))
-    return lambda value: all(test(value) for test in tests)
+
+    def fits(value: Any) -> bool:
+        for test in tests:
+            if not test(value):
+                return False
+        return True
+
+    return tests[0] if len(tests) == 1 else fits
 
 
 def _items(schema: dict[str, Any]) -> Test:

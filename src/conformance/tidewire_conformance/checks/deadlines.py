@@ -78,7 +78,8 @@ async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) ->
     grace = s.server.limits.get("min_grace_ms", MIN_GRACE_MS) / 1000
     if grace > MAX_GRACE_SECONDS:
         s.skip_untested(f"a min_grace_ms of {grace * 1000:g} is longer than a check may take")
-    sample = s.script_sample({"append": "x"}, *[{"sleep_ms": 1000}, {"append": "x"}] * 20)
+    steps: list[dict[str, Any]] = [{"append": "x"}, {"sleep_ms": 1000}] * 20
+    sample = s.script_sample(*steps)
     member: dict[str, Any] = {"on_disconnect": "cancel", "grace_ms": round(grace * 1000)}
     clock = asyncio.get_running_loop().time
 
