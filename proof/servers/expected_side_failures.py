@@ -54,7 +54,7 @@ NEW_STREAM = {
 GONE = {
     "checks of expired, purged and reused jobs all expect 410": (
         "idempotency.key_of_purged_job_returns_410 durable.expired_job_returns_410 "
-        "purges.purged_job_returns_410"
+        "purges.purged_job_returns_410 purges.purged_jobs_of_other_principals_look_unknown"
     )
 }
 SAME_CANCELS = {
@@ -74,7 +74,13 @@ FAILED_JOB = {
 }
 DONE_WITHOUT_ERROR = {
     "a schema requires the error of a failed job": (
-        "framing.events_match_their_schemas jobs.response_bodies_fit_their_schemas"
+        "framing.events_match_their_schemas jobs.response_bodies_fit_their_schemas "
+        "jobs.state_of_an_ended_job_has_its_end"
+    )
+}
+UNKNOWN_WITH_ERRORS = {
+    "requests for unknown resources are sent with further errors, too": (
+        "requests_with_several_errors.request_with_several_errors_reports_one"
     )
 }
 INBAND_RETRY = {
@@ -95,7 +101,7 @@ WRONG_SNAPSHOT = {
 }
 UNKNOWN_JOB = {
     "the check compares the response for another caller's job with the response for an unknown job": (
-        "ownership.other_principals_jobs_look_unknown"
+        "ownership.other_principals_jobs_look_unknown purges.purged_jobs_of_other_principals_look_unknown"
     )
 }
 WRONG_HISTORY = {

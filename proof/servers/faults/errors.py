@@ -3,7 +3,7 @@
 import json
 import re
 
-from proof.servers.expected_side_failures import THIRD_SUBMIT, UNKNOWN_JOB, WRONG_ERRORS
+from proof.servers.expected_side_failures import THIRD_SUBMIT, UNKNOWN_JOB, UNKNOWN_WITH_ERRORS, WRONG_ERRORS
 from proof.servers.fault_helpers import drop_header, refuse, rewrite_body, set_header
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import fault, faulty_server
@@ -26,10 +26,12 @@ fault("unregistered_problem_code", "TW-ERR-020", "errors.errors_are_valid_proble
 
 fault("unknown_job_returns_empty_object", "TW-JOB-043", "errors.unknown_resources_return_404",
       "A request for an unknown job is answered with 200 and an empty object.",
-      bodies=lambda exchange, status, body: (200, b"{}") if status == 404 and "/v1/jobs/" in exchange.path else None)
+      bodies=lambda exchange, status, body: (200, b"{}") if status == 404 and "/v1/jobs/" in exchange.path else None,
+      also_fails=UNKNOWN_WITH_ERRORS)
 fault("unknown_endpoint_is_500", "TW-JOB-013", "errors.unknown_resources_return_404",
       "A request to submit a job to an unknown endpoint is answered with 500.",
-      instead=refuse(lambda exchange: "there-is-none/jobs" in exchange.path, 500, "internal"))
+      instead=refuse(lambda exchange: "there-is-none/jobs" in exchange.path, 500, "internal"),
+      also_fails=UNKNOWN_WITH_ERRORS)
 fault("head_is_405", "TW-JOB-088", "errors.head_and_options_need_no_body",
       "A HEAD request gets 405.",
       instead=refuse(lambda exchange: exchange.method == "HEAD", 405, "method_not_allowed"))

@@ -6,6 +6,7 @@ import re
 
 from proof.servers.expected_side_failures import (
     BROKEN_STREAM,
+    DONE_WITHOUT_ERROR,
     FAILED_JOB,
     INBAND_RETRY,
     INVALID_JSON,
@@ -104,7 +105,7 @@ fault("connection_dropped_when_job_fails", "TW-FRM-051", "framing.log_ends_with_
 fault("done_of_failed_job_without_error", "TW-FRM-053", "framing.log_ends_with_exactly_one_done",
       "`done` of a failed job lacks `error`.",
       frames=rewrite_events(rb',"error":\{[^}]*\}', b"", within=DONE),
-      also_fails=READ_DIFFERS | {"a job fails when its state grows too large":
+      also_fails=READ_DIFFERS | DONE_WITHOUT_ERROR | {"a job fails when its state grows too large":
           "sizes.oversized_state_fails_the_job"})
 
 fault("ping_after_done", "TW-FRM-054", "framing.closing_event_is_last",
