@@ -49,7 +49,9 @@ fault("echo_accepted_but_ignored", "TW-GEN-001", "generation.accepted_members_ta
       requests=change_input("echo"))
 fault("unsupported_members_accepted", "TW-GEN-001", "generation.accepted_members_take_effect",
       "Unsupported members of an input are accepted but ignored.",
-      requests=change_input("token_text", "logprob_token_ids", "ties", "logit_bias"))
+      requests=change_input("token_text", "logprob_token_ids", "ties", "logit_bias"),
+      also_fails={"other checks use these members":
+          "split_characters.text_of_tokens_is_decoded_separately ties.* logprobs.*"})
 
 fault("cancelled_item_has_no_finish_reason", "TW-GEN-017", "generation.cancelled_generation_reports_reason_and_usage",
       "`finish_reason` of a cancelled item is null.",
