@@ -215,7 +215,7 @@ def test_ended_jobs_expire_in_steps(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             jobs, key = store.jobs, Key("ada", "e", "k")
-            assert await jobs.reserve(key, b"hash") is None
+            assert await jobs.reserve_key(key, b"hash") is None
             await add_job(store, "a", clock, key=key)
             log = await jobs.log("a")
             assert await jobs.expire(1000) == 1010
@@ -229,9 +229,9 @@ def test_ended_jobs_expire_in_steps(opened: Any) -> None:
             assert await jobs.expire(1020) == 1040
             assert await jobs.get("a") == Tombstone("a", "ada")
             assert await jobs.log("a") is None
-            assert (await jobs.reserve(key, b"other")).job == "a"
+            assert (await jobs.reserve_key(key, b"other")).job == "a"
             await jobs.expire(1040)
-            assert (await jobs.reserve(key, b"other")) is None
+            assert (await jobs.reserve_key(key, b"other")) is None
             await jobs.expire(1051)
             assert await jobs.get("a") is None
 
@@ -289,16 +289,16 @@ def test_a_running_job_and_its_key_never_expire(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             key = Key("ada", "e", "k")
-            await store.jobs.reserve(key, b"hash")
+            await store.jobs.reserve_key(key, b"hash")
             writer = await add_job(store, "a", clock, ended=False, key=key)
             await store.jobs.expire(1e9)
             assert await store.jobs.expire(1e9) is None
             assert await store.jobs.get("a") is writer.record
-            assert (await store.jobs.reserve(key, b"hash")).job == "a"
+            assert (await store.jobs.reserve_key(key, b"hash")).job == "a"
             assert await store.jobs.unfinished("ada") == 1
             assert await store.jobs.unfinished("bob") == 0
             await store.jobs.delete_job("a")
-            assert await store.jobs.reserve(key, b"hash") is None
+            assert await store.jobs.reserve_key(key, b"hash") is None
 
     run(body())
 
@@ -308,13 +308,13 @@ def test_ended_jobs_tombstones_and_keys_are_bounded(opened: Any) -> None:
         async with opened() as (store, clock):
             jobs = store.jobs
             for number in range(7):
-                await jobs.reserve(key := Key("ada", "e", f"k{number}"), b"")
+                await jobs.reserve_key(key := Key("ada", "e", f"k{number}"), b"")
                 await add_job(store, f"j{number}", clock, key=key)
                 await jobs.expire(clock.now)
             kinds = [type(await jobs.get(f"j{number}")) for number in range(7)]
             assert kinds == [type(None)] * 2 + [Tombstone] * 2 + [JobRecord] * 3
-            assert (await jobs.reserve(Key("ada", "e", "k6"), b"")).job == "j6"
-            assert await jobs.reserve(Key("ada", "e", "k0"), b"") is None
+            assert (await jobs.reserve_key(Key("ada", "e", "k6"), b"")).job == "j6"
+            assert await jobs.reserve_key(Key("ada", "e", "k0"), b"") is None
             assert await jobs.unfinished("ada") == 0
 
     run(body())
@@ -366,15 +366,15 @@ def test_a_key_is_reserved_once_by_concurrent_callers_and_can_be_released(opened
     async def body() -> None:
         async with opened() as (store, clock):
             key = Key("ada", "e", "k")
-            found = await asyncio.gather(*(store.jobs.reserve(key, b"x") for _ in range(3)))
+            found = await asyncio.gather(*(store.jobs.reserve_key(key, b"x") for _ in range(3)))
             assert [each if each is None else each.job for each in found] == [None, None, None]
             assert sum(each is None for each in found) == 1
-            await store.jobs.release(key)
-            assert await store.jobs.reserve(key, b"y") is None
+            await store.jobs.release_key(key)
+            assert await store.jobs.reserve_key(key, b"y") is None
             await add_job(store, "a", clock, key=key)
-            use = await store.jobs.reserve(key, b"z")
+            use = await store.jobs.reserve_key(key, b"z")
             assert (use.body, use.job) == (b"y", "a")
-            assert await store.jobs.reserve(Key("bob", "e", "k"), b"") is None
+            assert await store.jobs.reserve_key(Key("bob", "e", "k"), b"") is None
 
     run(body())
 
@@ -456,7 +456,7 @@ def test_random_operations_give_equal_results_in_all_implementations(tmp_path: P
                 action = draw.randrange(9)
                 if action <= 1 or not live:
                     at = len(writers)
-                    uses = [await store.jobs.reserve(key, b"h") for store in stores]
+                    uses = [await store.jobs.reserve_key(key, b"h") for store in stores]
                     assert uses[0] == uses[1]
                     own = None if uses[0] is not None else key
                     principal = draw.choice(["ada", "bob"])

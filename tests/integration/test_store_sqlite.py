@@ -53,7 +53,7 @@ def test_a_file_of_the_first_format_is_migrated_with_its_content(tmp_path):
 def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
     async def body() -> None:
         store, clock = opened(tmp_path), Clock()
-        assert store.clean
+        assert not store.may_have_lost
         writers = [await Writer(name).add(store, submit=name.encode()) for name in "abc"]
         for size in (3, 90_000, 30_000, 5):
             await writers[1].write("x" * size, "é", "z" * size)
@@ -63,26 +63,28 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
         await writers[2].end(store, clock)
         await store.close(clean=False)
         store = opened(tmp_path)
-        assert (store.clean, store.may_have_lost) == (False, True)
-        assert await store.jobs.interrupted() == ("a", "b")
+        assert store.may_have_lost
+        assert await store.jobs.adopt() == ("a", "b")
         assert await store.jobs.unfinished("ada") == 2
         left = await store.jobs.reopen("b")
-        assert (left.submit, left.record.attempt) == (b"b", 2)
+        assert (left.submit, left.record.attempt, left.crashed) == (b"b", 2, True)
         assert left.log.extent() == writers[1].log.extent()
         assert (await left.log.state()).view.value() == writers[1].document.value()
         writers[1].log = left.log
         await writers[1].write("and more")
         assert await everything(left.log, Cursor(1, 0), 5000) == b"".join(writers[1].frames)
-        assert await store.jobs.interrupted() == ("a",)
+        assert await store.jobs.adopt() == ("a",)
         assert await store.jobs.reopen("b") is None
         await writers[1].end(store, clock)
         assert await store.jobs.unfinished("ada") == 1
         await store.close()
         store = opened(tmp_path)
-        assert (store.clean, store.may_have_lost) == (True, False)
+        assert not store.may_have_lost
+        assert not (await store.jobs.reopen("a")).crashed
         await store.close(clean=False)
         store = opened(tmp_path, fsync=True)
-        assert (store.clean, store.may_have_lost) == (False, False)
+        assert not store.may_have_lost
+        assert (await store.jobs.reopen("a")).crashed
         await store.close()
 
     run(body())
@@ -218,12 +220,12 @@ def test_a_failed_append_on_a_full_disk_changes_nothing_and_can_be_retried(tmp_p
         with pytest.raises(StoreError, match="free some space on the disk"):
             await writer.write("x" * 500_000)
         assert writer.log.extent() == before
-        await store.jobs.reserve(key, b"h")
+        await store.jobs.reserve_key(key, b"h")
         with pytest.raises(StoreError):
             await Writer("b").add(store, key, b"x" * 500_000)
-        await store.jobs.release(key)
+        await store.jobs.release_key(key)
         assert await store.jobs.get("b") is None
-        assert await store.jobs.reserve(key, b"h") is None
+        assert await store.jobs.reserve_key(key, b"h") is None
         await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone())
         await store.check()
         writer.document, writer.head = type(writer.document)(writer.states[1], ["/text"]), Cursor(1, 1)

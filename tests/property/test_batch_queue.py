@@ -5,8 +5,8 @@ import random
 from collections import Counter, defaultdict
 
 import pytest
-
 from tidewire_server.batching.batch_queue import BatchQueue
+
 from tidewire_server.endpoints.batch_options import BatchSlot, read_batching
 from tidewire_server.store.interfaces import QueueEntry
 from tidewire_server.store.memory_queue import MemoryQueue

@@ -298,8 +298,8 @@ class Jobs(Protocol):
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
         """Commit a new job, the first block of its log, its idempotency key and its queue entries in one transaction.
 
-        The limits and the key are checked in the order of the errors below, and such that concurrent calls cannot exceed
-        them together. If the caller is cancelled, the job may still be added.
+        Concurrent calls cannot exceed the limits together. If several errors apply, the one that is listed first below is
+        raised. If the caller is cancelled, the job may still be added.
 
         Args:
             new: The job.
@@ -338,7 +338,7 @@ class Jobs(Protocol):
         """
         ...
 
-    async def save_cancelled(self, job: str, items: Collection[int] | None) -> bool:
+    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
         """Store that a client has cancelled these items of an unfinished job, in addition to the items stored before.
 
         `reopen` returns the items, so that the next owner of the job ends them and does not run them again. If another
@@ -346,10 +346,10 @@ class Jobs(Protocol):
 
         Args:
             job: Id of the job.
-            items: Indexes of the items, or None for all items.
+            items: Indexes of the items.
 
         Returns:
-            Whether the items were stored. False if the job has ended, or is unknown.
+            Whether the job is unfinished, so that the items end as cancelled. False if it has ended, or is unknown.
         """
         ...
 
@@ -387,7 +387,7 @@ class Jobs(Protocol):
 
     async def reopen(self, job: str) -> Interrupted | None:
         """Load an unfinished job that this process owns since `adopt`, `claim`, or a `take` of one of its items, in order to
-        continue its log. Return None if the job was deleted in the meantime.
+        continue its log. Return None if the job has ended or was deleted in the meantime.
         """
         ...
 
@@ -517,6 +517,9 @@ class Queue(Protocol):
 
 
 SECRET_BYTES: Final = 32
+
+SWEEP_INTERVAL: Final = 0.02
+"""`Store.sweep_interval` of a store in which a sweep costs little."""
 
 
 class Store(Protocol):

@@ -133,6 +133,10 @@ class BatchBounds(NamedTuple):
     timeout: float
     """Maximum number of seconds that an item waits for other items of its batch key."""
 
+    def are_reached(self, items: int, cost: float) -> bool:
+        """Whether this many items with this total cost fill a batch, so that they need not wait for `timeout`."""
+        return items >= self.max_size or cost >= self.max_cost
+
 
 class RunningBatch(NamedTuple):
     """A batch whose function is running, without the rows that have ended."""
