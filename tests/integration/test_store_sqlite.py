@@ -12,8 +12,8 @@ import pytest
 
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.interfaces import HeadMovedError, StoreError
-from tidewire_server.store.records import JobRecord, Key, Tombstone
+from tidewire_server.store.interfaces import HeadMovedError, QueueFullError, StoreError, TooManyJobsError
+from tidewire_server.store.records import JobRecord, Key, QueueLimits, Tombstone
 from tidewire_server.store.sqlite.event_log import CHECKPOINT_EVERY, ROW_BYTES, TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import PROBE_INTERVAL, SqliteStore
@@ -230,6 +230,45 @@ def test_a_failed_append_on_a_full_disk_changes_nothing_and_can_be_retried(tmp_p
         await store.check()
         writer.document, writer.head = type(writer.document)(writer.states[1], ["/text"]), Cursor(1, 1)
         await writer.write("x" * 500_000)
+        await store.close()
+
+    run(body())
+
+
+def test_a_job_is_owned_and_queued_although_its_caller_was_cancelled_during_the_commit(tmp_path):
+    async def body() -> None:
+        store, writer = opened(tmp_path), Writer("a")
+        adding = asyncio.create_task(writer.add(store, items=1))
+        await asyncio.sleep(0)
+        adding.cancel()
+        await asyncio.wait([adding])
+        assert adding.cancelled()
+        await store.check()  # a later commit
+        assert writer.log is store.jobs.log_in_use("a")
+        assert await store.queue.take("e") == writer.entries(1)
+        await store.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_job_whose_commit_fails_takes_no_place_in_the_queue(tmp_path, cancelled):
+    async def body() -> None:
+        store, limits = opened(tmp_path), QueueLimits(2, 2, 1)
+        await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
+        adding = asyncio.create_task(Writer("a").add(store, submit=b"x" * 500_000, items=2, limits=limits))
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyJobsError):
+            await Writer("b").add(store, items=2, limits=limits)
+        with pytest.raises(QueueFullError):
+            await Writer("b", "bob").add(store, items=1, limits=limits)
+        if cancelled:
+            adding.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else StoreError):
+            await adding
+        await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone())
+        await Writer("b").add(store, items=2, limits=limits)
+        assert store.queue.size("e") == 2
         await store.close()
 
     run(body())

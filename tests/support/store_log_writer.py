@@ -65,6 +65,12 @@ class Writer:
         first = Block(list(self.frames), self.at())
         new = NewJob(self.record, submit, first, key, self.entries(items), slots, limits)
         await store.jobs.add(new, self.own)
+        if self.log is None and not items:
+            # The store leaves new jobs without an owner. Without items, no `take` can make this process the owner.
+            assert await store.jobs.claim(self.record.id)
+            reopened = await store.jobs.reopen(self.record.id)
+            assert reopened is not None
+            self.log, self.record = reopened.log, reopened.record
         return self
 
     def own(self, log: Log) -> None:
