@@ -308,7 +308,7 @@ class Jobs(Protocol):
                 raise an exception. If `own` is not called, the job waits in the queue without an owner.
 
         Raises:
-            KeyUsedError: Another job has the idempotency key. Nothing was added.
+            KeyUsedError: Another job has the idempotency key. Nothing was added, and the reservation of the key has ended.
             TooManyJobsError: The principal has too many unfinished jobs. Nothing was added.
             QueueFullError: The queue has no room for the items. Nothing was added.
         """
@@ -328,7 +328,7 @@ class Jobs(Protocol):
         """Return the log object of a job if this process uses the log already, as its writer or for a reader. Otherwise
         return None. This method is synchronous.
 
-        Use it to publish an ephemeral event, which is useless if nobody reads the log.
+        Use it to publish an ephemeral event, which is needed only if the log has a reader.
         """
         ...
 
