@@ -117,12 +117,12 @@ class MemoryQueue:
             QueueFullError: The queue is full, or the principal already uses its whole share of the queue.
         """
         endpoint, principal, limits = new.record.endpoint, new.record.principal, new.limits
-        waiting = self._sizes[endpoint] + self._reserved[endpoint]
+        waiting = self._sizes[endpoint] + self._reserved.get(endpoint, 0)
         if waiting + len(new.entries) > limits.items:
             raise QueueFullError(waiting, of_principal=False)
         queues = self._queues.get(endpoint)
         own = 0 if queues is None else len(queues.get(principal, ()))
-        own += self._reserved_by[endpoint, principal]
+        own += self._reserved_by.get((endpoint, principal), 0)
         if own + len(new.entries) > limits.items_of_principal:
             raise QueueFullError(own, of_principal=True)
 
