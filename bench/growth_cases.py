@@ -33,10 +33,10 @@ from tidewire_server.endpoints.stream import writer_of
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.job_log.snapshot_events import snapshot_frame
 from tidewire_server.jobs.queue_positions import QueuePositions
-from tidewire_server.store.interfaces import Block, QueueEntry, StateAt
+from tidewire_server.store.interfaces import Block, NewJob, StateAt
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.memory_store import MemoryLog
-from tidewire_server.store.records import JobRecord, Retention
+from tidewire_server.store.records import JobRecord, QueueEntry, QueueLimits, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 Call = Callable[[], object]
@@ -580,7 +580,10 @@ def _server_store() -> dict[str, Case]:
             with tempfile.TemporaryDirectory() as folder:
                 store = SqliteStore(Path(folder) / "log.db", RETENTION)
                 record = JobRecord("j1", "e", "ada", batch=False, created_at=1.0)
-                log = await store.jobs.add(record, b"{}", first, None)
+                limits = QueueLimits(math.inf, math.inf, math.inf)
+                new, logs = NewJob(record, b"{}", first, None, [], None, limits), []
+                await store.jobs.add(new, logs.append)
+                log = logs[0]
                 for at in range(0, n, 100):
                     part = blocks[at : at + 100]
                     frames = [block.frames[0] for _, block in part]
@@ -626,7 +629,8 @@ def _server_queue() -> dict[str, Case]:
                 published.entered(entry.job, 1, at)
             while await queue.take("e"):
                 published.moved()
-                published.changes(queue.waiting("e"), queue.size("e"))
+                limit = published.begin_update(queue.size("e"))
+                published.changes(await queue.waiting("e", limit=limit), limit)
 
         return lambda: asyncio.run(main())
 

@@ -16,6 +16,7 @@ logs.
 
 import argparse
 import asyncio
+import math
 import os
 import signal
 import socket
@@ -36,14 +37,15 @@ from measured import save
 
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.job_log.snapshot_events import first_block
-from tidewire_server.store.interfaces import Block, StateAt, Store
+from tidewire_server.store.interfaces import Block, NewJob, StateAt, Store
 from tidewire_server.store.memory_store import MemoryStore
-from tidewire_server.store.records import JobRecord, Retention
+from tidewire_server.store.records import JobRecord, QueueLimits, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 BLOCK = 100
 LOGS = 20
 START_LIMIT = 60.0
+NO_LIMITS = QueueLimits(math.inf, math.inf, math.inf)
 RETENTION = Retention(600, 3600, 86_400, 86_400, 20_000, 1 << 40, 100_000, 1 << 30)
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(RETENTION),
@@ -101,7 +103,7 @@ async def append_and_replay(make: Callable[[Path], Store], events: int, size: in
         opened = []
         for number, (first, _) in enumerate(works):
             record = JobRecord(f"j{number}", "e", "p", batch=False, created_at=time.time())
-            opened.append(await store.jobs.add(record, b"{}", first, None))
+            await store.jobs.add(NewJob(record, b"{}", first, None, [], None, NO_LIMITS), opened.append)
 
         async def write(number: int) -> None:
             log, at = opened[number], Cursor(1, 1)

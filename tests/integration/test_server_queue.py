@@ -13,8 +13,8 @@ from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import QueueEntry
 from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.records import QueueEntry
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +145,10 @@ def test_the_number_of_queue_announcements_grows_linearly():
         announced, visited = [], [0]
 
         class CountingQueue(MemoryQueue):
-            def waiting(self, endpoint, *, skip=()):
-                for ticket in super().waiting(endpoint, skip=skip):
-                    visited[0] += 1
-                    yield ticket
+            async def waiting(self, endpoint, *, limit=None, skip=()):
+                found = await super().waiting(endpoint, limit=limit, skip=skip)
+                visited[0] += len(found)
+                return found
 
         async def leave_one_by_one():
             endpoint, slots = Endpoint(_wait, Options(name="e")), asyncio.Semaphore(0)
@@ -157,22 +157,25 @@ def test_the_number_of_queue_announcements_grows_linearly():
                 await slots.acquire()
                 await free()
 
+            queue = CountingQueue()
             scheduler = JobScheduler(
-                CountingQueue(),
+                queue,
                 {"e": endpoint},
                 Settings(queue_interval=0, default_concurrency_limit=1),
                 start=start,
                 find=lambda ticket: WaitingJob(),
+                open_job=None,
                 on_start=lambda ticket: None,
                 announce=lambda job, message: announced.append((job, message.position)),
             )
             for number in range(waiting):
-                await scheduler.put([QueueEntry("e", str(number), 0, "a", 0.0)])
+                entries = [QueueEntry("e", str(number), 0, "a", 0.0)]
+                await queue.put(entries)
+                await scheduler.added(entries)
             while scheduler.busy:
                 slots.release()
-                for _ in range(
-                    4
-                ):  # In these iterations, the call ends, the next call begins, and the timer fires.
+                # In these iterations, the call ends, the next call begins, the timer fires, and positions are published.
+                for _ in range(5):
                     await asyncio.sleep(0)
             return announced
 

@@ -12,8 +12,8 @@ import pytest
 
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.interfaces import HeadMovedError, StoreError
-from tidewire_server.store.records import JobRecord, Key, Tombstone
+from tidewire_server.store.interfaces import HeadMovedError, QueueFullError, StoreError, TooManyJobsError
+from tidewire_server.store.records import JobRecord, Key, QueueLimits, Tombstone
 from tidewire_server.store.sqlite.event_log import CHECKPOINT_EVERY, ROW_BYTES, TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import PROBE_INTERVAL, SqliteStore
@@ -53,7 +53,7 @@ def test_a_file_of_the_first_format_is_migrated_with_its_content(tmp_path):
 def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
     async def body() -> None:
         store, clock = opened(tmp_path), Clock()
-        assert store.clean
+        assert not store.may_have_lost
         writers = [await Writer(name).add(store, submit=name.encode()) for name in "abc"]
         for size in (3, 90_000, 30_000, 5):
             await writers[1].write("x" * size, "é", "z" * size)
@@ -63,26 +63,28 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
         await writers[2].end(store, clock)
         await store.close(clean=False)
         store = opened(tmp_path)
-        assert (store.clean, store.may_have_lost) == (False, True)
-        assert await store.jobs.interrupted() == ("a", "b")
+        assert store.may_have_lost
+        assert await store.jobs.adopt() == ("a", "b")
         assert await store.jobs.unfinished("ada") == 2
         left = await store.jobs.reopen("b")
-        assert (left.submit, left.record.attempt) == (b"b", 2)
+        assert (left.submit, left.record.attempt, left.crashed) == (b"b", 2, True)
         assert left.log.extent() == writers[1].log.extent()
         assert (await left.log.state()).view.value() == writers[1].document.value()
         writers[1].log = left.log
         await writers[1].write("and more")
         assert await everything(left.log, Cursor(1, 0), 5000) == b"".join(writers[1].frames)
-        assert await store.jobs.interrupted() == ("a",)
+        assert await store.jobs.adopt() == ("a",)
         assert await store.jobs.reopen("b") is None
         await writers[1].end(store, clock)
         assert await store.jobs.unfinished("ada") == 1
         await store.close()
         store = opened(tmp_path)
-        assert (store.clean, store.may_have_lost) == (True, False)
+        assert not store.may_have_lost
+        assert not (await store.jobs.reopen("a")).crashed
         await store.close(clean=False)
         store = opened(tmp_path, fsync=True)
-        assert (store.clean, store.may_have_lost) == (False, False)
+        assert not store.may_have_lost
+        assert (await store.jobs.reopen("a")).crashed
         await store.close()
 
     run(body())
@@ -218,16 +220,55 @@ def test_a_failed_append_on_a_full_disk_changes_nothing_and_can_be_retried(tmp_p
         with pytest.raises(StoreError, match="free some space on the disk"):
             await writer.write("x" * 500_000)
         assert writer.log.extent() == before
-        await store.jobs.reserve(key, b"h")
+        await store.jobs.reserve_key(key, b"h")
         with pytest.raises(StoreError):
             await Writer("b").add(store, key, b"x" * 500_000)
-        await store.jobs.release(key)
+        await store.jobs.release_key(key)
         assert await store.jobs.get("b") is None
-        assert await store.jobs.reserve(key, b"h") is None
+        assert await store.jobs.reserve_key(key, b"h") is None
         await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone())
         await store.check()
         writer.document, writer.head = type(writer.document)(writer.states[1], ["/text"]), Cursor(1, 1)
         await writer.write("x" * 500_000)
+        await store.close()
+
+    run(body())
+
+
+def test_a_job_is_owned_and_queued_although_its_caller_was_cancelled_during_the_commit(tmp_path):
+    async def body() -> None:
+        store, writer = opened(tmp_path), Writer("a")
+        adding = asyncio.create_task(writer.add(store, items=1))
+        await asyncio.sleep(0)
+        adding.cancel()
+        await asyncio.wait([adding])
+        assert adding.cancelled()
+        await store.check()  # a later commit
+        assert writer.log is store.jobs.log_in_use("a")
+        assert await store.queue.take("e") == writer.entries(1)
+        await store.close()
+
+    run(body())
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_job_whose_commit_fails_takes_no_place_in_the_queue(tmp_path, cancelled):
+    async def body() -> None:
+        store, limits = opened(tmp_path), QueueLimits(2, 2, 1)
+        await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
+        adding = asyncio.create_task(Writer("a").add(store, submit=b"x" * 500_000, items=2, limits=limits))
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyJobsError):
+            await Writer("b").add(store, items=2, limits=limits)
+        with pytest.raises(QueueFullError):
+            await Writer("b", "bob").add(store, items=1, limits=limits)
+        if cancelled:
+            adding.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else StoreError):
+            await adding
+        await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 100000").fetchone())
+        await Writer("b").add(store, items=2, limits=limits)
+        assert store.queue.size("e") == 2
         await store.close()
 
     run(body())

@@ -1,4 +1,4 @@
-"""Invariants of `BatchQueue` under random arrivals, keys, costs and cancellations, with a simulated clock."""
+"""Invariants of the batches of `MemoryQueue` under random arrivals, keys, costs and cancellations, with a simulated clock."""
 
 import math
 import random
@@ -6,10 +6,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tidewire_server.batching.batch_queue import BatchQueue
-from tidewire_server.endpoints.batch_options import BatchSlot, read_batching
-from tidewire_server.store.interfaces import QueueEntry
+from tidewire_server.endpoints.batch_options import read_batching
 from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.records import BatchSlot, QueueEntry, RunningBatch
 
 RUNS = 400
 
@@ -38,10 +37,9 @@ class Simulation:
             max_cost=10 if costly else None,
             key=None,
             bisect=False,
-        )
+        ).bounds
         self.keys = rng.choice([1, 1, 2, 5])
-        self.batch_queue = BatchQueue(self.bounds)
-        self.queue = MemoryQueue()
+        self.queue = queue_of(self.bounds, lambda: self.now)
         self.workers = rng.choice([1, 1, 2, 3])
         self.now = 0.0
         self.ends = []
@@ -57,25 +55,23 @@ class Simulation:
             self.slots[entry] = BatchSlot(self.rng.randrange(self.keys), cost)
             self.arrived[entry] = self.now
             entries.append(entry)
-        run_without_waiting(self.queue.put(entries))
-        for entry in entries:
-            self.batch_queue.add(entry, self.slots[entry], principal, self.now)
+        run_without_waiting(self.queue.put(entries, [self.slots[entry] for entry in entries]))
 
     def cancel(self):
-        waiting = list(self.queue.waiting("e"))
+        waiting = run_without_waiting(self.queue.waiting("e"))
         if waiting:
             entry = self.rng.choice(waiting)
-            self.batch_queue.remove([entry])
             run_without_waiting(self.queue.discard(entry))
             self.cancelled.add(entry)
 
     def start(self):
         """Start batches while a worker is idle and a batch is due."""
-        while len(self.ends) < self.workers and self.batch_queue.due() <= self.now:
-            draft = self.batch_queue.draft(self.now)
-            entries = run_without_waiting(self.queue.take("e", limit=draft.room, fits=draft))
-            assert entries, "a batch was due, but no entry was taken"
-            self.batch_queue.remove(entries)
+        while len(self.ends) < self.workers and self.queue.due("e") <= self.now:
+            batch = run_without_waiting(self.queue.take_batch("e"))
+            assert batch, "a batch was due, but no entry was taken"
+            entries = [item.entry for item in batch]
+            assert all(item.slot == self.slots[item.entry] for item in batch)
+            assert all(item.waited == self.now - self.arrived[item.entry] for item in batch)
             self.batches.append((self.now, entries))
             self.ran += entries
             self.ends.append(self.now + self.rng.choice([0.001, 0.02, 0.5]))
@@ -85,7 +81,7 @@ class Simulation:
             self.rng.choice([self.arrive, self.arrive, self.cancel, self.pass_time])()
             self.start()
             self.check_idle()
-        while self.batch_queue.due() < math.inf or self.ends:
+        while self.queue.due("e") < math.inf or self.ends:
             self.pass_time()
             self.start()
             self.check_idle()
@@ -94,15 +90,15 @@ class Simulation:
     def pass_time(self):
         """Advance the clock to the next moment at which something can happen."""
         moments = [*self.ends, self.now + self.rng.choice([0.0004, 0.003, 0.1])]
-        if len(self.ends) < self.workers and self.batch_queue.due() > self.now:
-            moments.append(self.batch_queue.due())
+        if len(self.ends) < self.workers and self.queue.due("e") > self.now:
+            moments.append(self.queue.due("e"))
         self.now = max(self.now, min(moments))
         self.ends = [end for end in self.ends if end > self.now]
 
     def check_idle(self):
         if len(self.ends) < self.workers:
             rows, costs = Counter(), Counter()
-            for entry in self.queue.waiting("e"):
+            for entry in run_without_waiting(self.queue.waiting("e")):
                 key, cost = self.slots[entry]
                 rows[key] += 1
                 costs[key] += cost
@@ -120,9 +116,10 @@ def test_each_item_runs_once_in_order_within_limits_and_on_time(seed):
         assert len(set(simulation.ran)) == len(simulation.ran)
         assert set(simulation.ran) | simulation.cancelled == set(simulation.arrived)
         assert not set(simulation.ran) & simulation.cancelled
-        assert len(simulation.batch_queue) == simulation.queue.size("e") == 0
-        assert not simulation.batch_queue._groups
-        assert not simulation.batch_queue._full
+        batch_queue = simulation.queue._batch_queues["e"]
+        assert len(batch_queue) == simulation.queue.size("e") == 0
+        assert not batch_queue._groups
+        assert not batch_queue._full
         for _, batch in simulation.batches:
             mixed_batches += len({entry.job for entry in batch}) > 1
             slots = [simulation.slots[entry] for entry in batch]
@@ -138,47 +135,58 @@ def test_each_item_runs_once_in_order_within_limits_and_on_time(seed):
 
 
 def test_thousand_items_of_one_principal_leave_room_for_another_in_the_next_batch():
-    batch_queue, queue = BatchQueue(_bounds(max_batch_size=4)), MemoryQueue()
+    queue = queue_of(_bounds(max_batch_size=4), lambda: 2.0)
     crowd = [QueueEntry("e", "many", index, "a", 0.0) for index in range(1000)]
     other = QueueEntry("e", "one", 0, "b", 1.0)
-    run_without_waiting(queue.put([*crowd, other]))
-    for entry in (*crowd, other):
-        batch_queue.add(entry, BatchSlot(entry.principal), entry.principal, entry.arrived_at)
-    taken = []
-    for _ in range(2):
-        draft = batch_queue.draft(2.0)
-        batch = run_without_waiting(queue.take("e", limit=draft.room, fits=draft))
-        batch_queue.remove(batch)
-        taken.append(batch)
-    assert taken == [crowd[:4], [other]]
+    entries = [*crowd, other]
+    run_without_waiting(queue.put(entries, [BatchSlot(entry.principal) for entry in entries]))
+    assert [taken_batch(queue) for _ in range(2)] == [crowd[:4], [other]]
 
 
 def test_late_joiners_are_added_without_waiting_for_a_full_batch():
-    batch_queue, queue = (
-        BatchQueue(_bounds(max_batch_size=4, batch_timeout=60, cost=len, max_cost=10)),
-        MemoryQueue(),
-    )
+    queue = queue_of(_bounds(max_batch_size=4, batch_timeout=60, cost=len, max_cost=10), lambda: 1.0)
     slots = [BatchSlot("k", 4), BatchSlot("other", 1), BatchSlot("k", 5), BatchSlot("k", 1)]
     entries = [QueueEntry("e", "j", index, "a", 0.0) for index in range(4)]
-    run_without_waiting(queue.put(entries))
-    for entry, slot in zip(entries, slots, strict=True):
-        batch_queue.add(entry, slot, "a", 0.0)
-    draft = batch_queue.joining(1.0, "k", 2, 3.0)
+    run_without_waiting(queue.put(entries, slots))
     # The second entry of key "k" exceeds the cost limit, and the third must not overtake it.
-    assert run_without_waiting(queue.take("e", limit=draft.room, fits=draft)) == [entries[0]]
+    assert taken_batch(queue, RunningBatch("k", 2, 3.0)) == [entries[0]]
 
 
 def test_late_joiners_are_refused_while_an_older_item_of_another_key_is_ready():
-    batch_queue, queue = BatchQueue(_bounds(max_batch_size=4, batch_timeout=5)), MemoryQueue()
+    now = [0.0]
+    queue = queue_of(_bounds(max_batch_size=4, batch_timeout=5), lambda: now[0])
     other, late_joiner = QueueEntry("e", "a", 0, "a", 0.0), QueueEntry("e", "b", 0, "b", 1.0)
-    run_without_waiting(queue.put([other, late_joiner]))
-    batch_queue.add(other, BatchSlot("other"), "a", 0.0)
-    batch_queue.add(late_joiner, BatchSlot("k"), "b", 1.0)
-    assert batch_queue.joining(5.0, "k", 2, 0).room == 0
-    draft = batch_queue.joining(4.9, "k", 2, 0)
-    assert run_without_waiting(queue.take("e", limit=draft.room, fits=draft)) == [late_joiner]
+    run_without_waiting(queue.put([other], [BatchSlot("other")]))
+    now[0] = 1.0
+    run_without_waiting(queue.put([late_joiner], [BatchSlot("k")]))
+    now[0] = 5.0
+    assert taken_batch(queue, RunningBatch("k", 2, 0)) == []
+    now[0] = 4.9
+    assert taken_batch(queue, RunningBatch("k", 2, 0)) == [late_joiner]
+
+
+def test_an_item_is_not_taken_before_it_is_placed_and_keeps_its_turn():
+    queue = queue_of(_bounds(max_batch_size=1), lambda: 0.0)
+    first, second = [QueueEntry("e", "j", index, "a", 0.0) for index in range(2)]
+    run_without_waiting(queue.put([first]))
+    run_without_waiting(queue.put([second]))
+    assert (queue.size("e"), queue.due("e"), taken_batch(queue)) == (2, math.inf, [])
+    run_without_waiting(queue.put([second], [BatchSlot()]))
+    run_without_waiting(queue.put([first], [BatchSlot()]))
+    run_without_waiting(queue.put([first], [BatchSlot()]))
+    assert [taken_batch(queue) for _ in range(3)] == [[first], [second], []]
+
+
+def taken_batch(queue, running=None):
+    return [item.entry for item in run_without_waiting(queue.take_batch("e", running))]
+
+
+def queue_of(bounds, clock):
+    queue = MemoryQueue(clock)
+    queue.serve({"e": bounds}, lambda _: None)
+    return queue
 
 
 def _bounds(**given):
     names = ("max_batch_size", "batch_timeout", "sizes", "pad", "cost", "max_cost", "key")
-    return read_batching(**(dict.fromkeys(names) | {"bisect": False} | given))
+    return read_batching(**(dict.fromkeys(names) | {"bisect": False} | given)).bounds

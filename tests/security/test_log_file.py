@@ -243,7 +243,7 @@ def test_compact_shrinks_an_old_file_and_lets_it_shrink_later(tmp_path):
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA auto_vacuum").fetchone() == (2,)
     with opened(path) as store:
-        assert store.clean
+        assert not store.may_have_lost
 
 
 def test_compact_refuses_a_file_in_use_and_other_files(tmp_path):

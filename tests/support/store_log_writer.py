@@ -1,6 +1,8 @@
 """Writes job logs into a store as the server does, and records the expected contents."""
 
 import asyncio
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +13,8 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Done, done_frame
 from tidewire.protocol.sse import encode
 from tidewire_server.job_log.snapshot_events import snapshot_frame
-from tidewire_server.store.interfaces import Block, StateAt, Store
-from tidewire_server.store.records import JobRecord, Key, Retention
+from tidewire_server.store.interfaces import Block, Log, NewJob, StateAt, Store
+from tidewire_server.store.records import BatchSlot, JobRecord, Key, QueueEntry, QueueLimits, Retention
 
 RETENTION = Retention(
     log_ttl=10,
@@ -24,6 +26,8 @@ RETENTION = Retention(
     max_tombstones=2,
     max_log_bytes=8000,
 )
+NO_LIMITS = QueueLimits(math.inf, math.inf, math.inf)
+
 ROOMY = replace(RETENTION, max_retained_jobs=1000, max_retained_bytes=10**9, max_tombstones=1000)
 
 
@@ -48,10 +52,36 @@ class Writer:
     def _snapshot(self, reason: Any) -> bytes:
         return snapshot_frame(self.head, self.document.value(), self.document.columns, reason)
 
-    async def add(self, store: Store, key: Key | None = None, submit: bytes = b"{}") -> "Writer":
+    async def add(
+        self,
+        store: Store,
+        key: Key | None = None,
+        submit: bytes = b"{}",
+        *,
+        items: int = 0,
+        slots: Sequence[BatchSlot] | None = None,
+        limits: QueueLimits = NO_LIMITS,
+    ) -> "Writer":
         first = Block(list(self.frames), self.at())
-        self.log = await store.jobs.add(self.record, submit, first, key)
+        new = NewJob(self.record, submit, first, key, self.entries(items), slots, limits)
+        await store.jobs.add(new, self.own)
+        if self.log is None and not items:
+            # The store leaves new jobs without an owner. Without items, no `take` can make this process the owner.
+            assert await store.jobs.claim(self.record.id)
+            reopened = await store.jobs.reopen(self.record.id)
+            assert reopened is not None
+            self.log, self.record = reopened.log, reopened.record
         return self
+
+    def own(self, log: Log) -> None:
+        self.log = log
+
+    def entries(self, items: int) -> list[QueueEntry]:
+        record = self.record
+        return [
+            QueueEntry(record.endpoint, record.id, index, record.principal, record.created_at)
+            for index in range(items)
+        ]
 
     def at(self) -> StateAt:
         return StateAt(self.head, self.document.columns, self.document.view())

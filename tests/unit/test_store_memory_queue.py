@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from tidewire_server.store.interfaces import Queue, QueueEntry
+from tidewire_server.store.interfaces import Queue
+from tidewire_server.store.memory_batches import BatchQueue
 from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.records import BatchBounds, BatchSlot, QueueEntry
 
 QUEUE_CLASSES = [MemoryQueue]
 
@@ -43,7 +45,7 @@ def test_entries_of_one_principal_are_taken_in_order_and_can_be_discarded(queue:
         await queue.discard(entries[1])
         await queue.discard(queue_entry("x", at="nowhere"))
         assert queue.size("e") == 3
-        assert list(queue.waiting("e")) == [entries[0], entries[2], entries[3]]
+        assert await queue.waiting("e") == [entries[0], entries[2], entries[3]]
         assert await drain(queue, limit=1) == [entries[0], entries[2], entries[3]]
         assert (queue.size("e"), queue.size("other"), queue.size("nowhere")) == (0, 1, 0)
         assert await queue.take("nowhere") == []
@@ -72,48 +74,38 @@ def test_round_robin_continues_across_calls(queue: Queue):
         for principal in ("ada", "bob", "eve"):
             await queue.put(entries_of(principal, 3))
         expected = ["ada0", "bob0", "eve0", "ada1", "bob1", "eve1", "ada2", "bob2", "eve2"]
-        assert [each.job for each in queue.waiting("e")] == expected
+        assert [each.job for each in await queue.waiting("e")] == expected
         first = await queue.take("e", limit=2)
         assert [each.job for each in first + await drain(queue, limit=1)] == expected
 
     run(body())
 
 
-def test_entry_that_does_not_fit_keeps_its_position(queue: Queue):
+def test_entry_that_does_not_fit_a_batch_keeps_its_position(queue: Queue):
     async def body() -> None:
-        await queue.put(
-            [
-                queue_entry("ada0"),
-                queue_entry("ada1"),
-                queue_entry("bob0", by="bob"),
-                queue_entry("bob1", by="bob"),
-            ]
-        )
-        checked: list[str] = []
-
-        def fits(each: QueueEntry) -> bool:
-            checked.append(each.job)
-            return each.job == "bob1"
-
-        assert [each.job for each in await queue.take("e", limit=3, fits=fits)] == ["bob1"]
-        assert sorted(checked) == ["ada0", "ada1", "bob0", "bob1"]
-        assert [each.job for each in queue.waiting("e")] == ["ada0", "bob0", "ada1"]
-        assert await queue.take("e", fits=lambda _: False) == []
-        assert [each.job for each in await drain(queue, limit=2)] == ["ada0", "bob0", "ada1"]
+        queue.serve({"e": BatchBounds(max_size=2, max_cost=10, timeout=60)}, lambda _: None)
+        await queue.put(entries_of("ada", 2), [BatchSlot("x")] * 2)
+        await queue.put(entries_of("bob", 3), [BatchSlot("y"), BatchSlot("z"), BatchSlot("z")])
+        assert [each.entry.job for each in await queue.take_batch("e")] == ["ada0", "ada1"]
+        assert [each.entry.job for each in await queue.take_batch("e")] == ["bob1", "bob2"]
+        assert await queue.take_batch("e") == []
+        assert [each.job for each in await queue.waiting("e")] == ["bob0"]
 
     run(body())
 
 
-def test_take_checks_no_more_entries_than_it_returns(queue: Queue):
+def test_take_batch_checks_no_more_entries_than_it_returns(queue: Queue, monkeypatch: pytest.MonkeyPatch):
     """The cost of a call does not depend on the length of the queue."""
 
     async def body() -> None:
-        await queue.put(entries_of("ada", 5000))
+        queue.serve({"e": BatchBounds(max_size=3, max_cost=10, timeout=0)}, lambda _: None)
+        await queue.put(entries_of("ada", 5000), [BatchSlot()] * 5000)
         for number in range(5000):
-            await queue.put([queue_entry("j", by=f"p{number}")])
+            await queue.put([queue_entry("j", by=f"p{number}")], [BatchSlot()])
         checked: list[QueueEntry] = []
-        await queue.take("e", limit=3, fits=lambda each: not checked.append(each))
-        assert len(checked) == 3
+        monkeypatch.setattr(BatchQueue, "is_ready", lambda *args: not checked.append(args[1]))
+        assert len(await queue.take_batch("e")) == 3
+        assert len(checked) == 1
 
     run(body())
 
@@ -145,11 +137,11 @@ def test_entries_are_taken_in_the_listed_order(queue: Queue):
                     expected.remove(gone)
                 case _:
                     limit = draw.randrange(1, 5)
-                    shown = list(queue.waiting("e"))
+                    shown = await queue.waiting("e")
                     taken = await queue.take("e", limit=limit)
                     assert taken == shown[:limit]
                     expected = [each for each in expected if each not in taken]
-            shown = list(queue.waiting("e"))
+            shown = await queue.waiting("e")
             assert queue.size("e") == len(shown) == len(expected)
             for principal in "abcd":
                 assert [each for each in shown if each.principal == principal] == [

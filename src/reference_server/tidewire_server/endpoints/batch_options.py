@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from tidewire_server.store.records import BatchBounds, BatchSlot
 
 DEFAULT_BATCH_SIZE: Final = 16
 
@@ -12,15 +14,6 @@ MAX_BATCH_SIZE: Final = 65_536
 
 MAX_BATCH_TIMEOUT: Final = 3600.0
 """Upper bound of the option `batch_timeout`, in seconds."""
-
-
-class BatchSlot(NamedTuple):
-    """Batch key and cost of an item. They decide which other items can be in the same batch."""
-
-    key: Hashable = None
-    """Batch key of the item. Only items with equal batch keys share a batch."""
-    cost: float = 0.0
-    """Cost of the item. The items of a batch cost at most `max_cost` in total."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +28,11 @@ class Batching:
     max_cost: float
     key: Callable[[Any], Hashable] | None
     bisect: bool
+
+    @property
+    def bounds(self) -> BatchBounds:
+        """Limits of each batch."""
+        return BatchBounds(self.max_size, self.max_cost, self.timeout)
 
     def padded(self, rows: int) -> int:
         """Return the size to which a batch with this number of rows is padded: the smallest of `sizes` that fits."""

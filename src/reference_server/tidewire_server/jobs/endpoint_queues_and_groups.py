@@ -13,10 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidewire_server.batching.batch_queue import BatchQueue
 from tidewire_server.endpoints.endpoint import Default, Endpoint
 from tidewire_server.settings import Settings, share_of
-from tidewire_server.store.interfaces import QueueEntry
 
 _LATEST_WEIGHT: Final = 0.3
 """Weight of the latest call in the moving averages from which waiting times are estimated."""
@@ -67,18 +65,12 @@ class EndpointQueue:
     """Maximum number of items in one job. This is the number of items that can run at the same time, plus the number of
     items of one caller that can wait in the queue.
     """
-    batch_queue: BatchQueue[QueueEntry] | None
-    """Queue that groups waiting items into batches. None if the function takes one input per call."""
     rows: int = 0
     """Number of running items."""
     mean_duration: float | None = None
     """Moving average of the duration of calls, in seconds."""
     mean_rows: float = 1.0
     """Moving average of the number of items per call."""
-    reserved: int = 0
-    """Number of queue positions that are reserved for jobs that are still being submitted."""
-    reserved_by: dict[str, int] = field(default_factory=dict)
-    """The same number for each principal."""
 
     def record_call(self, rows: int, duration: float) -> None:
         """Update the moving averages after a call of the endpoint's function.
@@ -141,14 +133,11 @@ def make_endpoint_queues(
         max_queue_size = (
             settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
         )
-        batch_queue: BatchQueue[QueueEntry] | None = (
-            None if endpoint.batching is None else BatchQueue(endpoint.batching)
-        )
         calls = group.limit if endpoint.is_async else min(group.limit, settings.max_threads)
         rows = 1 if endpoint.batching is None else endpoint.batching.max_size
         per_caller = share_of(max_queue_size, share)
         endpoint_queue = EndpointQueue(
-            endpoint, group, max_queue_size, per_caller, rows, calls * rows + per_caller, batch_queue
+            endpoint, group, max_queue_size, per_caller, rows, calls * rows + per_caller
         )
         endpoint_queues[name] = endpoint_queue
         group.endpoint_queues.append(endpoint_queue)

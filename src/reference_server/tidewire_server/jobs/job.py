@@ -38,7 +38,6 @@ from tidewire.protocol import messages
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED
 from tidewire.protocol.problems import Problem, problem
-from tidewire_server.endpoints.batch_options import BatchSlot
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.invocation import run
 from tidewire_server.endpoints.item_writer import ItemWriter
@@ -64,8 +63,8 @@ from tidewire_server.jobs.publish_ephemeral_events import (
 )
 from tidewire_server.jobs.recovered_inputs import StoredInputs
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import HeadMovedError, Log, QueueEntry
-from tidewire_server.store.records import JobRecord
+from tidewire_server.store.interfaces import HeadMovedError, Log
+from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +83,27 @@ async def _consume_cancellation(task: asyncio.Task[Any]) -> None:
         pass
 
 
+def queue_entry(record: JobRecord, index: int) -> QueueEntry:
+    """Return the queue entry of an item."""
+    return QueueEntry(record.endpoint, record.id, index, record.principal, record.created_at)
+
+
+def batch_slot(endpoint: Endpoint, value: BaseModel) -> BatchSlot:
+    """Return the batch key and the cost of an item. They determine into which batches the item fits.
+
+    If the endpoint's functions fail, return a default, because the input was admitted, so the item must run.
+    """
+    try:
+        return endpoint.place(value)
+    except Exception:  # noqa: BLE001 - an error of user code
+        _log.exception(
+            "endpoint %r: key() or cost() failed for an input, although it had not failed for this input when the "
+            "job was submitted",
+            endpoint.name,
+        )
+        return BatchSlot()
+
+
 class Job:
     """A job that was committed to the log and has not ended. All methods must be called on one event loop."""
 
@@ -98,6 +118,7 @@ class Job:
         settings: Settings,
         *,
         stored: StoredInputs | None = None,
+        crashed: bool = False,
         discard: Callable[[QueueEntry], Coroutine[Any, Any, None]],
         on_item_end: Callable[["Job"], None],
         on_end: Callable[["Job"], Coroutine[Any, Any, None]],
@@ -107,7 +128,9 @@ class Job:
         self.finished = asyncio.Event()
         """Set when `done` was logged, when `done` cannot be logged, or when the job was suspended for a shutdown."""
         self._stored = stored
-        """Inputs of a job that an earlier server process left unfinished. None for a new job."""
+        """Inputs of a job that was reopened. None for a new job."""
+        self._crashed = crashed
+        """Whether the previous owner of the job has crashed."""
         self._log = log
         self._log_writer = log_writer
         self._pending = log_writer.pending
@@ -142,9 +165,9 @@ class Job:
         """Number of items that have not ended."""
 
     @property
-    def queue_entries(self) -> list[QueueEntry]:
-        """Queue entries of all items."""
-        return [self._queue_entry(index) for index in range(len(self._items))]
+    def size(self) -> int:
+        """Number of items."""
+        return len(self._items)
 
     @property
     def waiting_entries(self) -> list[QueueEntry]:
@@ -152,8 +175,7 @@ class Job:
         return [self._queue_entry(index) for index, item in enumerate(self._items) if item.status == "queued"]
 
     def _queue_entry(self, index: int) -> QueueEntry:
-        record = self.record
-        return QueueEntry(record.endpoint, record.id, index, record.principal, record.created_at)
+        return queue_entry(self.record, index)
 
     @property
     def id(self) -> str:
@@ -206,6 +228,10 @@ class Job:
         """Return whether an item is still queued."""
         return self._items[index].status == "queued"
 
+    def has_input(self, index: int) -> bool:
+        """Return whether the input of an item was validated. In a reopened job, it is validated when the item runs."""
+        return self._items[index].value is not None
+
     def input(self, index: int) -> BaseModel:
         """Return the validated input of an item. If the job was recovered, `check_input` must have returned true."""
         value = self._items[index].value
@@ -213,8 +239,8 @@ class Job:
         return value
 
     def batch_slot(self, index: int) -> BatchSlot:
-        """Return the batch key and the cost of an item. They determine into which batches the item fits."""
-        return self.endpoint.place(self.input(index))
+        """Return the batch key and the cost of an item."""
+        return batch_slot(self.endpoint, self.input(index))
 
     def writer(self, index: int) -> ItemWriter:
         """Return the writer of an item's value."""
@@ -277,9 +303,10 @@ class Job:
 
         If the start is not committed, a crash may lose it. Then the restarted server would call the function again,
         even if it must not run twice. A function that crashes the server at once would do so at every restart, because
-        its attempts would not be counted.
+        its attempts would not be counted. Therefore starts are also committed if the job has started before, or if the
+        server has crashed since the job was submitted.
         """
-        return self.endpoint.on_restart == "fail" or self._stored is not None
+        return self.endpoint.on_restart == "fail" or self.record.attempt > 1 or self._crashed
 
     async def commit(self) -> None:
         """Write the pending changes to the log."""
@@ -366,9 +393,11 @@ class Job:
     async def _run_recovered(self, index: int) -> JsonValue | Unset:
         """Run the function of an item whose input is still in the store.
 
-        The start is committed first. If the server crashes while it checks the input, the crash counts as an attempt.
+        If the start must be committed, it is committed first. If the server crashes while it checks the input, the crash
+        counts as an attempt.
         """
-        await self.commit()
+        if self.commits_starts:
+            await self.commit()
         item = self._items[index]
         value = await self._check_input(index)
         if item.cancelled or item.status in ENDED or self._suspended:

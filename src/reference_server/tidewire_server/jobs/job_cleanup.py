@@ -10,9 +10,6 @@ from typing import Final
 from tidewire_server.store.interfaces import Jobs, StoreError
 from tidewire_server.store.records import JobRecord
 
-_MIN_INTERVAL: Final = 0.02
-"""Minimum number of seconds between two sweeps."""
-
 _RETRY_SECONDS: Final = 5.0
 """Number of seconds to wait after a sweep that failed."""
 
@@ -22,8 +19,15 @@ _log = logging.getLogger(__name__)
 class JobCleanup:
     """Cleanup task of one server. It must be created and used on one event loop."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, interval: float) -> None:
+        """Create the task, which does not run before `start`.
+
+        Args:
+            jobs: Jobs of the store.
+            interval: Minimum number of seconds between two sweeps.
+        """
         self._jobs = jobs
+        self._interval = interval
         self._needed = asyncio.Event()
         self._unsaved: deque[JobRecord] = deque()
         """Records of ended jobs that are not stored yet because the store failed."""
@@ -74,7 +78,7 @@ class JobCleanup:
                 due = now + _RETRY_SECONDS
             # Always wait between sweeps, because each job that ends wakes this task, and thousands of jobs may end per
             # second.
-            await asyncio.sleep(_MIN_INTERVAL)
+            await asyncio.sleep(self._interval)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if due is None else due - time.time()):
                     await self._needed.wait()

@@ -10,19 +10,16 @@ not apply to batches, because a batch serves several principals.
 """
 
 import asyncio
-import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire_server.batching.batch_call import BatchCall
-from tidewire_server.batching.batch_queue import BatchBuilder, BatchQueue
 from tidewire_server.batching.batch_row_types import QueuedItem
-from tidewire_server.endpoints.batch_options import BatchSlot
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.errors import refuse
+from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.jobs.endpoint_queues_and_groups import (
     ConcurrencyGroup,
     EndpointQueue,
@@ -32,11 +29,13 @@ from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.queue_positions import PositionAnnouncer
 from tidewire_server.principals import CALLER
 from tidewire_server.settings import Settings, share_of
-from tidewire_server.store.interfaces import Queue, QueueEntry
-
-_log = logging.getLogger(__name__)
+from tidewire_server.store.interfaces import Queue, QueueFullError
+from tidewire_server.store.records import BatchItem, QueueEntry, QueueLimits, RunningBatch
 
 _MIN_RETRY_MS: Final = 1000
+
+_MAX_TAKEN: Final = 256
+"""Maximum number of items that are taken from the queue at once."""
 
 _MAX_SERVED: Final = 10_000
 """Maximum number of principals for which a group remembers when they were last served."""
@@ -53,6 +52,7 @@ class JobScheduler:
         *,
         start: Callable[[QueueEntry, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
         find: Callable[[QueueEntry], Job | None],
+        open_job: Callable[[QueueEntry], Awaitable[Job | None]],
         on_start: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], None],
         share: float = 1.0,
@@ -64,7 +64,8 @@ class JobScheduler:
             endpoints: All endpoints by name.
             settings: Limits and intervals.
             start: Function that runs one item. It must call its second argument when the item's function has ended.
-            find: Function that returns the job of an item, or None if the job has ended.
+            find: Function that returns the job of an item, or None if this process does not run the job.
+            open_job: Function that reopens the job of an item that was taken, and returns None if the job has ended.
             on_start: Function that is called before an item runs in a batch, and returns the job of the item.
             announce: Function that publishes the queue position of a job.
             share: Share of each queue and of the worker threads that one principal may use.
@@ -72,8 +73,10 @@ class JobScheduler:
         self._queue = queue
         self._start = start
         self._find = find
+        self._open_job = open_job
         self._on_start = on_start
         self._announcer = PositionAnnouncer(queue, settings.queue_interval, announce)
+        self._max_jobs_per_principal = settings.max_jobs_per_principal
         self._threads = settings.max_threads
         self._max_threads_per_caller = share_of(settings.max_threads, share)
         self._threads_of: dict[str, int] = {}
@@ -94,6 +97,10 @@ class JobScheduler:
         self._loop = asyncio.get_running_loop()
         self._started: set[str] = set()
         """Endpoints that have started a call since `take_active` was last called."""
+        bounds = {
+            name: None if each.batching is None else each.batching.bounds for name, each in endpoints.items()
+        }
+        queue.serve(bounds, self.start_soon)
 
     @property
     def busy(self) -> bool:
@@ -113,53 +120,36 @@ class JobScheduler:
         """Return the maximum number of items in one job of an endpoint."""
         return self._endpoint_queues[endpoint].max_items
 
-    def reserve(self, endpoint: str, principal: str, items: int) -> Callable[[], None]:
-        """Reserve queue positions for the items of a new job, so that two concurrent requests cannot get the same
-        position.
-
-        Returns:
-            A function that releases the reservation.
-
-        Raises:
-            ProblemError: The queue is full, or the principal already uses its whole share of the queue.
-        """
+    def limits(self, endpoint: str) -> QueueLimits:
+        """Return the limits for a new job. Items that can start at once do not count as waiting."""
         endpoint_queue = self._endpoint_queues[endpoint]
-        reserved_by = endpoint_queue.reserved_by
-        waiting = self._queue.size(endpoint) + endpoint_queue.reserved
-        own = self._queue.size(endpoint, principal) + reserved_by.get(principal, 0)
         startable = max(0, self._startable(endpoint_queue)) * endpoint_queue.max_rows_per_call
-        detail = None
-        if waiting + items > startable + endpoint_queue.max_queue_size:
+        return QueueLimits(
+            startable + endpoint_queue.max_queue_size,
+            startable + endpoint_queue.max_queue_size_per_caller,
+            self._max_jobs_per_principal,
+        )
+
+    def refusal(self, endpoint: str, error: QueueFullError) -> ProblemError:
+        """Return the error with which a job is rejected because of the limits of the queue."""
+        endpoint_queue = self._endpoint_queues[endpoint]
+        if error.of_principal:
             detail = (
-                f"the queue of endpoint {endpoint!r} is full: {waiting} items are waiting, and the limit is "
+                f"{error.waiting} items of this caller are waiting in the queue of endpoint {endpoint!r}, and the limit for "
+                f"one caller is {endpoint_queue.max_queue_size_per_caller} (max_queue_size, max_share)"
+            )
+        else:
+            detail = (
+                f"the queue of endpoint {endpoint!r} is full: {error.waiting} items are waiting, and the limit is "
                 f"{endpoint_queue.max_queue_size} (max_queue_size)"
             )
-        elif own + items > startable + endpoint_queue.max_queue_size_per_caller:
-            detail = (
-                f"{own} items of this caller are waiting in the queue of endpoint {endpoint!r}, and the limit for one "
-                f"caller is {endpoint_queue.max_queue_size_per_caller} (max_queue_size, max_share)"
-            )
-        if detail is not None:
-            eta = self._announcer.eta(endpoint_queue, 1)
-            raise refuse("queue_full", detail, retry_after_ms=max(_MIN_RETRY_MS, eta or 0))
-        endpoint_queue.reserved += items
-        reserved_by[principal] = reserved_by.get(principal, 0) + items
+        eta = self._announcer.eta(endpoint_queue, 1)
+        return refuse("queue_full", detail, retry_after_ms=max(_MIN_RETRY_MS, eta or 0))
 
-        def release() -> None:
-            endpoint_queue.reserved -= items
-            left = reserved_by.pop(principal) - items
-            if left:
-                reserved_by[principal] = left
-
-        return release
-
-    async def put(self, entries: list[QueueEntry]) -> None:
-        """Add the items of one job to the queue, and start as many items as possible."""
+    async def added(self, entries: list[QueueEntry]) -> None:
+        """Start as many items as possible after the items of a new job were added to the queue."""
         endpoint_queue = self._endpoint_queues[entries[0].endpoint]
         name, job = endpoint_queue.endpoint.name, entries[0].job
-        await self._queue.put(entries)
-        if endpoint_queue.batch_queue is not None:
-            self._add_to_batches(endpoint_queue.batch_queue, entries)
         await self._start_waiting(endpoint_queue.group)
         # A job that waits only because its batch is incomplete will run next, so the job has no queue position.
         if self._queue.size(name) >= len(entries) and self._startable(endpoint_queue) <= 0:
@@ -167,6 +157,10 @@ class JobScheduler:
             if found is not None and found.waits(entries[0].index):
                 self._announcer.entered(endpoint_queue, job, len(entries))
         self._announcer.moved(endpoint_queue, len(entries))
+
+    def start_soon(self, endpoint: str) -> None:
+        """Start as many items of an endpoint as possible, in a new task."""
+        self._start_task(self._start_waiting(self._endpoint_queues[endpoint].group))
 
     async def restore(self, entries: list[QueueEntry]) -> None:
         """Add the items of a recovered job to the queue. They wait until `start_restored` is called."""
@@ -177,25 +171,21 @@ class JobScheduler:
         """Start as many of the restored items as possible."""
         restored, self._restored = self._restored, set()
         for endpoint_queue in self._endpoint_queues.values():
-            waiting = self._queue.waiting(endpoint_queue.endpoint.name)
+            if endpoint_queue.endpoint.batching is None:
+                continue
+            waiting = await self._queue.waiting(endpoint_queue.endpoint.name)
             entries = [entry for entry in waiting if entry in restored]
-            if endpoint_queue.batch_queue is not None:
-                remaining = iter(entries)
-                for _ in range(min(len(entries), endpoint_queue.max_rows_per_call)):
-                    work = self._restore_to_batches(endpoint_queue, endpoint_queue.batch_queue, remaining)
-                    self._restoring.append(self._loop.create_task(work))
+            remaining = iter(entries)
+            for _ in range(min(len(entries), endpoint_queue.max_rows_per_call)):
+                work = self._place_restored(endpoint_queue, remaining)
+                self._restoring.append(self._loop.create_task(work))
         for group in self._groups:
             await self._start_waiting(group)
         for endpoint_queue in self._endpoint_queues.values():
             if self._queue.size(endpoint_queue.endpoint.name) and self._startable(endpoint_queue) <= 0:
-                self._announcer.restored(endpoint_queue)
+                await self._announcer.restored(endpoint_queue)
 
-    async def _restore_to_batches(
-        self,
-        endpoint_queue: EndpointQueue,
-        batch_queue: BatchQueue[QueueEntry],
-        remaining: Iterator[QueueEntry],
-    ) -> None:
+    async def _place_restored(self, endpoint_queue: EndpointQueue, remaining: Iterator[QueueEntry]) -> None:
         """Check the inputs of restored items, in the order in which the items run, and make the items available to
         batches. Their batch keys and costs depend on the inputs.
 
@@ -204,14 +194,12 @@ class JobScheduler:
         for entry in remaining:
             job = self._find(entry)
             if job is not None and job.waits(entry.index) and await job.check_input(entry.index):
-                self._add_to_batches(batch_queue, [entry])
+                await self._queue.put([entry], [job.batch_slot(entry.index)])
                 await self._start_waiting(endpoint_queue.group)
 
     async def discard(self, entry: QueueEntry) -> None:
         """Remove an item from the queue, so that it never runs."""
         endpoint_queue = self._endpoint_queues[entry.endpoint]
-        if endpoint_queue.batch_queue is not None:
-            endpoint_queue.batch_queue.remove([entry])
         await self._queue.discard(entry)
         self._announcer.moved(endpoint_queue)
 
@@ -239,76 +227,90 @@ class JobScheduler:
         if group.running >= group.limit or not self._is_waiting(group):
             return
         async with self._start_lock:
-            while group.running < group.limit and (endpoint_queue := self._next(group)) is not None:
-                if endpoint_queue.batch_queue is None:
-                    taken = await self._queue.take(
-                        endpoint_queue.endpoint.name, skip=self._skipped(endpoint_queue)
-                    )
-                    work = self._run(endpoint_queue, taken[0]) if taken else None
-                else:
-                    builder = endpoint_queue.batch_queue.draft(self._loop.time())
-                    batch = await self._take_batch(endpoint_queue, endpoint_queue.batch_queue, builder)
-                    taken = [entry for entry, _ in batch]
-                    work = (
-                        self._start_batch(endpoint_queue, endpoint_queue.batch_queue, builder, batch)
-                        if taken
-                        else None
-                    )
-                if work is None:
-                    return
-                group.running += 1
-                self._record_turns(group, taken)
-                if not endpoint_queue.endpoint.is_async:
-                    self._threads -= 1
-                    self._turns.move_to_end(id(group))
-                    if endpoint_queue.batch_queue is None:
-                        self._count_thread(taken[0].principal, 1)
-                endpoint_queue.rows += len(taken)
-                self._started.add(endpoint_queue.endpoint.name)
-                self._announcer.moved(endpoint_queue, len(taken))
-                self._start_task(work)
+            exhausted: set[EndpointQueue] = set()
+            while group.running < group.limit and (chosen := await self._next(group, exhausted)) is not None:
+                if not await self._start_calls(group, chosen):
+                    exhausted.add(chosen)
+
+    async def _start_calls(self, group: ConcurrencyGroup, endpoint_queue: EndpointQueue) -> bool:
+        """Take the next items of an endpoint from the queue, and start calls for them. Return False if the queue has returned
+        no items.
+        """
+        endpoint = endpoint_queue.endpoint
+        if endpoint.batching is not None:
+            batch = await self._queue.take_batch(endpoint.name)
+            if batch:
+                arrivals = await self._arrivals(batch)
+                self._count_call(group, endpoint_queue, [item.entry for item in batch])
+                self._start_task(self._start_batch(endpoint_queue, batch, arrivals))
+            return bool(batch)
+        limit = 1
+        # Other endpoints of the group, and callers that use their share of the threads, may have the turn after each call.
+        if endpoint.is_async and len(group.endpoint_queues) == 1:
+            limit = int(min(group.limit - group.running, _MAX_TAKEN))
+        taken = await self._queue.take(endpoint.name, limit=limit, skip=self._skipped(endpoint_queue))
+        for entry in taken:
+            if self._find(entry) is None:
+                await self._open_job(entry)
+            self._count_call(group, endpoint_queue, [entry])
+            self._start_task(self._run(endpoint_queue, entry))
+        return bool(taken)
+
+    def _count_call(
+        self, group: ConcurrencyGroup, endpoint_queue: EndpointQueue, entries: list[QueueEntry]
+    ) -> None:
+        """Count a call that starts now, and its items."""
+        group.running += 1
+        self._record_turns(group, entries)
+        if not endpoint_queue.endpoint.is_async:
+            self._threads -= 1
+            self._turns.move_to_end(id(group))
+            if endpoint_queue.endpoint.batching is None:
+                self._count_thread(entries[0].principal, 1)
+        endpoint_queue.rows += len(entries)
+        self._started.add(endpoint_queue.endpoint.name)
+        self._announcer.moved(endpoint_queue, len(entries))
 
     def _is_waiting(self, group: ConcurrencyGroup) -> bool:
-        """Return whether any item of a group is waiting."""
-        return any(self._queue.size(each.endpoint.name) for each in group.endpoint_queues)
+        """Return whether any item of a group is waiting that can be taken now or later."""
+        return any(self._queue.due(each.endpoint.name) < math.inf for each in group.endpoint_queues)
 
-    def _next(self, group: ConcurrencyGroup) -> EndpointQueue | None:
-        """Return the endpoint of a group whose function is called next, or None if no call can start now."""
-        startable = [
-            each
-            for each in group.endpoint_queues
-            if self._queue.size(each.endpoint.name)
-            and self._startable(each) > 0
-            and (not self._skipped(each) or self._first_waiting(each))
-        ]
-        if not startable:
-            return None
-        ready = [
-            each
-            for each in startable
-            if each.batch_queue is None or each.batch_queue.due() <= self._loop.time()
-        ]
-        if not ready:
-            self._wake_when_due(group, startable)
-        if len(group.endpoint_queues) == 1 or len(ready) < 2:
-            return ready[0] if ready else None
-        return min(ready, key=lambda each: self._turn_of(group, each))
+    async def _next(self, group: ConcurrencyGroup, exhausted: set[EndpointQueue]) -> EndpointQueue | None:
+        """Return the endpoint of a group whose function is called next, or None if no call can start now. Skip the endpoints
+        in `exhausted`.
+        """
+        now, earliest = self._loop.time(), math.inf
+        ready: list[EndpointQueue] = []
+        for each in group.endpoint_queues:
+            if self._startable(each) > 0 and each not in exhausted:
+                due = self._queue.due(each.endpoint.name)
+                if due <= now:
+                    ready.append(each)
+                else:
+                    earliest = min(earliest, due)
+        if len(ready) > 1:
+            firsts = [(each, await self._first_waiting(each)) for each in ready]
+            turns = [
+                (group.served.get(entry.principal, 0), entry.arrived_at, number)
+                for number, (_, entry) in enumerate(firsts)
+                if entry is not None
+            ]
+            ready = [firsts[min(turns)[2]][0]] if turns else []
+        if ready:
+            return ready[0]
+        self._wake_when_due(group, earliest)
+        return None
 
-    def _turn_of(self, group: ConcurrencyGroup, endpoint_queue: EndpointQueue) -> tuple[int, float]:
-        entry = self._first_waiting(endpoint_queue)
-        assert entry is not None  # noqa: S101 - `_next` passes only endpoints with such an item
-        return group.served.get(entry.principal, 0), entry.arrived_at
-
-    def _first_waiting(self, endpoint_queue: EndpointQueue) -> QueueEntry | None:
+    async def _first_waiting(self, endpoint_queue: EndpointQueue) -> QueueEntry | None:
         """Return the next item of an endpoint. Skip the items of principals that use their whole share of the worker
         threads.
         """
-        name = endpoint_queue.endpoint.name
-        return next(self._queue.waiting(name, skip=self._skipped(endpoint_queue)), None)
+        name, skip = endpoint_queue.endpoint.name, self._skipped(endpoint_queue)
+        return next(iter(await self._queue.waiting(name, limit=1, skip=skip)), None)
 
     def _skipped(self, endpoint_queue: EndpointQueue) -> Collection[str]:
         """Return the principals whose items may not start now."""
-        in_threads = not endpoint_queue.endpoint.is_async and endpoint_queue.batch_queue is None
+        in_threads = not endpoint_queue.endpoint.is_async and endpoint_queue.endpoint.batching is None
         return self._at_thread_limit if in_threads else ()
 
     def _record_turns(self, group: ConcurrencyGroup, entries: Iterable[QueueEntry]) -> None:
@@ -320,8 +322,8 @@ class JobScheduler:
             for entry in entries:
                 group.served[entry.principal] = group.calls
 
-    def _wake_when_due(self, group: ConcurrencyGroup, endpoint_queues: list[EndpointQueue]) -> None:
-        due = min(each.batch_queue.due() for each in endpoint_queues if each.batch_queue is not None)
+    def _wake_when_due(self, group: ConcurrencyGroup, due: float) -> None:
+        """Start waiting items of a group at an event loop time. Do nothing if the time is infinite."""
         if due == math.inf:
             return
         if group.timer is not None:
@@ -396,61 +398,29 @@ class JobScheduler:
 
     # ---- batches -----------------------------------------------------------------------------------------------
 
-    def _add_to_batches(self, batch_queue: BatchQueue[QueueEntry], entries: list[QueueEntry]) -> None:
-        now = self._loop.time()
-        for entry in entries:
-            job = self._find(entry)
-            try:
-                slot = BatchSlot() if job is None else job.batch_slot(entry.index)
-            except Exception:  # noqa: BLE001 - an error of user code, but the item was admitted, so it must run
-                _log.exception(
-                    "endpoint %r: key() or cost() failed for an input, although it had not failed for this input when the "
-                    "job was submitted",
-                    entry.endpoint,
-                )
-                slot = BatchSlot()
-            batch_queue.add(entry, slot, entry.principal, now)
-
-    async def _take_batch(
-        self,
-        endpoint_queue: EndpointQueue,
-        batch_queue: BatchQueue[QueueEntry],
-        builder: BatchBuilder[QueueEntry],
-    ) -> list[tuple[QueueEntry, QueuedItem | None]]:
-        """Remove the items that fit into a batch from the queue, and return them."""
-        room = builder.room
-        entries = (
-            await self._queue.take(endpoint_queue.endpoint.name, limit=room, fits=builder) if room else []
-        )
-        now = self._loop.time()
-        batch: list[tuple[QueueEntry, QueuedItem | None]] = []
-        for entry in entries:
-            waiting = batch_queue.find(entry)
-            job = self._on_start(entry)
-            item = None
-            if job is not None and waiting is not None:
-                item = QueuedItem(job, entry.index, waiting.place.cost, now - waiting.arrived)
-            batch.append((entry, item))
-        batch_queue.remove(entries)
-        return batch
+    async def _arrivals(self, batch: list[BatchItem]) -> list[QueuedItem]:
+        """Return those items of a batch that can run."""
+        arrivals = []
+        for entry, slot, waited in batch:
+            job = self._find(entry) or await self._open_job(entry)
+            if job is None or not (job.has_input(entry.index) or await job.check_input(entry.index)):
+                continue
+            self._on_start(entry)
+            arrivals.append(QueuedItem(job, entry.index, slot.cost, waited))
+        return arrivals
 
     def _start_batch(
-        self,
-        endpoint_queue: EndpointQueue,
-        batch_queue: BatchQueue[QueueEntry],
-        builder: BatchBuilder[QueueEntry],
-        batch: list[tuple[QueueEntry, QueuedItem | None]],
+        self, endpoint_queue: EndpointQueue, batch: list[BatchItem], arrivals: list[QueuedItem]
     ) -> Coroutine[Any, Any, None]:
         """Start a call of a batched function. Return a coroutine that waits until the call has ended."""
-        rows = [len(batch)]
+        name, key, rows = endpoint_queue.endpoint.name, batch[0].slot.key, [len(batch)]
 
         async def join(running: int, cost: float) -> list[QueuedItem]:
-            joining = batch_queue.joining(self._loop.time(), builder.key, running, cost)
-            joined = await self._take_batch(endpoint_queue, batch_queue, joining)
+            joined = await self._queue.take_batch(name, RunningBatch(key, running, cost))
             endpoint_queue.rows += len(joined)
             rows.append(len(joined))
             self._announcer.moved(endpoint_queue, len(joined))
-            return [item for _, item in joined if item is not None]
+            return await self._arrivals(joined)
 
         other_names = [
             other.endpoint.name
@@ -462,7 +432,7 @@ class JobScheduler:
             # While another endpoint of the group has waiting items, no item may join the batch. Otherwise new items
             # could keep the batch running forever, and its slot would never become free.
             return (
-                len(batch_queue) > 0
+                self._queue.size(name) > 0
                 and endpoint_queue.group.limit > 0
                 and not any(map(self._queue.size, other_names))
             )
@@ -473,4 +443,4 @@ class JobScheduler:
             may_join=may_join,
             free=self._release_function(endpoint_queue, rows),
         )
-        return call.run([item for _, item in batch if item is not None])
+        return call.run(arrivals)

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import orjson
@@ -30,7 +31,7 @@ from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
-from tidewire_server.jobs.job import Job
+from tidewire_server.jobs.job import Job, batch_slot, queue_entry
 from tidewire_server.jobs.job_cleanup import JobCleanup
 from tidewire_server.jobs.job_resource import encode_job, read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
@@ -48,8 +49,17 @@ from tidewire_server.jobs.shutdown import Shutdown
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import CALLER, may_use
 from tidewire_server.settings import Settings, share_of
-from tidewire_server.store.interfaces import Log, LogReader, QueueEntry, Store, StoreError
-from tidewire_server.store.records import JobRecord, Key, Tombstone
+from tidewire_server.store.interfaces import (
+    KeyUsedError,
+    Log,
+    LogReader,
+    NewJob,
+    QueueFullError,
+    Store,
+    StoreError,
+    TooManyJobsError,
+)
+from tidewire_server.store.records import JobRecord, Key, QueueEntry, Tombstone
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +72,16 @@ class Submitted(NamedTuple):
 
     record: JobRecord
     replayed: bool = False
+
+
+@dataclass(slots=True)
+class _Submitting:
+    """Progress of a request that submits a job. The commit of the job may outlast the request."""
+
+    owned: bool = False
+    """Whether the job was committed and this process runs it."""
+    over: bool = False
+    """Whether the request has ended."""
 
 
 class JobService:
@@ -97,17 +117,20 @@ class JobService:
         self._live: dict[str, Job] = {}
         self.inputs = InputMemoryLimit(settings.max_input_bytes, share_of(settings.max_input_bytes, share))
         self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
-        self._cleanup = JobCleanup(store.jobs)
+        self._cleanup = JobCleanup(store.jobs, store.sweep_interval)
         self._turn = asyncio.Lock()
         """See `StoredInputs`."""
         self._loop = asyncio.get_running_loop()
-        self._commits = GroupCommit(metrics.logged, settings.merge_window)
+        self._opening = asyncio.Lock()
+        """Held while a job is reopened, so that two of its items cannot reopen it twice."""
+        self._commits = GroupCommit(metrics.logged, max(settings.merge_window, store.merge_window))
         self._scheduler = JobScheduler(
             self.store.queue,
             self.endpoints,
             settings,
             start=self._run_item,
             find=lambda entry: self._live.get(entry.job),
+            open_job=self._open_taken,
             on_start=self._on_start,
             announce=self._announce,
             share=share,
@@ -128,7 +151,7 @@ class JobService:
         Raises:
             StoreError: The store cannot be read or written.
         """
-        for job in await self.store.jobs.interrupted():
+        for job in await self.store.jobs.adopt():
             await self._recover(job)
         self._cleanup.start()
         self._watchdog.start()
@@ -154,12 +177,14 @@ class JobService:
         if key is None:
             return Submitted(await self._create(principal, endpoint, body, None))
         scoped = Key(principal, endpoint.name, key)
-        use = await self.store.jobs.reserve(scoped, digest := hashlib.sha256(body).digest())
+        use = await self.store.jobs.reserve_key(scoped, digest := hashlib.sha256(body).digest())
         if use is None:
             try:
                 return Submitted(await self._create(principal, endpoint, body, scoped))
+            except KeyUsedError as error:
+                use = error.use
             except BaseException:
-                await self.store.jobs.release(scoped)
+                await self.store.jobs.release_key(scoped)
                 raise
         if use.body != digest:
             raise refuse(
@@ -187,70 +212,91 @@ class JobService:
         submission = read_submit(
             body, max_inputs=self.max_inputs(endpoint), max_values=settings.max_body_values
         )
-        size, live = submission.size, False
-        self.inputs.reserve(principal, size)
+        submitting = _Submitting()
+        self.inputs.reserve(principal, submission.size)
         try:
             values = await admit_inputs(endpoint, submission)
             if len(values) > (most := self.max_inputs(endpoint)):
                 detail = f"/input: {len(values)} samples, but this endpoint runs at most {most} items per job"
                 raise refuse("batch_too_large", detail, pointer="/input", limit=most)
-            # Check again, because the shutdown may have begun in the meantime, or other jobs may have been submitted.
+            # Check again, because the shutdown may have begun in the meantime.
             self._refuse_while_draining()
-            if await self.store.jobs.unfinished(principal) >= limit:
-                raise _too_many_jobs(limit)
-            record = await self._commit_job(principal, AdmittedJob(endpoint, submission, values), body, key)
-            live = record.id in self._live
-            if live:
-                self.inputs.keep(record.id, principal, size)
+            admitted = AdmittedJob(endpoint, submission, values)
+            return await self._commit_job(principal, admitted, body, key, submitting)
+        except TooManyJobsError:
+            raise _too_many_jobs(limit) from None
+        except QueueFullError as error:
+            raise self._scheduler.refusal(endpoint.name, error) from None
         finally:
-            if not live:
-                self.inputs.cancel(principal, size)
-        return record
+            submitting.over = True
+            if not submitting.owned:
+                self.inputs.cancel(principal, submission.size)
 
     def _refuse_while_draining(self) -> None:
         if self.shutdown.began:
             raise refuse("unavailable", "this server is shutting down and accepts no new jobs")
 
     async def _commit_job(
-        self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None
+        self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None, submitting: _Submitting
     ) -> JobRecord:
-        """Commit a job with validated inputs, and add its items to the queue."""
+        """Commit a job with validated inputs, together with its items in the queue.
+
+        Raises:
+            KeyUsedError: See `Jobs.add`.
+            TooManyJobsError: See `Jobs.add`.
+            QueueFullError: See `Jobs.add`.
+        """
         settings, endpoint, submission, values = (
             self.settings,
             admitted.endpoint,
             admitted.submission,
             admitted.values,
         )
-        release = self._scheduler.reserve(endpoint.name, principal, len(values))
+        items: list[JsonValue] = [{"status": "queued", "value": endpoint.initial(value)} for value in values]
+        columns = [endpoint.columns(value) for value in values]
+        state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
         try:
-            items: list[JsonValue] = [
-                {"status": "queued", "value": endpoint.initial(value)} for value in values
-            ]
-            columns = [endpoint.columns(value) for value in values]
-            state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
-            try:
-                block, document, size = first_block(state, column_pointers(columns))
-            except DiffError as error:
-                raise RuntimeError(
-                    f"the initial value or the columns of endpoint {endpoint.name!r} are not valid: {error}"
-                ) from None
-            reserve = RESERVED_END_BYTES * len(values)
-            if size + reserve > settings.max_state_bytes:
-                detail = (
-                    f"the job's initial state has {size} bytes, which is too large for the limit of "
-                    f"{settings.max_state_bytes} bytes (max_state_bytes)"
-                )
-                raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
-            batch = submission.batch or len(values) > 1  # TW-GEN-009
-            record = JobRecord(os.urandom(16).hex(), endpoint.name, principal, batch, time.time())
-            log = await self.store.jobs.add(record, body, block, key)
-            job = self._activate(record, admitted, columns, log, document, size)
-            self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
-            _log.debug("job %s: %s submitted", record.id, endpoint.name)
-            self.metrics.logged(1, len(block.frames[0]))
-            await self._scheduler.put(job.queue_entries)
-        finally:
-            release()
+            block, document, size = first_block(state, column_pointers(columns))
+        except DiffError as error:
+            raise RuntimeError(
+                f"the initial value or the columns of endpoint {endpoint.name!r} are not valid: {error}"
+            ) from None
+        reserve = RESERVED_END_BYTES * len(values)
+        if size + reserve > settings.max_state_bytes:
+            detail = (
+                f"the job's initial state has {size} bytes, which is too large for the limit of "
+                f"{settings.max_state_bytes} bytes (max_state_bytes)"
+            )
+            raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
+        batch = submission.batch or len(values) > 1  # TW-GEN-009
+        record = JobRecord(os.urandom(16).hex(), endpoint.name, principal, batch, time.time())
+        entries = [queue_entry(record, index) for index in range(len(values))]
+        new = NewJob(
+            record,
+            body,
+            block,
+            key,
+            entries,
+            None if endpoint.batching is None else [batch_slot(endpoint, value) for value in values],
+            self._scheduler.limits(endpoint.name),
+            submission.deadline,
+            max(submission.grace, settings.min_grace) if submission.cancel_on_disconnect else None,
+        )
+
+        def own(log: Log) -> None:
+            self._activate(record, admitted, columns, log, document, size)
+            submitting.owned = True
+            if submitting.over:  # The client has disconnected during the commit.
+                self.inputs.add(record.id, principal, submission.size)
+                self._scheduler.start_soon(endpoint.name)
+            else:
+                self.inputs.keep(record.id, principal, submission.size)
+
+        await self.store.jobs.add(new, own)
+        self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
+        _log.debug("job %s: %s submitted", record.id, endpoint.name)
+        self.metrics.logged(1, len(block.frames[0]))
+        await self._scheduler.added(entries)
         return record
 
     def _activate(
@@ -261,9 +307,11 @@ class JobService:
         log: Log,
         document: Document,
         size: int,
+        *,
+        crashed: bool = False,
     ) -> Job:
         """Create the `Job` object for a job's record. The argument `document` is the current state of the job, and
-        `size` the size of the state in bytes.
+        `size` the size of the state in bytes. The argument `crashed` is `Interrupted.crashed`.
         """
         settings, submission = self.settings, admitted.submission
         reserve = RESERVED_END_BYTES * len(columns)
@@ -279,6 +327,7 @@ class JobService:
             log,
             settings,
             stored=admitted.stored,
+            crashed=crashed,
             discard=self._scheduler.discard,
             on_item_end=self.shutdown.item_ended,
             on_end=self._on_end,
@@ -298,21 +347,39 @@ class JobService:
             StoreError: The store cannot be read or written at all.
         """
         try:
-            await self._continue(job_id)
+            job = await self._open(job_id)
+            if job is not None and (entries := job.waiting_entries):
+                await self._scheduler.restore(entries)
         except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not prevent the start
             await self.store.check()
             message = "job %s cannot be recovered, so it does not run; other jobs continue: %s"
             _log.error(message, job_id, error, exc_info=not isinstance(error, StoreError))
 
-    async def _continue(self, job_id: str) -> None:
+    async def _open_taken(self, entry: QueueEntry) -> Job | None:
+        """Reopen the job of an item that was taken from the queue. Return None if the job has ended, or cannot be read."""
+        async with self._opening:
+            try:
+                return self._live.get(entry.job) or await self._open(entry.job)
+            except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not stop the scheduler
+                message = "job %s cannot be reopened, so it does not run on this server: %s"
+                _log.error(message, entry.job, error, exc_info=not isinstance(error, StoreError))
+                return None
+
+    async def _open(self, job_id: str) -> Job | None:
+        """Reopen an unfinished job that this process owns, and continue its log as `recovery` describes. Its waiting items
+        are not put into the queue.
+
+        Returns:
+            The job, or None if it has ended.
+        """
         interrupted = await self.store.jobs.reopen(job_id)
         if interrupted is None:
-            return
+            return None
         record, log = interrupted.record, interrupted.log
         if log.extent().ended:
             await complete_record(record, log, self.settings.state_ttl)
             await self.store.jobs.save(record)
-            return
+            return None
         admitted, reason = await admit_again(interrupted, self.endpoints, self.store, self._turn)
         plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)
         head = log.extent().head
@@ -326,7 +393,7 @@ class JobService:
             self.metrics.logged(1, len(block.frames[0]))
         # The columns of each item are set when its input is checked.
         columns: list[list[str]] = [[] for _ in plan.items]
-        job = self._activate(record, admitted, columns, log, document, size)
+        job = self._activate(record, admitted, columns, log, document, size, crashed=interrupted.crashed)
         self.inputs.add(record.id, record.principal, admitted.submission.size)
         job.restore(plan.items, plan.previous)
         await job.end_cancelled(interrupted.cancelled)
@@ -336,8 +403,7 @@ class JobService:
         elif not queued:
             # All items have ended. This call changes no item, and only logs the end of the job.
             await job.fail(problem("worker_lost"))
-        if queued and not job.finished.is_set():
-            await self._scheduler.restore(queued)
+        return None if job.finished.is_set() else job
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
@@ -408,7 +474,7 @@ class JobService:
     def items_of(self, record: JobRecord) -> int | None:
         """Return the number of items of an unfinished job, or None if the job has ended."""
         job = self._live.get(record.id)
-        return None if job is None else len(job.queue_entries)
+        return None if job is None else job.size
 
     async def purge(self, record: JobRecord) -> None:
         """Delete a job. An unfinished job is cancelled first, so that its readers still receive `done`."""
@@ -451,7 +517,7 @@ class JobService:
         record = job.record
         self._live.pop(record.id, None)
         if _log.isEnabledFor(logging.INFO):
-            _log.info("%s", end_line(record, len(job.queue_entries)))
+            _log.info("%s", end_line(record, job.size))
         self.inputs.release(record.id)
         self.readers.unwatch(record.id)
         self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)

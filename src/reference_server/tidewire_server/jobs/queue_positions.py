@@ -15,13 +15,13 @@ When 1,000 waiting items leave the queue one by one, the server computes about 2
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire_server.jobs.endpoint_queues_and_groups import EndpointQueue
-from tidewire_server.store.interfaces import Queue, QueueEntry
+from tidewire_server.store.interfaces import Queue
+from tidewire_server.store.records import QueueEntry
 
 FRONT: Final = 10
 """Number of positions at the front of the queue for which every change is published."""
@@ -55,19 +55,29 @@ class QueuePositions:
         self._published[job] = position
         return position
 
-    def changes(self, waiting: Iterator[QueueEntry], size: int) -> list[tuple[str, int]]:
+    def begin_update(self, size: int) -> int | None:
+        """Begin to publish new positions. Return the number of items at the front of the queue that `changes` needs, or None
+        for all items.
+
+        Args:
+            size: Number of waiting items.
+        """
+        if size and self._moves < max(FRONT, size * MOVED_FRACTION):
+            return FRONT
+        self._moves = 0
+        return None
+
+    def changes(self, waiting: Sequence[QueueEntry], limit: int | None) -> list[tuple[str, int]]:
         """Return the jobs for which a new position must be published now, together with their positions.
 
         Args:
-            waiting: Waiting items, in the order in which they will run.
-            size: Number of waiting items.
+            waiting: The first waiting items, in the order in which they will run.
+            limit: Number of items that `begin_update` has returned.
         """
-        all_positions = self._moves >= max(FRONT, size * MOVED_FRACTION)
         positions: dict[str, int] = {}
-        for position, entry in enumerate(waiting if all_positions else islice(waiting, FRONT), 1):
+        for position, entry in enumerate(waiting, 1):
             positions.setdefault(entry.job, position)
-        if all_positions or not size:
-            self._moves = 0
+        if limit is None:
             self._published = {job: position for job, position in self._published.items() if job in positions}
         changed = [
             (job, position) for job, position in positions.items() if self._published.get(job) != position
@@ -94,6 +104,7 @@ class PositionAnnouncer:
         """Published positions by the name of the endpoint."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers of the next updates by the name of the endpoint."""
+        self._updates: set[asyncio.Task[None]] = set()
 
     def entered(self, endpoint_queue: EndpointQueue, job: str, items: int) -> None:
         """Publish the position of a new job whose items are all waiting."""
@@ -110,18 +121,20 @@ class PositionAnnouncer:
         positions.moved(by)
         if positions.has_published and endpoint_queue.group.limit and name not in self._timers:
             loop = asyncio.get_running_loop()
-            self._timers[name] = loop.call_later(self._interval, self._publish_changes, endpoint_queue)
+            self._timers[name] = loop.call_later(self._interval, self._start_update, endpoint_queue)
 
-    def restored(self, endpoint_queue: EndpointQueue) -> None:
+    async def restored(self, endpoint_queue: EndpointQueue) -> None:
         """Publish the positions of all jobs in a queue that was restored after a restart of the server."""
         name = endpoint_queue.endpoint.name
         self._positions[name].moved(self._queue.size(name))
-        self._publish_changes(endpoint_queue)
+        await self._publish_changes(endpoint_queue)
 
     def stop(self) -> None:
         """Publish no more positions."""
         for timer in self._timers.values():
             timer.cancel()
+        for update in self._updates:
+            update.cancel()
 
     def eta(self, endpoint_queue: EndpointQueue, position: int) -> int | None:
         """Estimate in how many milliseconds the item at a queue position will start. Return None if this is unknown.
@@ -138,12 +151,18 @@ class PositionAnnouncer:
                 work += min(other_calls, calls) * other.mean_duration
         return round(1000 * max(work / endpoint_queue.group.limit, endpoint_queue.mean_duration))
 
-    def _publish_changes(self, endpoint_queue: EndpointQueue) -> None:
+    def _start_update(self, endpoint_queue: EndpointQueue) -> None:
+        update = asyncio.get_running_loop().create_task(self._publish_changes(endpoint_queue))
+        self._updates.add(update)
+        update.add_done_callback(self._updates.discard)
+
+    async def _publish_changes(self, endpoint_queue: EndpointQueue) -> None:
         name = endpoint_queue.endpoint.name
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
-        changes = self._positions[name].changes(self._queue.waiting(name), self._queue.size(name))
-        for job, position in changes:
+        positions = self._positions[name]
+        limit = positions.begin_update(self._queue.size(name))
+        for job, position in positions.changes(await self._queue.waiting(name, limit=limit), limit):
             self._publish(endpoint_queue, job, position)
 
     def _publish(self, endpoint_queue: EndpointQueue, job: str, position: int) -> None:

@@ -141,7 +141,7 @@ async def recovery_plan_of(
         interrupted: The interrupted job.
         admitted: Endpoint and request of the job.
         settings: Settings of the server, which include `max_attempts`.
-        store: Store of the server, which records how the previous server stopped.
+        store: Store of the server.
         reason: Reason why the job cannot run any more, or None if the job can run.
     """
     at = await interrupted.log.state()
@@ -149,7 +149,12 @@ async def recovery_plan_of(
     unfinished = {index for index, item in enumerate(state["items"]) if item["status"] not in ENDED}
     started = state["status"] != "queued"
     rewound: SnapshotReason | None = "rewound" if started or store.may_have_lost else None
-    if reason is None and started and not store.clean and interrupted.record.attempt >= settings.max_attempts:
+    if (
+        reason is None
+        and started
+        and interrupted.crashed
+        and interrupted.record.attempt >= settings.max_attempts
+    ):
         reason = (
             f"the server crashed {settings.max_attempts} times while the job was running, so the job is not run again "
             "(max_attempts)"

@@ -13,13 +13,25 @@ in a service shared by several servers. Every implementation follows these rules
 - An ended job uses no more memory than the documentation of the implementation says.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
-from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, Tombstone
+from tidewire_server.store.records import (
+    BatchBounds,
+    BatchItem,
+    BatchSlot,
+    Extent,
+    JobRecord,
+    Key,
+    KeyUse,
+    QueueEntry,
+    QueueLimits,
+    RunningBatch,
+    Tombstone,
+)
 
 Durability = Literal["process", "host", "replicated"]
 
@@ -38,6 +50,36 @@ class StoreError(Exception):
     """Whether the error is already in the server's log. If so, a request that fails with this error does not log the
     error again.
     """
+
+
+class QueueFullError(Exception):
+    """A job was not added, because too many items are waiting in the queue of its endpoint.
+
+    Attributes:
+        waiting: Number of waiting items, without the items of the rejected job. A store may stop counting at the limit.
+        of_principal: Whether only the items of the job's principal exceed a limit (`QueueLimits.items_of_principal`).
+    """
+
+    def __init__(self, waiting: int, *, of_principal: bool) -> None:
+        super().__init__(waiting)
+        self.waiting = waiting
+        self.of_principal = of_principal
+
+
+class TooManyJobsError(Exception):
+    """A job was not added, because its principal has as many unfinished jobs as it may have."""
+
+
+class KeyUsedError(Exception):
+    """A job was not added, because another job has its idempotency key.
+
+    Attributes:
+        use: The earlier use of the key.
+    """
+
+    def __init__(self, use: KeyUse) -> None:
+        super().__init__(use.job)
+        self.use = use
 
 
 class StateAt(NamedTuple):
@@ -184,9 +226,36 @@ class Log(LogReader, Protocol):
         ...
 
 
+class NewJob(NamedTuple):
+    """A job to add to the store, with its items."""
+
+    record: JobRecord
+    """Record of the job. Later changes to the record are stored by the next append to the log."""
+    submit: bytes
+    """Body of the request that submitted the job. It is stored until the job has ended, so that a server can run the job
+    again.
+    """
+    first: Block
+    """First block of the log."""
+    key: Key | None
+    """Idempotency key that `Jobs.reserve_key` has reserved for the request, or None."""
+    entries: Sequence[QueueEntry]
+    """Queue entries of all items."""
+    slots: Sequence[BatchSlot] | None
+    """Batch key and cost of each item, or None if the endpoint is not batched."""
+    limits: QueueLimits
+    """Limits that the job must not exceed."""
+    deadline: float | None = None
+    """Number of seconds after which the unfinished items of the job fail, or None. A store of one process may ignore it, as
+    this process has a timer.
+    """
+    grace: float | None = None
+    """Number of seconds without a reader after which the job is cancelled, or None. See `deadline`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Job that was unfinished when the previous server process stopped."""
+    """Unfinished job that has no writer, because the process that wrote its log has stopped or has released the job."""
 
     record: JobRecord
     submit: bytes
@@ -194,34 +263,54 @@ class Interrupted:
     log: "Log"
     cancelled: frozenset[int] = frozenset()
     """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
+    crashed: bool = False
+    """Whether the process that wrote the log has crashed, so that the attempt counts (`max_attempts`)."""
 
 
 class Jobs(Protocol):
-    """Job records, tombstones and idempotency keys. Every method raises `StoreError` if the store fails."""
+    """Job records, tombstones and idempotency keys. Every method raises `StoreError` if the store fails.
 
-    async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
+    A process *owns* a job while it is the writer of the job's log. An unfinished job without an owner waits in the queue.
+    In a store that only one process uses, this process owns all unfinished jobs: `add` calls `own`, `claim` and `release`
+    return False, and `adopt` returns the jobs that the previous process has left.
+    """
+
+    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
         """Reserve an idempotency key for a request that is being processed.
 
-        Reservations are kept only in memory. If the process ends, the client can retry the request with the same key.
+        Reservations are kept only in memory. If the process ends, the client can retry the request with the same key. In a
+        store of several processes, two processes can reserve the same key. `add` then raises `KeyUsedError` in one of
+        them.
+
+        Args:
+            key: The key.
+            body: SHA-256 of the request body, which `add` stores with the key.
 
         Returns:
             None if the key is now reserved. Otherwise, the earlier use of the key.
         """
         ...
 
-    async def release(self, key: Key) -> None:
+    async def release_key(self, key: Key) -> None:
         """Release the reservation of a key whose request did not create a job."""
         ...
 
-    async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> Log:
-        """Commit a new job, the first block of its log, and its idempotency key in one transaction.
+    async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
+        """Commit a new job, the first block of its log, its idempotency key and its queue entries in one transaction.
+
+        Concurrent calls cannot exceed the limits together. If several errors apply, the one that is listed first below is
+        raised. If the caller is cancelled, the job may still be added.
 
         Args:
-            record: Record of the job. Later changes to the record are stored by the next append to the log.
-            submit: Body of the request that submitted the job. It is stored until the job has ended, so that the server
-                can run the job again after a restart.
-            first: First block of the log.
-            key: Idempotency key that was reserved for the request, or None.
+            new: The job.
+            own: Function that is called on the event loop directly after the commit, before an item of the job can be
+                taken, if this process owns the job. It is called even if the caller of `add` was cancelled. It must not
+                raise an exception. If `own` is not called, the job waits in the queue without an owner.
+
+        Raises:
+            KeyUsedError: Another job has the idempotency key. Nothing was added, and the reservation of the key has ended.
+            TooManyJobsError: The principal has too many unfinished jobs. Nothing was added.
+            QueueFullError: The queue has no room for the items. Nothing was added.
         """
         ...
 
@@ -235,21 +324,32 @@ class Jobs(Protocol):
         """Return a job's log, or None if the job is unknown or deleted."""
         ...
 
+    def log_in_use(self, job: str) -> Log | None:
+        """Return the log object of a job if this process uses the log already, as its writer or for a reader. Otherwise
+        return None. This method is synchronous.
+
+        Use it to publish an ephemeral event, which is needed only if the log has a reader.
+        """
+        ...
+
     async def save(self, record: JobRecord) -> None:
         """Store the record of a job that has ended, unless it was stored together with the block that contains `done`. The
         job's retention period starts.
         """
         ...
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
+    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
         """Store that a client has cancelled these items of an unfinished job, in addition to the items stored before.
 
-        After a restart of the server, `reopen` returns the items, so that the restarted server ends them and does not run
-        them again. If the job has ended, do nothing.
+        `reopen` returns the items, so that the next owner of the job ends them and does not run them again. If another
+        process owns the job, that process ends the items soon.
 
         Args:
             job: Id of the job.
             items: Indexes of the items.
+
+        Returns:
+            Whether the job is unfinished, so that the items end as cancelled. False if it has ended, or is unknown.
         """
         ...
 
@@ -264,20 +364,55 @@ class Jobs(Protocol):
         """Return the number of unfinished jobs of a principal."""
         ...
 
-    async def interrupted(self) -> Sequence[str]:
-        """Return the ids of the jobs that the previous server process left unfinished and that were not reopened yet.
+    # ---- ownership ---------------------------------------------------------------------------------------------------
 
-        The oldest job comes first.
+    async def adopt(self) -> Sequence[str]:
+        """Own the unfinished jobs that processes that have stopped have left. Return the ids of these jobs, the oldest job
+        first, including those of an earlier call that were not reopened yet.
+
+        The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
+        """
+        ...
+
+    async def claim(self, job: str) -> bool:
+        """Own an unfinished job that no running process owns, in order to end some of its items.
+
+        The caller must `reopen` the job. Until `release`, no item of the job can be taken.
+
+        Returns:
+            Whether this process owns the job now. False if the job has ended or is unknown, if a running process owns it,
+            or if only this process uses the store.
         """
         ...
 
     async def reopen(self, job: str) -> Interrupted | None:
-        """Load an interrupted job in order to continue its log. Return None if the job was deleted in the meantime."""
+        """Load an unfinished job that this process owns since `adopt`, `claim`, or a `take` of one of its items, in order to
+        continue its log. Return None if the job has ended or was deleted in the meantime.
+        """
+        ...
+
+    async def release(
+        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+    ) -> bool:
+        """Return a reopened job to the queue, so that any process can take its items. The caller must not use the job's log
+        as a writer afterwards.
+
+        Args:
+            job: Id of the job.
+            entries: Queue entries of the items that wait. Other items of the job are removed from the queue.
+            slots: Batch key and cost of each item. None if they are not known or the endpoint is not batched.
+
+        Returns:
+            Whether the job was released. False if only this process uses the store: the job stays here, and the caller
+            puts the entries into the queue.
+        """
         ...
 
     async def submit_body(self, job: str) -> bytes:
         """Return the body of the request that submitted an unfinished job. It is empty if the store has lost the body."""
         ...
+
+    # ---- retention ---------------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
         """Delete a job, and store a tombstone for it."""
@@ -294,42 +429,61 @@ class Jobs(Protocol):
         ...
 
 
-class QueueEntry(NamedTuple):
-    """An item that waits in the queue until it can run."""
-
-    endpoint: str
-    job: str
-    index: int  # type: ignore[assignment]  # replaces the method `tuple.index`
-    principal: str
-    arrived_at: float
-    """Time at which the job was submitted, in seconds since the Unix epoch."""
-
-
 class Queue(Protocol):
     """Queue of waiting items. Principals take turns, and the items of each principal are taken in the order in which
     they arrived.
+
+    Items of a batched endpoint are *placed* when their batch keys and costs are known. Only placed items are taken for
+    batches. `memory_batches` describes when a batch is ready, and which items it contains.
+
+    `due` and `size` are synchronous. In a store in memory, `put`, `take`, `take_batch`, `discard` and `waiting` never
+    suspend. No method raises `StoreError`: while the store fails, `take`, `take_batch` and `waiting` return nothing, and
+    `due` is about a second later.
     """
 
-    async def put(self, entries: Sequence[QueueEntry]) -> None:
-        """Add items to the queue. Each item waits behind the earlier items of the same principal."""
+    def serve(self, endpoints: Mapping[str, BatchBounds | None], wake: Callable[[str], None]) -> None:
+        """Set the endpoints whose items this process takes. It is called once, on the event loop, before any other method.
+
+        Args:
+            endpoints: For each endpoint, the bounds of its batches, or None if it is not batched.
+            wake: Function that the queue calls on the event loop with the name of an endpoint when `due` has become
+                earlier for a reason other than a call of this object or of `Jobs.add`.
+        """
         ...
 
-    async def take(
-        self,
-        endpoint: str,
-        *,
-        limit: int = 1,
-        fits: Callable[[QueueEntry], bool] | None = None,
-        skip: Collection[str] = (),
-    ) -> list[QueueEntry]:
-        """Remove the next items of an endpoint from the queue, and return them in the order in which they were to run.
+    async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
+        """Add items to the queue. Each item waits behind the earlier items of the same principal. An item that is already in
+        the queue keeps its position.
+
+        Args:
+            entries: The items, which have the same endpoint.
+            slots: Batch key and cost of each item, with which the items of a batched endpoint are placed. None if they are
+                not known yet: a later call with the same items places them.
+        """
+        ...
+
+    async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
+        """Remove the next items of an endpoint that is not batched from the queue, and return them in the order in which they
+        were to run.
+
+        This process owns the jobs of the returned items. If it has not opened such a job yet, it must `reopen` the job.
 
         Args:
             endpoint: Name of the endpoint.
             limit: Maximum number of items.
-            fits: Predicate that is called once for each item whose turn it is. If it returns False, the item keeps its
-                position, and the principal's next item gets the turn. If `fits` is None, every item may be taken.
             skip: Principals whose items keep their positions.
+        """
+        ...
+
+    async def take_batch(self, endpoint: str, running: RunningBatch | None = None) -> list[BatchItem]:
+        """Remove the items of the next batch of a batched endpoint from the queue, and return them. They have the same batch
+        key. Return an empty list if no batch is ready.
+
+        See `take` about the jobs of the items.
+
+        Args:
+            endpoint: Name of the endpoint.
+            running: A running batch. If it is set, take items that join this batch (late joiners).
         """
         ...
 
@@ -337,20 +491,35 @@ class Queue(Protocol):
         """Remove an item from the queue, at any position. If the item is not in the queue, do nothing."""
         ...
 
-    def size(self, endpoint: str, principal: str | None = None) -> int:
-        """Return the number of waiting items of an endpoint, or only of one principal's items."""
+    def due(self, endpoint: str) -> float:
+        """Return the time, by the event loop's clock, from which `take` or `take_batch` may return items of an endpoint. The
+        result is minus infinity if they may return items now, and infinity if nothing waits that this process can take.
+        """
         ...
 
-    def waiting(self, endpoint: str, *, skip: Collection[str] = ()) -> Iterator[QueueEntry]:
-        """Iterate over the waiting items of an endpoint, in the order in which they will run. Omit the items of the
-        principals in `skip`.
+    def size(self, endpoint: str) -> int:
+        """Return the number of waiting items of an endpoint. In a store of several processes, the number may be a second
+        old. This method can be called from any thread.
+        """
+        ...
 
-        The caller must not use the iterator after the queue has changed.
+    async def waiting(
+        self, endpoint: str, *, limit: int | None = None, skip: Collection[str] = ()
+    ) -> list[QueueEntry]:
+        """Return the first waiting items of an endpoint, in the order in which they will run.
+
+        Args:
+            endpoint: Name of the endpoint.
+            limit: Maximum number of items, or None for all items.
+            skip: Principals whose items are omitted.
         """
         ...
 
 
 SECRET_BYTES: Final = 32
+
+SWEEP_INTERVAL: Final = 0.02
+"""`Store.sweep_interval` of a store in which a sweep costs little."""
 
 
 class Store(Protocol):
@@ -361,10 +530,12 @@ class Store(Protocol):
     durability: Durability
     secret: bytes
     """Default key for signing stream tokens, `SECRET_BYTES` long. The store keeps the key as long as it keeps jobs."""
-    clean: bool
-    """Whether the previous server process closed the store cleanly."""
     may_have_lost: bool
     """Whether a crash of the previous server process may have lost the last events of some logs [TW-RES-039]."""
+    merge_window: float
+    """Minimum of the setting `merge_window` with this store, in seconds."""
+    sweep_interval: float
+    """Minimum number of seconds between two calls of `Jobs.expire`."""
 
     async def check(self) -> None:
         """Check that the store can be written, by a test write if the store is not in memory.

@@ -18,19 +18,33 @@ from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     SECRET_BYTES,
+    SWEEP_INTERVAL,
     Block,
     Durability,
     HeadMovedError,
     Interrupted,
     Jobs,
+    KeyUsedError,
+    Log,
     LogChunk,
     LogReader,
+    NewJob,
     Queue,
     StateAt,
+    TooManyJobsError,
     extent_after,
 )
 from tidewire_server.store.memory_queue import MemoryQueue
-from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, Retention, Tombstone
+from tidewire_server.store.records import (
+    BatchSlot,
+    Extent,
+    JobRecord,
+    Key,
+    KeyUse,
+    QueueEntry,
+    Retention,
+    Tombstone,
+)
 from tidewire_server.store.subscribers import Subscribers
 
 CHECKPOINTS = 8
@@ -150,8 +164,11 @@ class _StoredJob:
 class MemoryJobs:
     """Job records in memory. Each kind of entry is stored in an ordered dict whose first entry expires next."""
 
-    def __init__(self, retention: Retention, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, retention: Retention, queue: MemoryQueue, clock: Callable[[], float] = time.time
+    ) -> None:
         self._retention = retention
+        self._queue = queue
         self._clock = clock
         self._stored: OrderedDict[str, _StoredJob] = OrderedDict()
         self._unfinished: Counter[str] = Counter()
@@ -164,31 +181,39 @@ class MemoryJobs:
         self._old_keys: dict[Key, KeyUse] = {}
         """Idempotency keys whose own retention time is over, but whose jobs are still stored [TW-JOB-027]."""
 
-    async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
-        known = self._keys.get(key)
-        if known is not None:
-            return known[1]
-        if key in self._old_keys:
-            return self._old_keys[key]
+    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
+        if (use := self._use_of(key)) is not None:
+            return use
         self._keys_by_principal.add(key.principal, key)
         self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(body))
         if len(self._keys) > self._retention.max_tombstones:
             del self._keys[self._keys_by_principal.evict()[1]]
         return None
 
-    async def release(self, key: Key) -> None:
+    async def release_key(self, key: Key) -> None:
         self._keys.pop(key, None)
         self._keys_by_principal.discard(key.principal, key)
 
-    async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> MemoryLog:
+    def _use_of(self, key: Key) -> KeyUse | None:
+        known = self._keys.get(key)
+        return self._old_keys.get(key) if known is None else known[1]
+
+    async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
         # The body is stored only to run the job again after a restart, and a restart empties this store.
-        del submit
-        log = MemoryLog(first, self._retention.max_log_bytes)
+        record = new.record
+        use = None if new.key is None else self._use_of(new.key)
+        if use is not None and use.job is not None:
+            raise KeyUsedError(use)
+        if self._unfinished[record.principal] >= new.limits.jobs_of_principal:
+            raise TooManyJobsError
+        self._queue.check_limits(new)
+        log = MemoryLog(new.first, self._retention.max_log_bytes)
         self._stored[record.id] = _StoredJob(record, log)
         self._unfinished[record.principal] += 1
-        if key is not None and key in self._keys:
-            self._keys[key][1].job = record.id
-        return log
+        if use is not None:
+            use.job = record.id
+        own(log)
+        self._queue.put_at_once(new.entries, new.slots)
 
     async def get(self, job: str) -> JobRecord | Tombstone | None:
         stored = self._stored.get(job)
@@ -198,6 +223,9 @@ class MemoryJobs:
         return None if tombstone is None else tombstone[1]
 
     async def log(self, job: str) -> LogReader | None:
+        return self.log_in_use(job)
+
+    def log_in_use(self, job: str) -> MemoryLog | None:
         stored = self._stored.get(job)
         return None if stored is None else stored.log
 
@@ -212,8 +240,9 @@ class MemoryJobs:
         for job in self._evictable.evict_excess():
             await self.delete_job(job)
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
-        """Do nothing, because a restart empties this store."""
+    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+        del items  # A restart empties this store.
+        return job in self._stored and job not in self._ended
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         found: list[JobRecord] = []
@@ -231,14 +260,27 @@ class MemoryJobs:
     async def unfinished(self, principal: str) -> int:
         return self._unfinished[principal]
 
-    async def interrupted(self) -> Sequence[str]:
+    async def adopt(self) -> Sequence[str]:
         return ()
 
+    async def claim(self, job: str) -> bool:
+        del job
+        return False
+
     async def reopen(self, job: str) -> Interrupted | None:
-        raise _not_stored(job)
+        del job
+        return None
+
+    async def release(
+        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+    ) -> bool:
+        del job, entries, slots
+        return False
 
     async def submit_body(self, job: str) -> bytes:
-        raise _not_stored(job)
+        raise LookupError(
+            f"the request of job {job} is not stored: it is needed only after a restart of the server"
+        )
 
     async def delete_job(self, job: str) -> None:
         stored = self._stored.pop(job, None)
@@ -288,23 +330,19 @@ def _expiry(stored: _StoredJob) -> float:
     return stored.record.expires_at or 0.0
 
 
-def _not_stored(job: str) -> LookupError:
-    return LookupError(
-        f"job {job} cannot be reopened: an in-memory store loses its jobs when the server stops"
-    )
-
-
 class MemoryStore:
     """Store that keeps everything in the memory of the server process."""
 
     durability: Durability = "process"
-    clean = True
     may_have_lost = False
+    merge_window = 0.0
+    sweep_interval = SWEEP_INTERVAL
 
     def __init__(self, retention: Retention) -> None:
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        self.jobs: Jobs = MemoryJobs(retention)
-        self.queue: Queue = MemoryQueue()
+        queue = MemoryQueue()
+        self.queue: Queue = queue
+        self.jobs: Jobs = MemoryJobs(retention, queue)
 
     async def check(self) -> None:
         """Do nothing, because writing to memory cannot fail."""

@@ -1,8 +1,9 @@
-"""Records that a store keeps: jobs, tombstones and idempotency keys, and the range of events in a log. Also the limits on
-how much it keeps (`Retention`).
+"""Records that a store keeps: jobs, tombstones and idempotency keys, the range of events in a log, and waiting items with
+their batches. Also the limits on how much it keeps (`Retention`, `QueueLimits`).
 """
 
 from bisect import bisect_right
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -91,6 +92,67 @@ class Extent(NamedTuple):
         return False.
         """
         return self.base.seq <= cursor.seq <= self.head.seq and self.id_at(cursor.seq) == cursor
+
+
+class QueueEntry(NamedTuple):
+    """An item that waits in the queue until it can run."""
+
+    endpoint: str
+    job: str
+    index: int  # type: ignore[assignment]  # replaces the method `tuple.index`
+    principal: str
+    arrived_at: float
+    """Time at which the job was submitted, in seconds since the Unix epoch."""
+
+
+class QueueLimits(NamedTuple):
+    """Limits that a new job must not exceed. They include the job's own items, and may be infinite."""
+
+    items: float
+    """Maximum number of waiting items of the job's endpoint."""
+    items_of_principal: float
+    """Maximum number of waiting items of the job's endpoint that belong to the job's principal."""
+    jobs_of_principal: float
+    """Maximum number of unfinished jobs of the job's principal."""
+
+
+class BatchSlot(NamedTuple):
+    """Batch key and cost of an item. They decide which other items can be in the same batch."""
+
+    key: Hashable = None
+    """Batch key of the item. Only items with equal batch keys share a batch."""
+    cost: float = 0.0
+    """Cost of the item. The items of a batch cost at most `max_cost` in total."""
+
+
+class BatchBounds(NamedTuple):
+    """Limits of the batches of one endpoint. `Server.endpoint` documents them."""
+
+    max_size: int
+    max_cost: float
+    timeout: float
+    """Maximum number of seconds that an item waits for other items of its batch key."""
+
+    def are_reached(self, items: int, cost: float) -> bool:
+        """Whether this many items with this total cost fill a batch, so that they need not wait for `timeout`."""
+        return items >= self.max_size or cost >= self.max_cost
+
+
+class RunningBatch(NamedTuple):
+    """A batch whose function is running, without the rows that have ended."""
+
+    key: Hashable
+    rows: int
+    cost: float
+
+
+class BatchItem(NamedTuple):
+    """An item that was taken from the queue to run in a batch."""
+
+    entry: QueueEntry
+    slot: BatchSlot
+    waited: float
+    """Number of seconds that the item has waited since it was placed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,26 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done
 from tidewire_server.store.ended_job_limits import EndedJobs
 from tidewire_server.store.fair_eviction import FairEviction
-from tidewire_server.store.interfaces import Block, Interrupted, StateAt, StoreError
-from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, Retention, Tombstone
+from tidewire_server.store.interfaces import (
+    Interrupted,
+    KeyUsedError,
+    Log,
+    NewJob,
+    StateAt,
+    StoreError,
+    TooManyJobsError,
+)
+from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.records import (
+    BatchSlot,
+    Extent,
+    JobRecord,
+    Key,
+    KeyUse,
+    QueueEntry,
+    Retention,
+    Tombstone,
+)
 from tidewire_server.store.sqlite.event_log import (
     LogMetadata,
     SqliteLog,
@@ -51,10 +69,12 @@ class SqliteJobs:
         file: WriterThread,
         retention: Retention,
         opened: "Counts",
+        queue: MemoryQueue,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._file = file
         self._retention = retention
+        self._queue = queue
         self._clock = clock
         self._interrupted = dict(opened.interrupted)
         self._unfinished = opened.unfinished
@@ -68,47 +88,46 @@ class SqliteJobs:
 
     # ---- keys --------------------------------------------------------------------------------------------------
 
-    async def reserve(self, key: Key, body: bytes) -> KeyUse | None:
+    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
         if key in self._in_flight:
             return self._in_flight[key]
         # Reserve the key before the first await. Otherwise two concurrent requests with the same key could both
         # continue.
         self._in_flight[key] = KeyUse(body)
-        query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
         try:
-            known = await self._file.do(lambda db: db.execute(query, key).fetchone())
+            known = await self._find_key(key)
         except BaseException:
             self._in_flight.pop(key, None)
             raise
-        if known is None:
-            return None
-        self._in_flight.pop(key, None)
-        return KeyUse(*known)
+        if known is not None:
+            self._in_flight.pop(key, None)
+        return known
 
-    async def release(self, key: Key) -> None:
+    async def release_key(self, key: Key) -> None:
         self._in_flight.pop(key, None)
+
+    async def _find_key(self, key: Key) -> KeyUse | None:
+        query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
+        found = await self._file.do(lambda db: db.execute(query, key).fetchone())
+        return None if found is None else KeyUse(*found)
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
-    async def add(self, record: JobRecord, submit: bytes, first: Block, key: Key | None) -> SqliteLog:
-        retention = self._retention
+    async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
+        record, first, key = new.record, new.first, new.key
         use = None if key is None else self._in_flight.get(key)
-        until = self._clock() + retention.idempotency_ttl
+        until = self._clock() + self._retention.idempotency_ttl
 
         def work(db: sqlite3.Connection) -> tuple[int, int, int | None]:
             number, key_number = _insert_job(db, record), None
-            db.execute("INSERT INTO submit (job, body) VALUES (?, ?)", (number, submit))
+            db.execute("INSERT INTO submit (job, body) VALUES (?, ?)", (number, new.submit))
             state_bytes = write_first(db, number, first)
             if key is not None and use is not None:
                 row = (*key, use.body, record.id, until)
                 key_number = db.execute(_INSERT_KEY, row).lastrowid
             return number, state_bytes, key_number
 
-        self._file.refuse_if_lost()
-        log: SqliteLog | None = None
-
         def then(found: tuple[int, int, int | None]) -> None:
-            nonlocal log
             number, state_bytes, key_number = found
             if key_number is not None:
                 self._keys.add(record.principal, key_number)
@@ -119,13 +138,25 @@ class SqliteJobs:
             metadata = LogMetadata(extent, written, checkpoints, state_bytes)
             log = self._open_log(number, record, metadata, first.state)
             self._live[record.id] = (record, log)
-            self._unfinished[record.principal] += 1
             if key is not None:
                 self._in_flight.pop(key, None)
+            own(log)
+            self._queue.cancel_reservation(new)
+            self._queue.put_at_once(new.entries, new.slots)
 
-        await self._file.do(work, then)
-        assert log is not None  # noqa: S101 - it was committed
-        return log
+        def failed() -> None:
+            self._queue.cancel_reservation(new)
+            self._finished(record.principal)
+
+        self._file.refuse_if_lost()
+        if key is not None and use is None and (known := await self._find_key(key)) is not None:
+            raise KeyUsedError(known)
+        # Count the job and its items before the commit. Otherwise two concurrent jobs could exceed a limit together.
+        if self._unfinished[record.principal] >= new.limits.jobs_of_principal:
+            raise TooManyJobsError
+        self._queue.reserve(new)
+        self._unfinished[record.principal] += 1
+        await self._file.do(work, then, failed)
 
     async def get(self, job: str) -> JobRecord | Tombstone | None:
         live = self._live.get(job)
@@ -141,25 +172,25 @@ class SqliteJobs:
 
         return await self._file.do(work)
 
-    async def log(self, job: str) -> SqliteLog | None:
+    def log_in_use(self, job: str) -> SqliteLog | None:
         live = self._live.get(job)
-        if live is not None:
-            return live[1]
+        return self._shared_logs.get(job) if live is None else live[1]
+
+    async def log(self, job: str) -> SqliteLog | None:
+        if (used := self.log_in_use(job)) is not None:
+            return used
 
         def work(db: sqlite3.Connection) -> tuple[int, JobRecord, LogMetadata] | None:
             row = db.execute(f"SELECT {_RECORD}, number FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
             return None if row is None else (row[-1], _record(row[:-1]), load_metadata(db, row[-1]))
 
-        shared = self._shared_logs.get(job)
-        if shared is not None:
-            return shared
         log: SqliteLog | None = None
 
         def then(found: tuple[int, JobRecord, LogMetadata] | None) -> None:
             # Register the log in this callback, right after the commit. Otherwise the job could be deleted before its
             # log is registered.
             nonlocal log
-            log = self._live[job][1] if job in self._live else self._shared_logs.get(job)
+            log = self.log_in_use(job)
             if log is None and found is not None:
                 number, record, metadata = found
                 log = self._open_log(number, record, metadata)
@@ -178,20 +209,21 @@ class SqliteJobs:
             lambda db: save_end(db, log.number, columns), lambda size: self._job_ended(log, size)
         )
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> None:
+    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
         live = self._live.get(job)
         if live is None:
-            return
+            return False
         number = live[1].number
 
-        def work(db: sqlite3.Connection) -> None:
+        def work(db: sqlite3.Connection) -> bool:
             # The row was deleted if the job has ended in the meantime.
             row = db.execute("SELECT cancelled FROM submit WHERE job = ?", (number,)).fetchone()
             if row is not None:
                 cancelled = orjson.dumps(sorted(_cancelled(row[0]).union(items)))
                 db.execute("UPDATE submit SET cancelled = ? WHERE job = ?", (cancelled, number))
+            return row is not None
 
-        await self._file.do(work)
+        return await self._file.do(work)
 
     def _open_log(
         self, number: int, record: JobRecord, metadata: LogMetadata, state: StateAt | None = None
@@ -225,8 +257,12 @@ class SqliteJobs:
 
     # ---- after a restart ---------------------------------------------------------------------------------------
 
-    async def interrupted(self) -> Sequence[str]:
+    async def adopt(self) -> Sequence[str]:
         return tuple(self._interrupted)
+
+    async def claim(self, job: str) -> bool:
+        del job
+        return False
 
     async def reopen(self, job: str) -> Interrupted | None:
         number = self._interrupted.get(job)
@@ -247,7 +283,13 @@ class SqliteJobs:
         await log.state()
         del self._interrupted[job]
         self._live[job] = (record, log)
-        return Interrupted(record, submit, log, cancelled)
+        return Interrupted(record, submit, log, cancelled, crashed=not self._file.clean)
+
+    async def release(
+        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+    ) -> bool:
+        del job, entries, slots
+        return False
 
     async def submit_body(self, job: str) -> bytes:
         live = self._live.get(job)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tidewire_server.store.interfaces import Durability, Jobs, Queue, StoreError
+from tidewire_server.store.interfaces import SWEEP_INTERVAL, Durability, Jobs, Queue, StoreError
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.records import Retention
 from tidewire_server.store.sqlite import sqlite_file
@@ -26,6 +26,8 @@ class SqliteStore:
     """
 
     durability: Durability = "host"
+    merge_window = 0.0
+    sweep_interval = SWEEP_INTERVAL
 
     def __init__(
         self,
@@ -49,10 +51,11 @@ class SqliteStore:
         """
         self._file = file = WriterThread(path, fsync=fsync)
         found = file.open(Counts)
-        self.clean, self.secret = file.clean, file.secret
+        self.secret = file.secret
         self.may_have_lost = not (file.clean or fsync)
-        self.jobs: Jobs = SqliteJobs(file, retention, found)
-        self.queue: Queue = MemoryQueue()
+        queue = MemoryQueue()
+        self.queue: Queue = queue
+        self.jobs: Jobs = SqliteJobs(file, retention, found, queue)
         self._clock = clock
         self._probe: asyncio.Task[StoreError | None] | None = None
         """The test write that is in progress, or None."""

@@ -33,11 +33,14 @@ _CHECK_SECONDS: Final = 0.5
 class _Task:
     """Function that the thread runs, with the future that receives the function's result."""
 
-    __slots__ = ("future", "loop", "outcome", "then", "work")
+    __slots__ = ("failed", "future", "loop", "outcome", "then", "work")
 
-    def __init__(self, work: Work[Any], then: Callable[[Any], None] | None) -> None:
+    def __init__(
+        self, work: Work[Any], then: Callable[[Any], None] | None, failed: Callable[[], None] | None
+    ) -> None:
         self.work = work
         self.then = then
+        self.failed = failed
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.outcome: Any = None
@@ -85,7 +88,12 @@ class WriterThread:
         self._thread.start()
         return opened.result()
 
-    async def do(self, work: Work[T], then: Callable[[T], None] | None = None) -> T:
+    async def do(
+        self,
+        work: Work[T],
+        then: Callable[[T], None] | None = None,
+        failed: Callable[[], None] | None = None,
+    ) -> T:
         """Run `work` in the thread, inside a transaction, and return its result after the commit.
 
         Args:
@@ -93,12 +101,14 @@ class WriterThread:
                 its first write, because other tasks share the transaction.
             then: Function that is called on the event loop with the result after the commit, even if the caller was
                 cancelled. Use it to update data in memory that must match the file.
+            failed: Function that is called on the event loop if the work or its commit has failed, even if the caller was
+                cancelled.
 
         Raises:
             StoreError: The file cannot be read or written.
             HeadMovedError: The log's last event is not the event that `work` expected.
         """
-        task = _Task(work, then)
+        task = _Task(work, then, failed)
         # Pass all tasks of one event loop iteration together. If the thread woke up for each task, it would compete
         # with the event loop for the interpreter, and each transaction would be small.
         if not self._pending or self._pending[-1].loop is not task.loop:
@@ -258,6 +268,8 @@ def _settle(tasks: list[_Task]) -> None:
     for task in tasks:
         outcome, future = task.outcome, task.future
         if isinstance(outcome, _Failed):
+            if task.failed is not None:
+                task.failed()
             if not future.done():
                 # Create a new exception for each caller. The traceback of a shared exception would grow with each
                 # raise.
