@@ -4,14 +4,12 @@ import hashlib, json, random, re, secrets, socketserver, sys, threading, time, u
 from wsgiref.simple_server import WSGIServer, make_server
 
 RETRY_MS, KEPT_S, PATH, TEXT = int((*sys.argv, 1000)[1]), 86_400, "/items/0/value", {"type": "string"}
-LIMITS = dict.fromkeys(("max_jobs_per_principal", "max_streams_per_principal", "max_log_bytes"), 2**22)
-LIMITS |= {"max_state_bytes": 2**22, "max_event_bytes": 2**22, "max_body_bytes": 65_536, "max_inputs": 1}
-LIMITS |= {"max_depth": 64, "log_ttl_s": KEPT_S, "state_ttl_s": KEPT_S, "tombstone_ttl_s": 0}
+LIMITS = {"max_body_bytes": 65_536, "state_ttl_s": KEPT_S}
 RULES = {"text": TEXT, "delay_ms": {"type": "integer", "minimum": 0, "maximum": 10_000}}
 INPUT = {"type": "object", "properties": RULES, "required": ["text"], "additionalProperties": False}
 WORDS = {"name": "words", "input_schema": INPUT, "value_schema": TEXT, "capabilities": {"streams": True}}
 WORDS["examples"] = [{"text": "one word after the other", "delay_ms": 150}]
-ABSENT = {"inputs", "on_disconnect", "grace_ms", "deadline_ms"}  # need capabilities that this server lacks
+ABSENT = {"inputs", "shared", "on_disconnect", "grace_ms", "deadline_ms"}  # need capabilities
 HELLO, jobs, changed = {"protocol": "tidewire/1", "heartbeat_ms": 15_000}, {}, threading.Condition()
 ABOUT = {**HELLO, "server": "stdlib", "durability": "process", "capabilities": [], "limits": LIMITS}
 ABOUT |= {"endpoints": [{"name": "words", "href": "/v1/endpoints/words"}]}
@@ -103,13 +101,14 @@ def app(environ, start):
 
     def follow(job, cursor="", **headers):
         known = [*query.get("diffs", ["1"]), *query.get("errors", ["http"]), *after[1:]] == ["1", "http"]
-        if not known or not re.fullmatch(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}|0-[01]|", cursor):
+        if not known or not re.fullmatch(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}|0-0|", cursor):
             return send(400, "bad_cursor" if known else "bad_parameter")
-        nothing = cursor in {"0-1", job.done and f"1-{len(job.log)}"}
-        return send(204, []) if nothing else send(200, job.events(cursor), **STREAM, **headers)
+        if job.done and cursor == f"1-{len(job.log)}":
+            return send(204, [])
+        return send(200, job.events(cursor), **STREAM, **headers)
 
     def submit():
-        given = {**(got := json.loads(body.decode(), parse_constant=int)).get("shared", {}), **got["input"]}
+        given = (got := json.loads(body.decode(), parse_constant=int))["input"]
         if ABSENT & {*got} or dump(given["text"])[:1] != b'"' or given.get("delay_ms", 0) not in range(10001):
             raise TypeError
         job = Job(words(**given))
@@ -119,8 +118,9 @@ def app(environ, start):
         return send(201, job.body(), **headers)
 
     def cancel():
-        items = [{"0": 0}[repr(at)] for at in json.loads(body or b"{}").get("items", [0])]  # or KeyError
-        return send(200 if job.done else 202, (items and job.end("cancelled")) or job.body())
+        if "items" in {**json.loads(body.decode() or "{}")}:
+            raise TypeError
+        return send(200 if job.done else 202, job.end("cancelled") or job.body())
 
     path, query = environ["PATH_INFO"], urllib.parse.parse_qs(environ["QUERY_STRING"])
     job, after = jobs.get(path[9:].split("/")[0]), query.get("after", [""])  # an empty value is absent
@@ -140,7 +140,7 @@ def app(environ, start):
             return send(405, "method_not_allowed", Allow=method)
         return answer() if len(body) <= LIMITS["max_body_bytes"] else send(413, "body_too_large")
     except (TypeError, AttributeError, KeyError, ValueError) as error:  # ValueError: not JSON or not UTF-8
-        found = re.match(rb'(?s)\s*\{.*"(inputs?|items|shared|on_disconnect|grace_ms|deadline_ms)"', body)
+        found = re.match(rb'(?s)\s*\{.*"(inputs?|shared|items|on_disconnect|grace_ms|deadline_ms)"', body)
         wrong = (400, "malformed_body") if isinstance(error, ValueError) else (422, "invalid_input")
         return send(*wrong, f"/{found[1].decode()}" if found else "")
 

@@ -129,7 +129,7 @@ def test_the_same_answer_to_every_request_is_the_fault_of_the_server(answer, tmp
 def test_a_server_with_nothing_but_discovery_is_judged(tmp_path):
     with half_built(**{"/v1": DISCOVERY}) as url:
         report = judged(url, tmp_path)
-    assert "TW-DSC-016" in {each.requirement.id for each in report.failures}
+    assert "TW-DSC-028" in {each.requirement.id for each in report.failures}
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -204,7 +204,7 @@ def test_a_description_with_many_faults_is_judged(fault, tmp_path):
 
 def test_all_faults_of_discovery_are_reported_at_once_with_the_expected_form():
     wrong = copy.deepcopy(DISCOVERY) | {"capabilities": {"list": True}, "heartbeat_ms": "15000"}
-    del wrong["durability"], wrong["limits"]["max_inputs"]
+    del wrong["durability"], wrong["limits"]["state_ttl_s"]
     wrong["limits"]["max_event_bytes"] = 100
     wrong["endpoints"][0]["name"] = "2words"
     with half_built(**described(discovery=wrong)) as url:
@@ -217,7 +217,7 @@ def test_all_faults_of_discovery_are_reported_at_once_with_the_expected_form():
         'capabilities: expected an array in which each element is a string, not {"list": true}',
         'endpoints[0].name: expected a string that matches ^[A-Za-z][A-Za-z0-9_.-]{0,63}$, not "2words"',
         'heartbeat_ms: expected an integer of at least 1, not "15000"',
-        "limits.max_inputs: missing; expected an integer of at least 1",
+        "limits.state_ttl_s: missing; expected an integer of at least 0",
         "limits.max_event_bytes: expected an integer of at least 1024, not 100",
     ]
 

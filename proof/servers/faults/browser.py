@@ -56,7 +56,7 @@ fault("fatal_inband_problem_without_id", "TW-ERR-015", "browser.errors_inband_re
 fault("purged_job_not_inband", "TW-ERR-014", "browser.errors_inband_returns_problem_events",
       "If a job was purged, the server responds with 410 despite `errors=inband`.",
       **refuse_purged_jobs(lambda exchange: True))
-fault("cursor_0_1_of_purged_job_gets_410", "TW-ERR-017", "browser.errors_inband_returns_problem_events",
+fault("cursor_0_1_of_purged_job_gets_410", "TW-ERR-021", "browser.errors_inband_returns_problem_events",
       "The cursor `0-1` of a purged job is answered with 410 instead of 204.",
       **refuse_purged_jobs(lambda exchange: exchange.cursor == "0-1"))
 fault("invalid_last_event_id_not_inband", "TW-ERR-014", "browser.errors_inband_returns_problem_events",
@@ -100,7 +100,7 @@ fault("token_stream_errors_not_inband", "TW-BRW-017", "browser.stream_token_open
           "bad_cursor"))
 
 
-fault("cursor_0_1_needs_credentials", "TW-ERR-017", "browser.cursor_0_1_returns_204",
+fault("cursor_0_1_needs_credentials", "TW-ERR-021", "browser.cursor_0_1_returns_204",
       "The cursor `0-1` is answered with 204 only if the caller is authorized.",
       instead=refuse(lambda exchange: exchange.cursor == "0-1" and not exchange.header("authorization"), 401,
           "unauthorized"))

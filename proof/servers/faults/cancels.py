@@ -20,6 +20,9 @@ fault("cancel_with_unknown_index_accepted", "TW-JOB-054", "cancels.cancel_with_e
 fault("cancel_reads_false_as_item_0", "TW-JOB-054", "cancels.cancel_with_empty_or_invalid_items_has_no_effect",
       "A cancel request with `items: [false]` cancels item 0, because `False` equals 0 in Python.",
       requests=rewrite_request_body(rb'^\{"items": ?\[false\]\}$', b'{"items":[0]}'))
+fault("empty_items_cancel_the_job", "TW-JOB-090", "cancels.cancel_with_empty_or_invalid_items_has_no_effect",
+      "A cancel request whose `items` is empty cancels the job.",
+      requests=rewrite_request_body(rb'^\{"items": ?\[\]\}$', b"{}"))
 
 fault("cancelled_job_loses_its_value", "TW-JOB-057", "cancels.cancel_ends_the_job",
       "A cancelled job loses its value.",

@@ -12,7 +12,7 @@ fault("after_not_percent_decoded", "TW-RES-009", "cursors_in_urls.after_works_li
       instead=refuse(lambda exchange: re.search(rb"after=[^&]*%(2D|31)", exchange.query), 400, "bad_cursor"))
 fault("cursor_0_1_refused_in_url", "TW-RES-012", "cursors_in_urls.after_works_like_last_event_id",
       "`after=0-1` is refused as an invalid cursor.",
-      instead=refuse(lambda exchange: b"after=0-1" in exchange.query, 400, "bad_cursor"))
+      instead=refuse(lambda exchange: b"after=0-1" in exchange.query and not exchange.is_submit, 400, "bad_cursor"))
 # fmt: on
 
 

@@ -21,8 +21,8 @@ fault("too_many_ops_declared", "TW-DSC-026", "discovery.discovery_document_is_va
       "Discovery declares that a diff may have 20,000 ops.",
       bodies=rewrite_body(b'"max_event_ops":100,', b'"max_event_ops":20000,', at="/v1"),
       also_fails={"all bodies are compared with their schemas": "jobs.response_bodies_fit_their_schemas"})
-fault("limit_missing_in_discovery", "TW-DSC-001", "discovery.discovery_document_is_valid",
-      "Discovery omits a limit.",
+fault("limit_missing_in_discovery", "TW-DSC-027", "discovery.discovery_document_is_valid",
+      "Discovery omits a limit that the profile `core` requires.",
       bodies=rewrite_body(b'"max_depth"', b'"depth"', at="/v1"))
 
 fault("expires_at_contradicts_ended_at", "TW-RES-052", "discovery.expires_at_respects_state_ttl_s",

@@ -267,6 +267,10 @@ class Session:
             "needs the endpoint tidewire.script"
         )
 
+    def reserved_cursors(self) -> list[str]:
+        """Return the cursors that get 204 for every job: `0-1`, which only in-band problems have as their id."""
+        return ["0-1"] if "inband_problems" in self.server.capabilities else []
+
     # ---- requests ----------------------------------------------------------------------------------------------
 
     async def submit(self, sample: SampleRequest, *, wire: Wire | None = None, **more: Any) -> Job:

@@ -12,7 +12,9 @@ API_ROOT = "/v1"
 
 
 class Limits(WireModel, frozen=True, kw_only=True):
-    """The limits of a server. Sizes are in bytes. The name of a time ends with its unit, such as `_s` for seconds."""
+    """The limits of a server. Sizes are in bytes. The name of a time ends with its unit, such as `_s` for seconds. A limit
+    that the server does not declare has the default of the specification.
+    """
 
     max_body_bytes: Positive = 8 * 2**20
     max_inputs: Positive = 1024
@@ -25,11 +27,11 @@ class Limits(WireModel, frozen=True, kw_only=True):
     max_log_bytes: Positive = 8 * 2**20
     """Maximum size of the event log of one job. When the log is larger, the server deletes the oldest events."""
     max_depth: Positive = 64
-    log_ttl_s: Count = 600
+    log_ttl_s: Count = 0
     """Time for which a job's events can be replayed, counted from the job's end."""
     state_ttl_s: Count = 3600
     """Time for which the server keeps a job's state, counted from the job's end."""
-    tombstone_ttl_s: Count = 86_400
+    tombstone_ttl_s: Count = 0
     """Time for which the server remembers a deleted or expired job, and answers requests for the job with the status
     410."""
     min_grace_ms: Count | None = None

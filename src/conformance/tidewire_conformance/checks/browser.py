@@ -24,7 +24,7 @@ TESTED_TOKEN_SECONDS = 10
 """Maximum lifetime of a stream token, in seconds, whose end a check waits for."""
 
 
-@check("TW-ERR-014", "TW-ERR-015", "TW-ERR-017", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
+@check("TW-ERR-014", "TW-ERR-015", "TW-ERR-021", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
 async def errors_inband_returns_problem_events(s: Session) -> None:
     """With `errors=inband`, an error is reported as a stream with status 200, `retry`, and a final `problem` event with the id `0-1`."""
     job, _ = await s.run_to_end(s.any_sample())
@@ -60,7 +60,7 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
             "TW-ERR-014", names == ["job_expired"], "a problem job_expired in the stream", got
         )
         ended = await s.stream(gone, "0-1", query="?errors=inband")
-        s.at(ended).status("TW-ERR-017", 204, "for the cursor 0-1 of a purged job")
+        s.at(ended).status("TW-ERR-021", 204, "for the cursor 0-1 of a purged job")
     if s.wire.header:
         bare = await s.get(asked[0][0], header=EVENT_STREAM | {"Authorization": None})
         sound = bare.is_stream and bare.of_type("problem")
@@ -69,12 +69,12 @@ async def errors_inband_returns_problem_events(s: Session) -> None:
     s.at(control).response("TW-ERR-014", control.of_type("done"), "the stream for a valid request")
 
 
-@check("TW-ERR-017", needs=INBAND)
+@check("TW-ERR-021", needs=INBAND)
 async def cursor_0_1_returns_204(s: Session) -> None:
     """A stream request with the cursor `0-1` gets 204 for any job, even without credentials or `errors=inband`."""
     for place in (f"/v1/jobs/{UNKNOWN_JOB}/events?errors=inband", f"/v1/jobs/{UNKNOWN_JOB}/events"):
         answer = await s.get(place, header=EVENT_STREAM | {"Last-Event-ID": "0-1", "Authorization": None})
-        s.at(answer).status("TW-ERR-017", 204)
+        s.at(answer).status("TW-ERR-021", 204)
 
 
 @check("TW-ERR-019", whole_run=True)

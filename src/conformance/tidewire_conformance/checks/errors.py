@@ -110,13 +110,15 @@ async def head_and_options_need_no_body(s: Session) -> None:
         s.wire.record[:] = [each for each in s.wire.record if each is not head]
 
 
-@check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-016", "TW-RES-029")
+@check("TW-JOB-002", "TW-JOB-003", "TW-JOB-013", "TW-JOB-043", "TW-DSC-028", "TW-DSC-029", "TW-RES-029")
 async def unknown_resources_return_404(s: Session) -> None:
     """A request for an unknown URL, endpoint or job gets 404 with a specific code. A wrong method gets 405 with
     `Allow`.
     """
     s.at(await s.get("/v1/nothing")).refused("TW-JOB-002", 404, "not_found")
-    s.at(await s.get("/v1/endpoints/there-is-none")).refused("TW-DSC-016", 404, "endpoint_not_found")
+    answer = await s.get("/v1/endpoints/there-is-none")
+    s.at(answer).status("TW-DSC-028", 404, "for an unknown endpoint")
+    s.at(answer).refused("TW-DSC-029", 404, "endpoint_not_found")
     answer = await s.wire.request("POST", "/v1/endpoints/there-is-none/jobs", json={"input": {}})
     s.at(answer).refused("TW-JOB-013", 404, "endpoint_not_found")
     sample = s.any_sample()

@@ -66,7 +66,7 @@ async def submit_returns_the_job(s: Session) -> None:
 
 
 @check(
-    "TW-DSC-001", "TW-DSC-016", "TW-JOB-038", "TW-JOB-045", "TW-BRW-012", "TW-JOB-018", "TW-JOB-051", whole_run=True
+    "TW-DSC-001", "TW-DSC-028", "TW-JOB-038", "TW-JOB-045", "TW-BRW-012", "TW-JOB-018", "TW-JOB-051", whole_run=True
 )  # fmt: skip
 async def response_bodies_fit_their_schemas(s: Session) -> None:
     """The body of each successful response fits its schema."""

@@ -164,7 +164,8 @@ async def sizes_of_states_count_bytes(s: Session) -> None:
     """
     limits = s.server.limits
     limit = limits.get("max_state_bytes", 0)
-    piece = WIDE * (min(limits.get("max_body_bytes", 0), limit) // (3 * WIDE_BYTES))
+    size = min(limits.get("max_body_bytes", 0), limit, MAX_TESTED_STATE)
+    piece = WIDE * (size // (3 * WIDE_BYTES))
     count = limit * 3 // 2 // max(1, len(piece) * WIDE_BYTES)
     if limit > MAX_TESTED_STATE or not piece or not 0 < count <= limits.get("max_inputs", 1):
         s.skip_untested(

@@ -119,6 +119,10 @@ class FailedExample:
     """Response that shows the failure, or None if there was no response."""
 
 
+DEFAULT_SIZES = {"max_state_bytes": 16 * 2**20, "max_event_bytes": 2**20}
+"""Maximum sizes of the data of events that a server obeys if it does not declare others (section 2.4)."""
+
+
 @dataclass
 class Server:
     """Server under test, with its endpoints and the results of their examples."""
@@ -142,9 +146,11 @@ class Server:
 
     @property
     def limits(self) -> dict[str, int]:
+        """Limits in discovery, and the default sizes of events and states if discovery does not declare them."""
         # The schema accepts 64.0 as an integer, and limits of later versions may be of any type.
         declared = self.discovery_body.get("limits", {})
-        return {name: int(value) for name, value in declared.items() if isinstance(value, int | float)}
+        found = {name: int(value) for name, value in declared.items() if isinstance(value, int | float)}
+        return DEFAULT_SIZES | found
 
     @property
     def survives_restarts(self) -> bool:

@@ -42,7 +42,7 @@ _BODIES: Final = (
 
 REQUIREMENTS: Final = {
     "discovery": "TW-DSC-001",
-    "endpoint": "TW-DSC-016",
+    "endpoint": "TW-DSC-028",
     "vocabulary": "TW-GEN-037",
     "job": "TW-JOB-038",
     "job-list": "TW-JOB-045",
