@@ -37,7 +37,7 @@ class BlockRow(NamedTuple):
 
 
 def rows_of(block: Block) -> list[BlockRow]:
-    """Divide a block into rows of at most `ROW_BYTES`. An event that alone is larger has a row of its own."""
+    """Divide a block into rows of at most `ROW_BYTES`. An event that alone is larger has its own row."""
     epoch, last = block.last
     first = last - len(block.frames) + 1
     frames, ends = b"".join(block.frames), list(accumulate(map(len, block.frames)))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tidewire_server.store.interfaces import SWEEP_INTERVAL, Durability, Jobs, Queue
+from tidewire_server.store.interfaces import SWEEP_INTERVAL, Durability, Jobs, Queue, Replicas
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.records import Retention
 from tidewire_server.store.sqlite import sqlite_file
@@ -22,6 +22,7 @@ class SqliteStore:
     """
 
     durability: Durability = "host"
+    replicas: Replicas | None = None
     merge_window = 0.0
     sweep_interval = SWEEP_INTERVAL
 
