@@ -12,11 +12,14 @@ import pytest
 
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.block_rows import ROW_BYTES
 from tidewire_server.store.interfaces import HeadMovedError, QueueFullError, StoreError, TooManyJobsError
 from tidewire_server.store.records import JobRecord, Key, QueueLimits, Tombstone
-from tidewire_server.store.sqlite.event_log import CHECKPOINT_EVERY, ROW_BYTES, TAIL_BYTES
+from tidewire_server.store.sqlite.event_log import TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
-from tidewire_server.store.sqlite.sqlite_store import PROBE_INTERVAL, SqliteStore
+from tidewire_server.store.sqlite.sqlite_store import SqliteStore
+from tidewire_server.store.state_checkpoints import CHECKPOINT_EVERY
+from tidewire_server.store.write_probe import PROBE_INTERVAL
 from tidewire_server.user_paths import file_of
 
 LARGE = replace(ROOMY, max_log_bytes=64 * CHECKPOINT_EVERY)

@@ -53,6 +53,17 @@ class Writer:
         return snapshot_frame(self.head, self.document.value(), self.document.columns, reason)
 
     async def add(
+        self, store: Store, key: Key | None = None, submit: bytes = b"{}", **options: Any
+    ) -> "Writer":
+        """Submit the job, and become its writer, unless the store leaves new jobs without an owner and there are items. Then
+        `take` makes this process the owner.
+        """
+        await self.submit(store, key, submit, **options)
+        if self.log is None and not options.get("items"):
+            await self.take_over(store)
+        return self
+
+    async def submit(
         self,
         store: Store,
         key: Key | None = None,
@@ -61,17 +72,19 @@ class Writer:
         items: int = 0,
         slots: Sequence[BatchSlot] | None = None,
         limits: QueueLimits = NO_LIMITS,
-    ) -> "Writer":
+    ) -> None:
+        """Submit the job. In a store of several processes, it then has no owner."""
         first = Block(list(self.frames), self.at())
         new = NewJob(self.record, submit, first, key, self.entries(items), slots, limits)
         await store.jobs.add(new, self.own)
-        if self.log is None and not items:
-            # The store leaves new jobs without an owner. Without items, no `take` can make this process the owner.
-            assert await store.jobs.claim(self.record.id)
-            reopened = await store.jobs.reopen(self.record.id)
-            assert reopened is not None
-            self.log, self.record = reopened.log, reopened.record
-        return self
+
+    async def take_over(self, store: Store) -> None:
+        """Become the writer of the job in a store of several processes, where a new job has no owner."""
+        assert await store.jobs.claim(self.record.id)
+        reopened = await store.jobs.reopen(self.record.id)
+        assert reopened is not None
+        assert reopened.record == self.record
+        self.log, self.record = reopened.log, reopened.record
 
     def own(self, log: Log) -> None:
         self.log = log

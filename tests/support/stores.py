@@ -4,16 +4,41 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pytest
+
+from support.postgres_server import needs_postgres
 from support.store_log_writer import RETENTION, Clock
 from tidewire_server.store.interfaces import Store
 from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.records import Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
+DATABASE_URL = "database-url"
+"""File in the folder of a test that contains the URL of the test's database. The fixture `database_url` writes it."""
+
+
+def open_postgres(folder: Path, retention: Retention) -> Store:
+    """Open a store in the database of a test."""
+    from tidewire_server.store.postgres.postgres_store import PostgresStore  # an extra
+
+    return PostgresStore((folder / DATABASE_URL).read_text(), retention)
+
+
 STORES: dict[str, Callable[[Path, Retention], Store]] = {
     "memory": lambda _, retention: MemoryStore(retention),
     "sqlite": lambda folder, retention: SqliteStore(folder / "log.db", retention),
+    "postgres": open_postgres,
 }
+
+PARAMS = ["memory", "sqlite", pytest.param("postgres", marks=needs_postgres)]
+"""The keys of `STORES` as parameters of a test or a fixture, which must call `prepare`."""
+
+
+def prepare(request: pytest.FixtureRequest, kind: str) -> None:
+    """Create the database of a test if a store needs one. Call this function outside an event loop."""
+    if kind == "postgres":
+        request.getfixturevalue("database_url")
+
 
 OF_ONE_PROCESS = frozenset({"memory", "sqlite"})
 """Stores that only one process uses. This process owns every job that it adds."""

@@ -10,6 +10,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from tidewire_server.user_paths import without_password
+
 SECRET: Final = frozenset({"tokens", "operator_tokens", "stream_token_secret"})
 """Settings whose value is never displayed."""
 
@@ -42,7 +44,8 @@ def _message(error: ErrorDetails, fields: dict[str, FieldInfo]) -> str:
     if error["type"] == "extra_forbidden":
         near = suggestion(name, fields)
         return f"unknown setting {name!r}{near or '; `tidewire serve --show-config` lists all settings'}"
-    value = "" if name in SECRET else f"={error['input']!r:.{_MAX_SHOWN}}"
+    given = without_password(str(error["input"])) if name == "log" else error["input"]
+    value = "" if name in SECRET else f"={given!r:.{_MAX_SHOWN}}"
     return f"setting {name}{value}: {reason(error, fields[name])}"
 
 

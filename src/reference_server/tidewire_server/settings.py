@@ -202,8 +202,9 @@ class Settings(BaseModel):
     # ---- the log -----------------------------------------------------------------------------------------------
     log: str = Field(
         "memory",
-        description="Store of jobs and events: memory, or sqlite:///PATH for a file, which survives restarts. An "
-        "absolute path has four slashes, as in sqlite:////PATH.",
+        repr=False,  # the URL may contain a password
+        description="Store of jobs and events: memory, sqlite:///PATH for a file (sqlite:////PATH if the path is "
+        "absolute), or postgresql://USER@HOST/NAME.",
     )
     log_fsync: bool = Field(
         False,

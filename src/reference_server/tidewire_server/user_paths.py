@@ -1,11 +1,18 @@
 """Paths, and URLs of stores, that users pass in arguments and settings."""
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
 MEMORY: Final = "memory"
 _SQLITE: Final = "sqlite:///"
+_POSTGRESQL: Final = ("postgresql://", "postgres://")
+_PASSWORD: Final = re.compile(r"(?<=://)([^:/?#@]*:).*@")
+"""The user and the password of a URL. A password that is not percent-encoded may contain any character, so everything up to
+the last `@` counts as the password.
+"""
+_PASSWORD_PARAMETER: Final = re.compile(r"((?:ssl)?password\s*=\s*)[^&\s]+")
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
@@ -17,15 +24,26 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 
 def file_of(name: str) -> Path | None:
-    """Return the path of the file in a store URL, or None for the in-memory store.
+    """Return the path of the file in a store URL, or None if the store is not in a file.
 
     Raises:
         ValueError: The URL is not a store URL.
     """
-    if name == MEMORY:
+    if name == MEMORY or is_database(name):
         return None
     if not name.startswith(_SQLITE) or name == _SQLITE:
         raise ValueError(
-            f"{name!r} is not a valid log; use memory, or sqlite:///PATH (four slashes for an absolute path)"
+            f"{without_password(name)!r} is not a valid log; use memory, sqlite:///PATH (four slashes for an absolute "
+            "path), or postgresql://USER@HOST/DATABASE"
         )
     return user_path(name.removeprefix(_SQLITE)).absolute()
+
+
+def is_database(name: str) -> bool:
+    """Return whether a store URL is that of a PostgreSQL database."""
+    return name.startswith(_POSTGRESQL)
+
+
+def without_password(name: str) -> str:
+    """Return a store URL in which `***` replaces every password."""
+    return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", name))

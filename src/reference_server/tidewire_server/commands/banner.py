@@ -16,7 +16,7 @@ from tidewire_server.http.discovery import SERVER
 from tidewire_server.server import Server
 from tidewire_server.serving.descriptors import connections_that_fit
 from tidewire_server.settings import Settings
-from tidewire_server.user_paths import file_of
+from tidewire_server.user_paths import MEMORY, file_of, is_database, without_password
 
 _ERASE_LINE: Final = "\r\033[K"
 _CREDENTIALS_HEADER: Final = "'Authorization: Bearer TOKEN'"
@@ -115,6 +115,9 @@ def _callers(server: Server) -> str:
 
 
 def _durability(settings: Settings) -> str:
+    if is_database(settings.log):
+        place = without_password(settings.log)
+        return f"as the database: jobs are stored in {place}, and any server that uses it can continue them"
     path = file_of(settings.log)
     if path is None:
         return "only while this process runs: jobs are kept in memory, and are lost when it ends"
@@ -151,7 +154,7 @@ def _off(server: Server) -> list[str]:
         off.append("metrics (--operator-token-file)")
     if not settings.cors_origins:
         off.append("access from pages of other origins (--cors-origin)")
-    if file_of(settings.log) is None:
+    if settings.log == MEMORY:
         off.append("persistent jobs (--log)")
     if not settings.merge_window:
         off.append("merging of appends (--merge-window)")

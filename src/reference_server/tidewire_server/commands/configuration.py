@@ -41,7 +41,7 @@ from tidewire_server.commands.flags import (
 )
 from tidewire_server.setting_errors import SECRET, reason
 from tidewire_server.settings import Launch, Settings
-from tidewire_server.user_paths import user_path
+from tidewire_server.user_paths import user_path, without_password
 
 DEFAULT: Final = "default"
 
@@ -262,7 +262,8 @@ def _format_error(error: ErrorDetails, origin: Callable[..., str]) -> str:
         return (
             f"{where}: must be a table in the file: [{_ENDPOINTS}.{'NAME' if name == _ENDPOINTS else name}]"
         )
-    value = "" if name in SECRET else f" = {error['input']!r}"[:_MAX_SHOWN]
+    given = without_password(str(error["input"])) if name == "log" else error["input"]
+    value = "" if name in SECRET else f" = {given!r}"[:_MAX_SHOWN]
     return f"{where}: {name}{value}: {reason(error, fields[name])}"
 
 

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from tidewire_server.setting_errors import SECRET, suggestion
 from tidewire_server.settings import Launch, Settings
+from tidewire_server.user_paths import without_password
 
 GENERATION: Final = "Text generation, without a target"
 """Title of the flags of the default server."""
@@ -128,6 +129,8 @@ def shown(name: str, value: Any) -> str:
         return "none"
     if name in SECRET and value:
         return f"{len(value)}, not shown" if isinstance(value, tuple) else "not shown"
+    if name == "log":
+        return without_password(value)
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, bool):

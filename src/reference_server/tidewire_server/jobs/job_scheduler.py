@@ -282,12 +282,13 @@ class JobScheduler:
         now, earliest = self._loop.time(), math.inf
         ready: list[EndpointQueue] = []
         for each in group.endpoint_queues:
-            if self._startable(each) > 0 and each not in exhausted:
+            if self._startable(each) > 0:
                 due = self._queue.due(each.endpoint.name)
-                if due <= now:
-                    ready.append(each)
-                else:
+                if due > now:
+                    # Also for the endpoints in `exhausted`: a take may show when the next one can return items.
                     earliest = min(earliest, due)
+                elif each not in exhausted:
+                    ready.append(each)
         if len(ready) > 1:
             firsts = [(each, await self._first_waiting(each)) for each in ready]
             turns = [

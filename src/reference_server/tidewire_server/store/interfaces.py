@@ -530,6 +530,8 @@ class Store(Protocol):
     durability: Durability
     secret: bytes
     """Default key for signing stream tokens, `SECRET_BYTES` long. The store keeps the key as long as it keeps jobs."""
+    replicas: "Replicas | None"
+    """Liveness of the processes that share the store. None if only this process uses it."""
     may_have_lost: bool
     """Whether a crash of the previous server process may have lost the last events of some logs [TW-RES-039]."""
     merge_window: float
@@ -551,4 +553,61 @@ class Store(Protocol):
         Args:
             clean: Whether to record a clean shutdown. Pass False if the recovery of interrupted jobs has not finished.
         """
+        ...
+
+
+class OwnedJob(NamedTuple):
+    """Unfinished job that this process owns, with what clients have requested at other processes."""
+
+    id: str
+    cancelled: frozenset[int]
+    """Indexes of the items that clients have cancelled. Some of them may have ended."""
+    purge: bool
+    """Whether a client has deleted the job. Its owner must cancel it, and then delete it."""
+
+
+class Beat(NamedTuple):
+    """State of the database after a process has renewed its lease."""
+
+    owned: Sequence[OwnedJob]
+    lost: Sequence[str]
+    """Jobs that this process wrote before the beat, and that another process has adopted. Their logs refuse appends."""
+    servers: int
+    """Number of processes with a valid lease."""
+
+
+class Replicas(Protocol):
+    """Liveness of the processes that share a store. Every method raises `StoreError` if the store fails."""
+
+    async def beat(self) -> Beat:
+        """Renew the lease of this process. Call this method each second: other processes adopt the jobs of a process whose
+        lease has expired.
+        """
+        ...
+
+    async def mark_read(self, jobs: Collection[str]) -> None:
+        """Record that this process has readers of jobs that other processes own. Call this method each second."""
+        ...
+
+    async def unread_for(self, job: str) -> float:
+        """Return the number of seconds since any process had a reader of the job, as recorded by `mark_read`, or since the job
+        was submitted.
+        """
+        ...
+
+    async def request_purge(self, job: str) -> bool:
+        """Ask the owner of an unfinished job to cancel all items and to delete the job. If no process owns it, `Jobs.adopt`
+        of some process returns it, and `beat` of this process then contains the request.
+
+        Returns:
+            Whether the job is unfinished.
+        """
+        ...
+
+    async def leave(self) -> None:
+        """Give up the lease, so that other processes adopt the unfinished jobs of this process at once."""
+        ...
+
+    def on_request(self, wake: Callable[[], None]) -> None:
+        """Set a function that is called on the event loop when the next `beat` or `Jobs.adopt` may return something new."""
         ...

@@ -30,6 +30,7 @@ from tidewire_server.store.interfaces import (
     LogReader,
     NewJob,
     Queue,
+    Replicas,
     StateAt,
     TooManyJobsError,
     extent_after,
@@ -334,6 +335,7 @@ class MemoryStore:
     """Store that keeps everything in the memory of the server process."""
 
     durability: Durability = "process"
+    replicas: Replicas | None = None
     may_have_lost = False
     merge_window = 0.0
     sweep_interval = SWEEP_INTERVAL

@@ -3,27 +3,18 @@
     append ──► one transaction: `block` rows, a `state` row if due, changes of the job's record ──► readers
 
 Most readers need only the newest events, which are cached in memory. All other readers are served from the file.
-
-A state checkpoint is written whenever the events since the previous checkpoint are larger than the state. Replaying the
-events after a checkpoint therefore takes no longer than loading the checkpoint, and the checkpoints at most double the
-number of bytes written. A log that exceeds its size limit is trimmed up to one of its checkpoints.
 """
 
 import sqlite3
-from array import array
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import accumulate
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import to_json
-from tidewire.protocol.sse import Decoder
+from tidewire_server.store.block_rows import apply_events, events_after, rows_of
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     Block,
@@ -35,46 +26,17 @@ from tidewire_server.store.interfaces import (
 )
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.sqlite.writer_thread import WriterThread
+from tidewire_server.store.state_checkpoints import CheckpointPlan, CheckpointSchedule
 from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024
 """Size of the cache that keeps the newest events of a running job's log in memory."""
 
-ROW_BYTES: Final = 64 * 1024
-"""Size above which a block is stored in several rows. With smaller rows, a small read loads less data."""
-
-CHECKPOINT_EVERY: Final = 256 * 1024
-"""Minimum number of event bytes between two state checkpoints."""
-
-MIN_CHECKPOINTS: Final = 8
-"""Minimum number of checkpoints in a log of `max_log_bytes`, even if they are closer together than
-`CHECKPOINT_EVERY`.
-"""
-
-
-class StateCheckpoint(NamedTuple):
-    """Checkpoint of a job's state in the file. A log can be trimmed up to any of its checkpoints."""
-
-    cursor: Cursor
-    written: int
-    """Total size in bytes of the log's events up to and including the event at `cursor`."""
-
-
-class LogMetadata(NamedTuple):
-    """Metadata of a log: its range of events, its size and its state checkpoints."""
-
-    extent: Extent
-    written: int
-    checkpoints: tuple[StateCheckpoint, ...]
-    state_bytes: int
-    """Size of the newest state checkpoint."""
-
 
 class _AppendPlan(NamedTuple):
     """Changes that an append makes to the file in addition to inserting the block."""
 
-    write_checkpoint: bool
-    cut: StateCheckpoint | None
+    checkpoints: CheckpointPlan
     record: tuple[Any, ...] | None
     ended: tuple[Any, ...] | None
     """Final values of all columns that change during the life of a job. None if the block does not end the job."""
@@ -88,7 +50,8 @@ class SqliteLog(Subscribers):
         file: WriterThread,
         number: int,
         record: JobRecord,
-        metadata: LogMetadata,
+        extent: Extent,
+        schedule: CheckpointSchedule | None,
         state: StateAt | None,
         retention: Retention,
         on_end: Callable[["SqliteLog", int], None] | None = None,
@@ -99,7 +62,8 @@ class SqliteLog(Subscribers):
             file: The file.
             number: Number of the job in the file.
             record: Record of the job.
-            metadata: Metadata of the log.
+            extent: Extent of the log.
+            schedule: Checkpoints of the log, or None if the log has ended.
             state: State after the last event, or None to load it when it is needed.
             retention: Limits on how much the store keeps.
             on_end: Function that is called when the end of the job was committed, before the readers are woken. Its second
@@ -112,14 +76,12 @@ class SqliteLog(Subscribers):
         self._saved = record_columns(record)
         self._log_ttl = retention.log_ttl
         self._on_end = on_end
-        self._extent = metadata.extent
+        self._extent = extent
         self._tail = FrameBuffer(self._extent.head.seq)
         self._state = state
-        self._checkpoints = deque(metadata.checkpoints)
-        self._written = metadata.written
-        self._state_bytes = metadata.state_bytes
-        self._cut = 0
-        self._max_bytes = retention.max_log_bytes
+        self._schedule = schedule or CheckpointSchedule(
+            retention.max_log_bytes, written=0, checkpoints=(), state_bytes=0
+        )
         self._closed = False
 
     # ---- for readers -------------------------------------------------------------------------------------------
@@ -168,22 +130,10 @@ class SqliteLog(Subscribers):
         await self._file.do(work, then)
 
     def _plan(self, after: Cursor, block: Block, size: int) -> _AppendPlan:
-        written = self._written + size
-        since = written - (self._checkpoints[-1].written if self._checkpoints else 0)
-        min_bytes = min(CHECKPOINT_EVERY, self._max_bytes // MIN_CHECKPOINTS)
-        due = max(min_bytes, min(self._state_bytes, self._max_bytes // 2))
-        write_checkpoint = block.done or block.first.epoch != after.epoch or since >= due
-        cut = None
-        if written - self._cut > self._max_bytes:
-            fitting = (
-                checkpoint
-                for checkpoint in self._checkpoints
-                if written - checkpoint.written <= self._max_bytes
-            )
-            cut = next(fitting, self._checkpoints[-1] if self._checkpoints else None)
         changed = record_columns(block.ended or self.record)
         ended = None if block.ended is None else (*changed, *end_columns(block.ended, self._log_ttl))
-        return _AppendPlan(write_checkpoint, cut, changed if changed != self._saved else None, ended)
+        plan = self._schedule.plan(after, block, size)
+        return _AppendPlan(plan, changed if changed != self._saved else None, ended)
 
     def _added(self, block: Block, size: int, plan: _AppendPlan, written: "Written") -> None:
         self._tail.add(block.frames)
@@ -191,16 +141,11 @@ class SqliteLog(Subscribers):
             # Trim half of the cache at once. Each trim moves all remaining bytes, so frequent small trims would be
             # slow.
             self._tail.cut_to(TAIL_BYTES // 2)
-        self._written += size
         self._extent = extent_after(self._extent, block)
         self._state = block.state
-        if written.state_bytes is not None:
-            self._state_bytes = written.state_bytes
-            self._checkpoints.append(StateCheckpoint(block.state.cursor, self._written))
-        if plan.cut is not None:
-            self._extent, self._cut = self._extent._replace(base=plan.cut.cursor), plan.cut.written
-            while self._checkpoints and self._checkpoints[0].written <= self._cut:
-                self._checkpoints.popleft()
+        self._schedule.added(block, size, plan.checkpoints, written.state_bytes)
+        if plan.checkpoints.cut is not None:
+            self._extent = self._extent._replace(base=plan.checkpoints.cut.cursor)
         if plan.record is not None:
             self._saved = plan.record
         if plan.ended is not None and self._on_end is not None:
@@ -279,19 +224,8 @@ _APPEND: Final = """
 _ADD: Final = "INSERT INTO block (job, seq, epoch, done, ends, frames) VALUES (?, ?, ?, ?, ?, ?)"
 
 
-def _rows(number: int, block: Block) -> Iterator[tuple[Any, ...]]:
-    epoch, seq = block.last
-    frames, ends = b"".join(block.frames), list(accumulate(map(len, block.frames)))
-    if len(frames) <= ROW_BYTES:
-        yield number, seq, epoch, block.done, array("I", ends).tobytes(), frames
-        return
-    seq -= len(ends)
-    begin = done = 0
-    while done < len(ends):
-        until = max(done + 1, bisect_right(ends, begin + ROW_BYTES))
-        own = array("I", [end - begin for end in ends[done:until]])
-        yield number, seq + until, epoch, block.done, own.tobytes(), frames[begin : ends[until - 1]]
-        begin, done = ends[until - 1], until
+def _rows(number: int, block: Block) -> list[tuple[Any, ...]]:
+    return [(number, row.last, row.epoch, row.done, row.ends, row.frames) for row in rows_of(block)]
 
 
 def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
@@ -318,7 +252,7 @@ def write_block(
     Raises:
         HeadMovedError: The log's last event is not `after`.
     """
-    rows = list(_rows(number, block))
+    rows = _rows(number, block)
     if not db.execute(_APPEND, (*rows[0], *after)).rowcount:
         newest = db.execute(
             "SELECT * FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
@@ -334,9 +268,9 @@ def write_block(
         db.execute(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)
         )
-    state_bytes = _write_state(db, number, block.state) if plan.write_checkpoint else None
-    if plan.cut is not None:
-        cut_events(db, number, plan.cut.cursor)
+    state_bytes = _write_state(db, number, block.state) if plan.checkpoints.write else None
+    if plan.checkpoints.cut is not None:
+        cut_events(db, number, plan.checkpoints.cut.cursor)
     kept_bytes = 0
     if plan.ended is not None:
         kept_bytes = save_end(db, number, plan.ended)
@@ -369,27 +303,9 @@ def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int)
     rows = db.execute(
         "SELECT seq, ends, frames FROM block WHERE job = ? AND seq > ? ORDER BY seq", (number, after)
     )
-    parts: list[bytes] = []
-    last, remaining = after, max_bytes
-    for seq, packed, frames in rows:
-        ends = array("I", packed)
-        before = seq - len(ends)
-        if before > last:
-            break
-        skip = last - before
-        start = ends[skip - 1] if skip else 0
-        end = bisect_right(ends, start + remaining, skip)
-        if end == skip and not parts:
-            end += 1
-        if end == skip:
-            break
-        parts.append(frames[start : ends[end - 1]])
-        remaining -= len(parts[-1])
-        last = before + end
-        if end < len(ends) or remaining <= 0:
-            break
+    found = events_after(rows, after, max_bytes)
     rows.close()
-    return (b"".join(parts), last) if parts else None
+    return found
 
 
 def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> StateAt:
@@ -412,7 +328,7 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
     blocks = "SELECT seq, epoch, frames FROM block WHERE job = ? AND seq > ? AND done = 0 ORDER BY seq"
     for last, its_epoch, frames in db.execute(blocks, (number, seq)).fetchall():
         try:
-            document = _apply_events(document, frames)
+            document = apply_events(document, frames)
         except ValueError as error:
             raise StoreError(
                 f"the events of job number {number} cannot be applied to its state, so the file is damaged: {error}"
@@ -421,18 +337,8 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
     return StateAt(Cursor(epoch, seq), document.columns, document.view())
 
 
-def _apply_events(document: Document, frames: bytes) -> Document:
-    for event in Decoder().feed(frames):
-        data: Any = strict_json.loads(event.data)
-        if event.type == "snapshot":
-            document = Document(data["state"], data["columns"])
-        else:
-            document.apply(data)
-    return document
-
-
-def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
-    """Load the metadata of a log.
+def load_extent(db: sqlite3.Connection, number: int) -> Extent:
+    """Load the extent of a log.
 
     Raises:
         StoreError: Rows of the log are missing.
@@ -447,30 +353,23 @@ def load_metadata(db: sqlite3.Connection, number: int) -> LogMetadata:
     if job is None or head is None or not starts or columns is None:
         raise StoreError(f"rows of the log of job number {number} are missing, so the file is damaged")
     base = Cursor(starts[0][0], starts[0][1] - 1) if job[1] is None else Cursor(*job)
-    extent = Extent(
+    return Extent(
         base,
         Cursor(*head[:2]),
         bool(head[2]),
         tuple(Cursor(*start) for start in starts),
         tuple(orjson.loads(columns[0])),
     )
-    return LogMetadata(extent, 0, (), 0)
 
 
-def load_checkpoints(db: sqlite3.Connection, number: int, metadata: LogMetadata) -> LogMetadata:
-    """Return the metadata with two additions that only the log's writer needs: the size of the log, and the ids of its
-    state checkpoints.
+def load_schedule(db: sqlite3.Connection, number: int, max_bytes: int) -> CheckpointSchedule:
+    """Load the state checkpoints of an unfinished log, which only the log's writer needs. The argument `max_bytes` is the size
+    limit of the log.
     """
     states = db.execute(
         "SELECT seq, epoch, length(state) FROM state WHERE job = ? ORDER BY seq", (number,)
     ).fetchall()
-    sizes = db.execute(
+    rows = db.execute(
         "SELECT seq, length(frames) FROM block WHERE job = ? ORDER BY seq", (number,)
     ).fetchall()
-    ends = list(accumulate(size for _, size in sizes))
-    seqs = [seq for seq, _ in sizes]
-    checkpoints = []
-    for seq, epoch, _ in states:
-        place = bisect_right(seqs, seq)
-        checkpoints.append(StateCheckpoint(Cursor(epoch, seq), ends[place - 1] if place else 0))
-    return metadata._replace(written=ends[-1], checkpoints=tuple(checkpoints), state_bytes=states[-1][2])
+    return CheckpointSchedule.of_rows(max_bytes, rows, states)

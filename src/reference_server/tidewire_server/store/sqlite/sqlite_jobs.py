@@ -39,12 +39,10 @@ from tidewire_server.store.records import (
     Tombstone,
 )
 from tidewire_server.store.sqlite.event_log import (
-    LogMetadata,
     SqliteLog,
-    StateCheckpoint,
     end_columns,
-    load_checkpoints,
-    load_metadata,
+    load_extent,
+    load_schedule,
     record_columns,
     save_end,
     save_kept_bytes,
@@ -52,6 +50,7 @@ from tidewire_server.store.sqlite.event_log import (
 )
 from tidewire_server.store.sqlite.sqlite_file import release_free_pages
 from tidewire_server.store.sqlite.writer_thread import WriterThread
+from tidewire_server.store.state_checkpoints import CheckpointSchedule, StateCheckpoint
 
 _MAX_EXPIRED_AT_ONCE: Final = 500
 """Maximum number of rows of each kind that one `expire` call deletes. Appends wait until the call has finished."""
@@ -133,10 +132,15 @@ class SqliteJobs:
                 self._keys.add(record.principal, key_number)
             written = sum(map(len, first.frames))
             checkpoints = (StateCheckpoint(first.state.cursor, written),)
+            schedule = CheckpointSchedule(
+                self._retention.max_log_bytes,
+                written=written,
+                checkpoints=checkpoints,
+                state_bytes=state_bytes,
+            )
             base = Cursor(first.first.epoch, first.first.seq - 1)
             extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
-            metadata = LogMetadata(extent, written, checkpoints, state_bytes)
-            log = self._open_log(number, record, metadata, first.state)
+            log = self._open_log(number, record, extent, schedule, first.state)
             self._live[record.id] = (record, log)
             if key is not None:
                 self._in_flight.pop(key, None)
@@ -180,20 +184,19 @@ class SqliteJobs:
         if (used := self.log_in_use(job)) is not None:
             return used
 
-        def work(db: sqlite3.Connection) -> tuple[int, JobRecord, LogMetadata] | None:
+        def work(db: sqlite3.Connection) -> tuple[int, JobRecord, Extent] | None:
             row = db.execute(f"SELECT {_RECORD}, number FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
-            return None if row is None else (row[-1], _record(row[:-1]), load_metadata(db, row[-1]))
+            return None if row is None else (row[-1], _record(row[:-1]), load_extent(db, row[-1]))
 
         log: SqliteLog | None = None
 
-        def then(found: tuple[int, JobRecord, LogMetadata] | None) -> None:
+        def then(found: tuple[int, JobRecord, Extent] | None) -> None:
             # Register the log in this callback, right after the commit. Otherwise the job could be deleted before its
             # log is registered.
             nonlocal log
             log = self.log_in_use(job)
             if log is None and found is not None:
-                number, record, metadata = found
-                log = self._open_log(number, record, metadata)
+                log = self._open_log(*found)
                 self._shared_logs[job] = log
 
         await self._file.do(work, then)
@@ -226,9 +229,16 @@ class SqliteJobs:
         return await self._file.do(work)
 
     def _open_log(
-        self, number: int, record: JobRecord, metadata: LogMetadata, state: StateAt | None = None
+        self,
+        number: int,
+        record: JobRecord,
+        extent: Extent,
+        schedule: CheckpointSchedule | None = None,
+        state: StateAt | None = None,
     ) -> SqliteLog:
-        return SqliteLog(self._file, number, record, metadata, state, self._retention, on_end=self._job_ended)
+        return SqliteLog(
+            self._file, number, record, extent, schedule, state, self._retention, on_end=self._job_ended
+        )
 
     def _job_ended(self, log: SqliteLog, kept_bytes: int) -> None:
         """Update the data in memory after the end of a job was committed."""
@@ -275,11 +285,11 @@ class SqliteJobs:
                 raise StoreError(f"rows of job {job} are missing, so the file is damaged")
             submitted = db.execute("SELECT cancelled FROM submit WHERE job = ?", (number,)).fetchone()
             cancelled = _cancelled(None if submitted is None else submitted[0])
-            metadata = load_checkpoints(db, number, load_metadata(db, number))
-            return _record(row), _submit_body(db, number), cancelled, metadata
+            schedule = load_schedule(db, number, self._retention.max_log_bytes)
+            return _record(row), _submit_body(db, number), cancelled, load_extent(db, number), schedule
 
-        record, submit, cancelled, metadata = await self._file.do(work)
-        log = self._open_log(number, record, metadata)
+        record, submit, cancelled, extent, schedule = await self._file.do(work)
+        log = self._open_log(number, record, extent, schedule)
         await log.state()
         del self._interrupted[job]
         self._live[job] = (record, log)

@@ -1,0 +1,107 @@
+"""Rows in which a database stores the events of a log, and the events and the state that they contain.
+
+A block is one row, or several rows if it is large. A row contains whole events.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
+
+from tidewire.protocol import strict_json
+from tidewire.protocol.document import Document
+from tidewire.protocol.sse import Decoder
+from tidewire_server.store.interfaces import Block
+
+ROW_BYTES: Final = 64 * 1024
+"""Size above which a block is stored in several rows. With smaller rows, a small read loads less data."""
+
+
+class BlockRow(NamedTuple):
+    """Consecutive events, with the sequence numbers of the first and the last one."""
+
+    first: int
+    last: int
+    epoch: int
+    done: bool
+    """Whether the last event is `done`."""
+    ends: bytes
+    """End offset of each event in `frames`, 4 bytes each."""
+    frames: bytes
+
+    def events(self) -> list[bytes]:
+        """Return the events one by one."""
+        ends = [0, *array("I", self.ends)]
+        return [self.frames[start:end] for start, end in pairwise(ends)]
+
+
+def rows_of(block: Block) -> list[BlockRow]:
+    """Divide a block into rows of at most `ROW_BYTES`. An event that alone is larger has its own row."""
+    epoch, last = block.last
+    first = last - len(block.frames) + 1
+    frames, ends = b"".join(block.frames), list(accumulate(map(len, block.frames)))
+    if len(frames) <= ROW_BYTES:
+        return [BlockRow(first, last, epoch, block.done, array("I", ends).tobytes(), frames)]
+    rows, begin, done = [], 0, 0
+    while done < len(ends):
+        until = max(done + 1, bisect_right(ends, begin + ROW_BYTES))
+        own = array("I", [end - begin for end in ends[done:until]]).tobytes()
+        is_last = block.done and until == len(ends)
+        part = frames[begin : ends[until - 1]]
+        rows.append(BlockRow(first + done, first + until - 1, epoch, is_last, own, part))
+        begin, done = ends[until - 1], until
+    return rows
+
+
+def events_after(
+    rows: Iterable[tuple[int, bytes, bytes]], after: int, max_bytes: int
+) -> tuple[bytes, int] | None:
+    """Read events for `LogReader.read`.
+
+    Args:
+        rows: The members `last`, `ends` and `frames` of rows in the order of their events. The first row contains the event
+            that follows `after`.
+        after: Sequence number after which to start.
+        max_bytes: Maximum size of the events, except for the first one.
+
+    Returns:
+        The events and the sequence number of the last of these events, or None if the first event to read was trimmed.
+    """
+    parts: list[bytes] = []
+    last, remaining = after, max_bytes
+    for row_last, packed, frames in rows:
+        ends = array("I", packed)
+        before = row_last - len(ends)
+        if before > last:
+            break
+        skip = last - before
+        start = ends[skip - 1] if skip else 0
+        end = bisect_right(ends, start + remaining, skip)
+        if end == skip and not parts:
+            end += 1
+        if end == skip:
+            break
+        parts.append(frames[start : ends[end - 1]])
+        remaining -= len(parts[-1])
+        last = before + end
+        if end < len(ends) or remaining <= 0:
+            break
+    return (b"".join(parts), last) if parts else None
+
+
+def apply_events(document: Document, frames: bytes) -> Document:
+    """Apply encoded events to a state, and return the new state. It is a new document if an event is a snapshot.
+
+    Raises:
+        ValueError: The events do not match the state.
+    """
+    for event in Decoder().feed(frames):
+        if event.type == "done":
+            continue
+        data: Any = strict_json.loads(event.data)
+        if event.type == "snapshot":
+            document = Document(data["state"], data["columns"])
+        else:
+            document.apply(data)
+    return document

@@ -1,0 +1,4 @@
+"""Store in a PostgreSQL database, which several servers share.
+
+Only this package imports psycopg.
+"""

@@ -1,0 +1,86 @@
+"""Translate errors of psycopg into `StoreError`, with advice and without passwords.
+
+SQLSTATE              | meaning                            | effect
+----------------------+------------------------------------+-----------------------------------------------------
+none, 08, 57P, 53300, | outage: the database cannot be     | the connection is opened again, and the statement is
+25006               |   reached, restarts, or is a standby |   repeated
+40001, 40P01, 55P03   | conflict with another transaction  | the transaction is repeated
+23503                 | the job was deleted meanwhile      | `HeadMovedError`
+all others            | the statement cannot succeed now   | `StoreError`
+"""
+
+from typing import Final
+
+import psycopg
+
+from tidewire_server.store.interfaces import HeadMovedError, StoreError
+
+_OUTAGE_CLASSES: Final = ("08", "57P")
+_OUTAGE_CODES: Final = frozenset({"53300", "25006"})
+_CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
+_MISSING_JOB: Final = "23503"
+
+_ADVICE_BY_CODE: Final = {
+    "53100": "free some space on the disk of the database; the server then retries the pending writes",
+    "53200": "the database server has no free memory",
+    "42501": "give the role of the URL all privileges on the schema tidewire and its tables, and CREATE on the database",
+    "42P01": "a table is missing: restart the server, which creates the schema, or restore a backup",
+    "28P01": "check the password in PGPASSWORD, in ~/.pgpass or in the URL",
+}
+
+_ADVICE_BY_TEXT: Final = {
+    "password authentication failed": "check the user, and the password in PGPASSWORD, in ~/.pgpass or in the URL",
+    "no password supplied": "set PGPASSWORD, or add an entry to ~/.pgpass",
+    "pg_hba.conf": "allow this user and host in the file pg_hba.conf of the database",
+    "does not exist": "create it, or correct the URL",
+    "Connection refused": "start the database, or correct the host and the port in the URL",
+    "No such file": "start the database, or correct the folder of the Unix socket in the URL",
+    "could not translate host name": "correct the host in the URL",
+    "failed to resolve host": "correct the host in the URL",
+    "timeout expired": "check that the host and the port in the URL are right and that no firewall blocks them",
+    "timed out": "check that the host and the port in the URL are right and that no firewall blocks them",
+    "session is read-only": "use the URL of the primary, not of a standby",
+    "does not support SSL": "turn on TLS in the database, or remove sslmode from the URL",
+    "certificate": "check sslmode and sslrootcert in the URL",
+    "remaining connection slots": "raise max_connections of the database: each server uses 7 connections",
+    "too many clients": "raise max_connections of the database: each server uses 7 connections",
+}
+"""Advice on errors without an SQLSTATE, which are those of an attempt to connect."""
+
+
+def is_outage(error: psycopg.Error) -> bool:
+    """Return whether the database may accept the same statement on a new connection."""
+    code = error.sqlstate
+    if code is None:
+        # libpq reports a broken connection without a code. Errors of the other classes come from a parameter.
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return code.startswith(_OUTAGE_CLASSES) or code in _OUTAGE_CODES
+
+
+def is_conflict(error: psycopg.Error) -> bool:
+    """Return whether a conflict with another transaction has rolled the transaction back, so that it can be repeated."""
+    return error.sqlstate in _CONFLICTS
+
+
+def translate(error: psycopg.Error, place: str, password: str | None = None) -> Exception:
+    """Return the error to raise instead of an error of psycopg.
+
+    Args:
+        error: The error.
+        place: URL of the database without the password.
+        password: Password, which is removed from the message.
+    """
+    if error.sqlstate == _MISSING_JOB:
+        return HeadMovedError("the job was deleted")
+    return StoreError(describe(error, place, password))
+
+
+def describe(error: psycopg.Error, place: str, password: str | None = None) -> str:
+    """Return one line with the place, the reason and advice. See `translate`."""
+    text = " ".join((error.diag.message_primary or str(error)).split())
+    if password:
+        text = text.replace(password, "***")
+    advice = _ADVICE_BY_CODE.get(error.sqlstate or "") or next(
+        (advice for part, advice in _ADVICE_BY_TEXT.items() if part in text), None
+    )
+    return f"log {place}: {text or type(error).__name__}" + (f"; {advice}" if advice else "")

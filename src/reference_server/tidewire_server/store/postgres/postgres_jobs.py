@@ -1,0 +1,543 @@
+"""Jobs, tombstones and idempotency keys in the database, and the ownership of jobs.
+
+  job                  | `owner`       | `held` | its items
+  ---------------------+---------------+--------+-----------------------------------------------------------
+  waits                | NULL          | false  | any server may take them, and owns the job then
+  runs                 | a server      | false  | only this server may take them
+  adopted or claimed   | a server      | true   | no server may take them until the owner releases the job
+  has ended            | NULL          | false  | –
+
+A server with an expired lease owns its jobs until another server adopts or claims them. The records of the jobs that this
+server writes are kept in memory. All users of a log share one log object, which is freed when the last of them releases it.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import orjson
+
+from tidewire.protocol.messages import Done
+from tidewire_server.store.block_rows import rows_of
+from tidewire_server.store.interfaces import (
+    Interrupted,
+    KeyUsedError,
+    Log,
+    NewJob,
+    QueueFullError,
+    TooManyJobsError,
+)
+from tidewire_server.store.postgres.append_statements import (
+    encode_columns,
+    end_columns,
+    record_columns,
+    save_end,
+)
+from tidewire_server.store.postgres.connections import (
+    Command,
+    Database,
+    DatabaseThread,
+    Rows,
+    Statement,
+    is_storable,
+)
+from tidewire_server.store.postgres.log_feed import LogFeed
+from tidewire_server.store.postgres.notifications import Notifier
+from tidewire_server.store.postgres.postgres_log import (
+    EXTENT_COLUMNS,
+    EXTENT_TABLES,
+    LogAccess,
+    PostgresLog,
+    extent_of,
+)
+from tidewire_server.store.postgres.postgres_queue import PostgresQueue, encode_key, endless
+from tidewire_server.store.postgres.retention import delete_jobs, expire
+from tidewire_server.store.records import BatchSlot, JobRecord, Key, KeyUse, QueueEntry, Retention, Tombstone
+from tidewire_server.store.state_checkpoints import CheckpointSchedule
+
+_MAX_ADOPTED: Final = 100
+"""Number of jobs that one call of `adopt` claims of each kind."""
+
+_RECORD: Final = (
+    "j.id, j.endpoint, j.principal, j.batch, j.created_at, j.attempt, j.status, j.started_at, j.ended_at, j.expires_at, "
+    "j.done, j.usage"
+)
+_RECORD_LENGTH: Final = 12
+
+_FIND_KEY: Final = """
+    SELECT body, job FROM key WHERE principal = %(principal)s AND endpoint = %(endpoint)s AND text = %(key)s
+"""
+
+_ADD: Final = """
+    WITH found AS MATERIALIZED (
+        SELECT
+            (SELECT job FROM key WHERE principal = %(key_principal)s AND endpoint = %(key_endpoint)s AND text = %(key)s) AS used,
+            (SELECT body FROM key WHERE principal = %(key_principal)s AND endpoint = %(key_endpoint)s AND text = %(key)s) AS body,
+            (SELECT count(*) FROM (SELECT FROM job WHERE principal = %(principal)s AND ended_at IS NULL
+                LIMIT %(max_jobs)s) w) AS jobs,
+            (SELECT count(*) FROM (SELECT FROM ticket WHERE endpoint = %(endpoint)s LIMIT %(max_items)s) w) AS waiting,
+            (SELECT count(*) FROM (SELECT FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s
+                LIMIT %(max_own)s) w) AS own,
+            -- set: the answer to an earlier try of this statement was lost
+            (SELECT number FROM job WHERE id = %(id)s) AS mine,
+            greatest((SELECT max(turn) FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s),
+                (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) AS turn),
+    new AS (
+        INSERT INTO job (id, principal, endpoint, batch, items, created_at, attempt, status, usage, submit, deadline_at,
+            grace, starts, columns)
+        SELECT %(id)s, %(principal)s, %(endpoint)s, %(batch)s, %(n)s::int, %(created_at)s, %(attempt)s, %(status)s,
+            %(usage)s, %(submit)s, now() + make_interval(secs => %(deadline)s::float8),
+            make_interval(secs => %(grace)s::float8), %(starts)s::bigint[], %(columns)s
+        FROM found WHERE mine IS NULL AND used IS NULL AND jobs < %(max_jobs)s
+            AND waiting + %(n)s::int <= %(max_items)s AND own + %(n)s::int <= %(max_own)s
+        RETURNING number),
+    keyed AS (
+        INSERT INTO key (principal, endpoint, text, body, job, until)
+        SELECT %(key_principal)s, %(key_endpoint)s, %(key)s, %(digest)s, %(id)s, %(until)s FROM new WHERE %(digest)s::bytea IS NOT NULL),
+    logged AS (
+        INSERT INTO block (job, first, last, epoch, done, ends, frames)
+        SELECT number, r.first, r.last, %(epoch)s::bigint, false, r.ends, r.frames
+        FROM new, unnest(%(firsts)s::bigint[], %(lasts)s::bigint[], %(ends)s::bytea[], %(frames)s::bytea[])
+            AS r (first, last, ends, frames)),
+    stated AS (
+        INSERT INTO state (job, seq, epoch, columns, state)
+        SELECT number, %(seq)s::bigint, %(epoch)s::bigint, %(columns)s::bytea, %(state)s::bytea FROM new),
+    queued AS (
+        INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
+        SELECT %(endpoint)s, %(principal)s, found.turn + i.n, new.number, i.item, i.key, i.cost, %(placed)s
+        FROM found, new,
+            unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n))
+    SELECT found.used, found.body, found.jobs, found.waiting, found.own, found.mine, new.number
+    FROM found LEFT JOIN new ON true
+"""
+
+_GET: Final = f"SELECT {_RECORD} FROM job j WHERE j.id = %(id)s"  # noqa: S608
+_GET_TOMBSTONE: Final = "SELECT id, principal FROM tombstone WHERE id = %(id)s"
+_LIST: Final = f"""
+    SELECT {_RECORD} FROM job j WHERE j.principal = %(principal)s AND j.number < coalesce(
+        (SELECT number FROM job WHERE id = %(before)s AND principal = %(principal)s), 9223372036854775807)
+    ORDER BY j.number DESC LIMIT %(limit)s
+"""  # noqa: S608
+_UNFINISHED: Final = "SELECT count(*) FROM job WHERE principal = %(principal)s AND ended_at IS NULL"
+_OPEN: Final = f"SELECT {_RECORD}, j.number, {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.id = %(id)s"  # noqa: S608
+_REOPEN: Final = f"""
+    SELECT {_RECORD}, j.number, {EXTENT_COLUMNS}, j.submit, j.cancelled FROM {EXTENT_TABLES}
+    WHERE j.id = %(id)s AND j.owner = %(me)s AND j.ended_at IS NULL
+"""  # noqa: S608
+_ROW_SIZES: Final = """
+    SELECT b.last, octet_length(b.frames) FROM block b JOIN job j ON j.number = b.job WHERE j.id = %(id)s ORDER BY b.last
+"""
+_STATE_SIZES: Final = """
+    SELECT s.seq, s.epoch, octet_length(s.state) FROM state s JOIN job j ON j.number = s.job WHERE j.id = %(id)s ORDER BY s.seq
+"""
+_SUBMIT_BODY: Final = "SELECT submit FROM job WHERE id = %(id)s AND ended_at IS NULL"
+
+_SAVE_CANCELLED: Final = """
+    UPDATE job SET cancelled = (
+        SELECT array_agg(DISTINCT i ORDER BY i) FROM unnest(coalesce(cancelled, '{}') || %(items)s::int[]) AS i)
+    WHERE id = %(id)s AND ended_at IS NULL RETURNING number
+"""
+_DELETE_TICKETS: Final = "DELETE FROM ticket WHERE job = %(job)s"
+
+_CLAIM: Final = """
+    WITH found AS MATERIALIZED (
+        SELECT j.number, coalesce(NOT s.clean, false) AS crashed FROM job j LEFT JOIN server s ON s.id = j.owner
+        WHERE j.id = %(id)s AND j.ended_at IS NULL
+            AND (j.owner IS NULL OR (j.owner = %(me)s AND j.held) OR s.until < now()) FOR UPDATE OF j)
+    UPDATE job j SET owner = %(me)s, held = true FROM found f WHERE j.number = f.number RETURNING j.id, f.crashed
+"""
+_ADOPT: Final = """
+    WITH dead AS MATERIALIZED (
+        SELECT id, clean FROM server WHERE until < now() AND (clean OR %(trusted)s) AND id <> %(me)s),
+    picked AS MATERIALIZED (
+        SELECT j.number, d.clean FROM job j JOIN dead d ON d.id = j.owner
+        WHERE j.owner = ANY (ARRAY(SELECT id FROM dead)) AND j.ended_at IS NULL
+            AND (%(mine)s::text[] IS NULL OR j.endpoint = ANY (%(mine)s::text[]))
+        ORDER BY j.number LIMIT %(n)s FOR UPDATE OF j SKIP LOCKED)
+    UPDATE job j SET owner = %(me)s, held = true FROM picked p WHERE j.number = p.number RETURNING j.number, j.id, NOT p.clean
+"""
+_ADOPT_DUE: Final = """
+    WITH picked AS MATERIALIZED (
+        SELECT number FROM job WHERE owner IS NULL AND ended_at IS NULL
+            AND (deadline_at <= now() OR read_at + grace <= now() OR cancelled IS NOT NULL OR purge)
+            AND (%(mine)s::text[] IS NULL OR endpoint = ANY (%(mine)s::text[]))
+        ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED)
+    UPDATE job j SET owner = %(me)s, held = true FROM picked p WHERE j.number = p.number RETURNING j.number, j.id, false
+"""
+# Jobs that this server has adopted before, also if the answer to the adoption was lost.
+_ADOPTED: Final = """
+    SELECT number, id, false FROM job WHERE owner = %(me)s AND held AND ended_at IS NULL
+"""
+
+_KEEP_TICKETS: Final = """
+    DELETE FROM ticket t USING job j
+    WHERE t.job = j.number AND j.id = %(id)s AND j.owner = %(me)s AND t.item <> ALL (%(items)s::int[])
+"""
+_ADD_TICKETS: Final = """
+    INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
+    SELECT j.endpoint, j.principal, coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n, j.number, i.item,
+        i.key, i.cost, %(placed)s
+    FROM job j, unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n)
+    WHERE j.id = %(id)s AND j.owner = %(me)s
+    ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true WHERE EXCLUDED.placed
+"""
+_RELEASE: Final = """
+    UPDATE job SET owner = NULL, held = false,
+        cancelled = CASE WHEN cancelled IS DISTINCT FROM %(seen)s::int[] THEN cancelled END
+    WHERE id = %(id)s AND owner = %(me)s RETURNING number
+"""
+
+
+class PostgresJobs:
+    """Jobs stored in a database. All methods must be called on one event loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        submits: DatabaseThread,
+        access: LogAccess,
+        feed: LogFeed,
+        queue: PostgresQueue,
+        server: int,
+        notifier: Notifier,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._place = database.place
+        self._submits = submits
+        self._readers = access.readers
+        self._access = access._replace(on_append=self._appended)
+        self._feed = feed
+        self._queue = queue
+        self._server = server
+        self._notifier = notifier
+        self.trusts_leases: Callable[[], bool] = lambda: False
+        """Function that returns whether expired leases are those of dead servers. See `server_rows`."""
+        self._retention: Retention = access.retention
+        self._clock = clock
+        self._in_flight: dict[Key, KeyUse] = {}
+        self.written: dict[str, PostgresLog] = {}
+        """Logs that this server writes."""
+        self._seen: dict[str, list[int] | None] = {}
+        """Cancelled items that `reopen` has returned, by the id of the job."""
+        self._adopted: dict[str, bool] = {}
+        """Jobs that this server owns and has not reopened yet, with whether their last owner has crashed."""
+        self._logs: WeakValueDictionary[str, PostgresLog] = WeakValueDictionary()
+
+    # ---- keys --------------------------------------------------------------------------------------------------
+
+    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
+        if key in self._in_flight:
+            return self._in_flight[key]
+        # Reserve the key before the first await. Otherwise two concurrent requests with the same key could both continue.
+        self._in_flight[key] = KeyUse(body)
+        try:
+            found = await self._read(_FIND_KEY, principal=key.principal, endpoint=key.endpoint, key=key.text)
+        except BaseException:
+            self._in_flight.pop(key, None)
+            raise
+        if not found:
+            return None
+        self._in_flight.pop(key, None)
+        return KeyUse(*found[0])
+
+    async def release_key(self, key: Key) -> None:
+        self._in_flight.pop(key, None)
+
+    # ---- jobs --------------------------------------------------------------------------------------------------
+
+    async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
+        record, first, key, limits = new.record, new.first, new.key, new.limits
+        rows, slots = rows_of(first), new.slots
+        use = None if key is None else self._in_flight.get(key)
+        at = first.state
+        parameters: dict[str, Any] = {
+            "id": record.id,
+            "principal": record.principal,
+            "endpoint": record.endpoint,
+            "batch": record.batch,
+            "n": len(new.entries),
+            "created_at": record.created_at,
+            **dict(zip(("attempt", "status", "started_at", "usage"), record_columns(record), strict=True)),
+            "submit": new.submit,
+            "deadline": new.deadline,
+            "grace": new.grace,
+            "starts": list(first.first),
+            "columns": encode_columns(at.columns),
+            **dict(zip(("key_principal", "key_endpoint", "key"), key or (None, None, None), strict=True)),
+            "digest": None if use is None else use.body,
+            "until": self._clock() + self._retention.idempotency_ttl,
+            "epoch": first.first.epoch,
+            "firsts": [row.first for row in rows],
+            "lasts": [row.last for row in rows],
+            "ends": [row.ends for row in rows],
+            "frames": [row.frames for row in rows],
+            "seq": at.cursor.seq,
+            "state": orjson.dumps(at.view.value()),
+            "items": [entry.index for entry in new.entries],
+            **_places(len(new.entries), slots),
+            "max_items": endless(limits.items),
+            "max_own": endless(limits.items_of_principal),
+            "max_jobs": endless(limits.jobs_of_principal),
+        }
+
+        def result(found: list[Rows]) -> None:
+            used, body, jobs, waiting, own_items, mine, number = found[0][0]
+            if number is not None or mine is not None:
+                return
+            if used is not None:
+                raise KeyUsedError(KeyUse(body, used))
+            if jobs >= limits.jobs_of_principal:
+                raise TooManyJobsError
+            of_principal = waiting + len(new.entries) <= limits.items
+            raise QueueFullError(own_items if of_principal else waiting, of_principal=of_principal)
+
+        def then(_: None) -> None:
+            if key is not None:
+                self._in_flight.pop(key, None)
+            self._queue.added(record.endpoint, len(new.entries))
+            self._notifier.tickets(record.endpoint)
+
+        principals = (record.principal,) if key is None else (record.principal, key.principal)
+        command = Command([Statement(_ADD, parameters)], result, principals)
+        try:
+            await self._submits.do(command, then)
+        except KeyUsedError:
+            if key is not None:
+                self._in_flight.pop(key, None)
+            raise
+
+    async def get(self, job: str) -> JobRecord | Tombstone | None:
+        written = self.written.get(job)
+        if written is not None:
+            return written.record
+        if not is_storable(job):
+            return None
+        parameters = {"id": job}
+        statements = [Statement(_GET, parameters), Statement(_GET_TOMBSTONE, parameters)]
+        records, tombstones = await self._readers.do(Command(statements, result=tuple))
+        if records:
+            return _record(records[0])
+        return Tombstone(*tombstones[0]) if tombstones else None
+
+    async def log(self, job: str) -> PostgresLog | None:
+        shared = self.log_in_use(job)
+        if shared is not None and (shared.has_writer or shared.extent().ended):
+            return shared
+        if shared is not None:
+            # A client that resumes must find all events that it has received from another server.
+            await self._feed.refresh(shared)
+            if not shared.is_closed:
+                return shared
+            self._logs.pop(job, None)
+            return None
+        if not is_storable(job):
+            return None
+        log: PostgresLog | None = None
+
+        def then(found: Rows) -> None:
+            # Register the log in this callback. Otherwise the job could be deleted before its log is registered.
+            nonlocal log
+            log = self.log_in_use(job)
+            if log is None and found:
+                log = self._open_log(found[0])
+
+        await self._readers.do(Command([Statement(_OPEN, {"id": job})]), then)
+        return log
+
+    def log_in_use(self, job: str) -> PostgresLog | None:
+        return self.written.get(job) or self._logs.get(job)
+
+    def _open_log(self, row: tuple[Any, ...]) -> PostgresLog:
+        """Register and return the log for a row of `_OPEN`."""
+        record, number = _record(row[:_RECORD_LENGTH]), row[_RECORD_LENGTH]
+        extent = extent_of(row[_RECORD_LENGTH + 1 : _RECORD_LENGTH + 8], self._place)
+        log = self._logs[record.id] = PostgresLog(self._access, number, record, extent, self._place)
+        return log
+
+    def _appended(self, log: PostgresLog) -> None:
+        """Inform other servers of a committed block, and update the data in memory if the job has ended."""
+        self._notifier.blocks(log.number)
+        if not log.has_writer:
+            self._forget_written(log.record.id)
+
+    def _forget_written(self, job: str) -> None:
+        log = self.written.pop(job, None)
+        if log is not None:
+            self._logs[job] = log
+            log.stop_writing()
+        self._seen.pop(job, None)
+
+    async def save(self, record: JobRecord) -> None:
+        log = self.written.get(record.id)
+        if log is None:
+            return
+        end = save_end(log.number, record_columns(record), end_columns(record, self._retention.log_ttl))
+        command = Command([Statement(_DELETE_TICKETS, {"job": log.number}), end], order=log.number)
+        await self._submits.do(command, lambda _: self._forget_written(record.id))
+
+    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+        if not is_storable(job):
+            return False
+        parameters = {"id": job, "items": sorted(items)}
+        found: Rows = await self._submits.do(Command([Statement(_SAVE_CANCELLED, parameters)]))
+        if found and job not in self.written:
+            self._notifier.requests(found[0][0])
+        return bool(found)
+
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
+        before = before if before is None or is_storable(before) else None
+        rows = await self._read(_LIST, principal=principal, before=before, limit=limit)
+        found = [_record(row) for row in rows]
+        return [self.written[each.id].record if each.id in self.written else each for each in found]
+
+    async def unfinished(self, principal: str) -> int:
+        found: int = (await self._read(_UNFINISHED, principal=principal))[0][0]
+        return found
+
+    # ---- ownership ---------------------------------------------------------------------------------------------
+
+    async def adopt(self) -> Sequence[str]:
+        mine = self._queue.endpoints()
+        parameters = {
+            "me": self._server,
+            "trusted": self.trusts_leases(),
+            "mine": None if mine is None else [*mine],
+            "n": _MAX_ADOPTED,
+        }
+
+        def then(found: list[Rows]) -> None:
+            for _, job, crashed in sorted(row for rows in found for row in rows):
+                if job not in self.written:
+                    self._adopted[job] = self._adopted.get(job, False) or crashed
+
+        statements = [Statement(sql, parameters) for sql in (_ADOPT, _ADOPT_DUE, _ADOPTED)]
+        await self._submits.do(Command(statements, result=lambda found: found), then)
+        return list(self._adopted)
+
+    async def claim(self, job: str) -> bool:
+        if not is_storable(job) or job in self.written:
+            return False
+
+        def then(found: Rows) -> None:
+            for claimed, crashed in found:
+                self._adopted[claimed] = self._adopted.get(claimed, False) or crashed
+
+        parameters = {"id": job, "me": self._server}
+        return bool(await self._submits.do(Command([Statement(_CLAIM, parameters)]), then))
+
+    async def reopen(self, job: str) -> Interrupted | None:
+        if job in self.written:
+            return None
+        parameters = {"id": job, "me": self._server}
+        statements = [Statement(sql, parameters) for sql in (_REOPEN, _ROW_SIZES, _STATE_SIZES)]
+        # In the thread of claims and releases, whose transaction shows one state of the database.
+        found, rows, states = await self._submits.do(Command(statements, result=tuple))
+        crashed = self._adopted.get(job, False)
+        if not found:
+            self._adopted.pop(job, None)
+            return None
+        *opened, submit, cancelled = found[0]
+        log = self._logs.get(job) or self._open_log(tuple(opened))
+        record, extent = _record(tuple(opened[:_RECORD_LENGTH])), extent_of(tuple(opened[-7:]), self._place)
+        schedule = CheckpointSchedule.of_rows(self._retention.max_log_bytes, rows, states)
+        log.start_writing(record, extent, schedule)
+        try:
+            await log.state()
+        except BaseException:
+            log.stop_writing()
+            raise
+        self.written[job], self._seen[job] = log, cancelled
+        self._adopted.pop(job, None)
+        return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), crashed)
+
+    async def release(
+        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+    ) -> bool:
+        log = self.written.get(job)
+        if log is None:
+            return True
+        parameters = {
+            "id": job,
+            "me": self._server,
+            "seen": self._seen.get(job),
+            "items": [entry.index for entry in entries],
+            **_places(len(entries), slots),
+        }
+
+        def then(_: Rows) -> None:
+            self._forget_written(job)
+            self._queue.added(log.record.endpoint, len(entries))
+            self._notifier.tickets(log.record.endpoint)
+
+        statements = [Statement(sql, parameters) for sql in (_KEEP_TICKETS, _ADD_TICKETS, _RELEASE)]
+        await self._submits.do(Command(statements, order=log.number), then)
+        return True
+
+    def lost(self, job: str) -> None:
+        """Stop writing the log of a job that another server has adopted. Its readers then get the events of that server."""
+        self._forget_written(job)
+
+    async def submit_body(self, job: str) -> bytes:
+        found = await self._read(_SUBMIT_BODY, id=job)
+        return (found[0][0] or b"") if found else b""
+
+    # ---- retention ---------------------------------------------------------------------------------------------
+
+    async def delete_job(self, job: str) -> None:
+        if is_storable(job):
+            await self._delete_jobs([job])
+
+    async def _delete_jobs(self, jobs: Sequence[str]) -> None:
+        for log in filter(None, map(self.log_in_use, jobs)):
+            await log.detach()
+        until = self._clock() + self._retention.tombstone_ttl
+        command = delete_jobs(jobs, until, self._retention.max_tombstones)
+        await self._submits.do(command, lambda _: self._deleted(jobs))
+
+    def _deleted(self, jobs: Iterable[str]) -> None:
+        for job in jobs:
+            log = self.log_in_use(job)
+            self._forget_written(job)
+            self._adopted.pop(job, None)
+            if log is not None:
+                log.close()
+                del self._logs[job]
+
+    async def expire(self, now: float) -> float | None:
+        expired = await self._submits.do(lambda connection: expire(connection, self._retention, now))
+        for job in expired.logs:
+            log = self._logs.get(job)
+            if log is not None:
+                log.forget_events()
+        if expired.jobs:
+            await self._delete_jobs(expired.jobs)
+        return now if expired.more else expired.due
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    async def _read(self, sql: str, **parameters: Any) -> Rows:
+        found: Rows = await self._readers.do(Command([Statement(sql, parameters)]))
+        return found
+
+
+def _places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
+    """Return the parameters for the batch keys and costs of items.
+
+    Raises:
+        TypeError: A batch key cannot be stored.
+    """
+    if slots is None:
+        return {"placed": False, "keys": [None] * number, "costs": [0.0] * number}
+    return {
+        "placed": True,
+        "keys": [encode_key(slot.key) for slot in slots],
+        "costs": [slot.cost for slot in slots],
+    }
+
+
+def _record(row: tuple[Any, ...]) -> JobRecord:
+    *columns, done, usage = row
+    ended = None if done is None else Done.model_validate(orjson.loads(done))
+    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage))
+    return JobRecord(*members)

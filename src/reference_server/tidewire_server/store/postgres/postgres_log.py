@@ -1,0 +1,386 @@
+"""Event log of one job in the database, both for the server that runs the job and for all others.
+
+    this server runs the job:   append ──► `append_statements` ──► readers
+    another server runs it:     `log_feed` ──► `add_rows` ──► readers
+
+Most readers need only the newest events, which are cached in memory. All other readers are served from the database.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.sse import Decoder
+from tidewire_server.store.block_rows import BlockRow, apply_events, events_after
+from tidewire_server.store.frame_buffer import FrameBuffer
+from tidewire_server.store.interfaces import (
+    MAX_EPOCHS,
+    Block,
+    HeadMovedError,
+    LogChunk,
+    StateAt,
+    StoreError,
+    extent_after,
+)
+from tidewire_server.store.postgres.append_statements import (
+    AppendResult,
+    BlockAppend,
+    end_columns,
+    record_columns,
+)
+from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement
+from tidewire_server.store.records import Extent, JobRecord, Retention
+from tidewire_server.store.state_checkpoints import CheckpointSchedule
+from tidewire_server.store.subscribers import Subscribers
+
+TAIL_BYTES: Final = 256 * 1024
+"""Size of the cache that keeps the newest events of an unfinished job's log in memory."""
+
+EXTENT_COLUMNS: Final = """
+    j.base_epoch, j.base_seq, j.starts, j.columns, h.epoch, h.last, h.done
+"""
+EXTENT_TABLES: Final = """
+    job j LEFT JOIN LATERAL (SELECT epoch, last, done FROM block WHERE job = j.number ORDER BY last DESC LIMIT 1) h ON true
+"""
+_EXTENT: Final = f"SELECT {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.number = %(job)s"  # noqa: S608
+
+_READ: Final = """
+    SELECT b.last, b.ends, b.frames FROM block b JOIN (
+        SELECT last, sum(size) OVER (ORDER BY last) - size AS before FROM (
+            SELECT last, octet_length(frames) AS size FROM block
+            WHERE job = %(job)s AND last > %(after)s AND last <= %(head)s ORDER BY last LIMIT 512) w) c
+        ON b.job = %(job)s AND b.last = c.last
+    WHERE c.before < %(max_bytes)s ORDER BY b.last
+"""
+_STATE: Final = """
+    WITH newest AS (
+        SELECT seq, epoch, columns, state FROM state WHERE job = %(job)s AND seq <= %(head)s ORDER BY seq DESC LIMIT 1)
+    SELECT seq, epoch, columns, state FROM newest
+    UNION ALL
+    SELECT b.last, b.epoch, NULL, b.frames FROM block b, newest n
+        WHERE b.job = %(job)s AND b.last > n.seq AND b.last <= %(head)s AND NOT b.done
+"""
+_OLDEST_STATE: Final = """
+    SELECT seq, epoch, columns, state FROM state WHERE job = %(job)s ORDER BY seq LIMIT 1
+"""
+
+
+class Feed(Protocol):
+    """Delivers the events of jobs that other servers run. See `log_feed`."""
+
+    def add(self, log: "PostgresLog") -> None:
+        """Deliver the events of a log from now on."""
+        ...
+
+    def remove(self, log: "PostgresLog") -> None:
+        """Stop delivering the events of a log."""
+        ...
+
+
+class LogAccess(NamedTuple):
+    """What all logs of one store share."""
+
+    appends: DatabaseThread
+    readers: DatabaseThread
+    retention: Retention
+    feed: Feed
+    on_append: Callable[["PostgresLog"], None]
+    """Function that is called after the commit of a block, before the readers are woken."""
+
+
+def extent_of(row: tuple[Any, ...], place: str) -> Extent:
+    """Return the extent of a log from the values of `EXTENT_COLUMNS`.
+
+    Raises:
+        StoreError: Rows of the log are missing.
+    """
+    base_epoch, base_seq, flat, columns, epoch, last, done = row
+    if last is None or not flat:
+        raise StoreError(
+            f"log {place}: rows of a job's log are missing, so the database is damaged; restore a backup"
+        )
+    starts = tuple(Cursor(*pair) for pair in zip(flat[::2], flat[1::2], strict=True))
+    base = Cursor(starts[0].epoch, starts[0].seq - 1) if base_seq is None else Cursor(base_epoch, base_seq)
+    return Extent(base, Cursor(epoch, last), done, starts, tuple(orjson.loads(columns)))
+
+
+class PostgresLog(Subscribers):
+    """Event log of one job in the database. All methods must be called on one event loop."""
+
+    def __init__(self, access: LogAccess, number: int, record: JobRecord, extent: Extent, place: str) -> None:
+        """Create the object for a log that is in the database.
+
+        Args:
+            access: What all logs of the store share.
+            number: Number of the job in the database.
+            record: Record of the job.
+            extent: Extent of the log.
+            place: URL of the database, for messages.
+        """
+        super().__init__()
+        self.number = number
+        self.record = record
+        self._access = access
+        self._place = place
+        self._extent = extent
+        self._tail = FrameBuffer(extent.head.seq)
+        self._state: StateAt | None = None
+        self._document: tuple[int, Document] | None = None
+        """State after the event with this sequence number, which the next events are applied to. Only without a writer."""
+        self._schedule: CheckpointSchedule | None = None
+        """Checkpoints of the log. None if this server is not the log's writer."""
+        self._saved = record_columns(record)
+        self._closed = False
+
+    # ---- for readers -------------------------------------------------------------------------------------------
+
+    def extent(self) -> Extent:
+        return self._extent
+
+    async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
+        if not self._extent.holds_after(after):
+            return None
+        if after.seq >= self._tail.base:
+            frames, seq = self._tail.read(after.seq, max_bytes)
+        else:
+            parameters = {
+                "job": self.number,
+                "after": after.seq,
+                "head": self._extent.head.seq,
+                "max_bytes": max(max_bytes, 1),
+            }
+            rows = await self._access.readers.do(Command([Statement(_READ, parameters)]))
+            found = events_after(rows, after.seq, max_bytes)
+            if found is None:  # The events were trimmed, perhaps by another server.
+                await self.reload()
+                return None
+            frames, seq = found
+        extent = self._extent
+        last = extent.id_at(seq)
+        return LogChunk(frames, last, ended=extent.ended and bool(frames) and last == extent.head)
+
+    async def state(self, *, oldest: bool = False) -> StateAt:
+        if oldest:
+            rows = await self._access.readers.do(Command([Statement(_OLDEST_STATE, {"job": self.number})]))
+            seq, document = self._document_of(rows)
+            return StateAt(self._extent.id_at(seq), document.columns, document.view())
+        if self._state is None:
+            self._state = await self._newest_state()
+        return self._state
+
+    async def _newest_state(self) -> StateAt:
+        head, ended = self._extent.head, self._extent.ended
+        seq = head.seq - ended
+        if self._document is not None and self._document[0] >= self._tail.base:
+            frames, _ = self._tail.read(self._document[0], 2**62)
+            document = apply_events(self._document[1], frames)
+        else:
+            parameters = {"job": self.number, "head": head.seq}
+            rows = await self._access.readers.do(Command([Statement(_STATE, parameters)]))
+            seq, document = self._document_of(rows)
+        if self.has_writer:
+            self._document = None
+        elif self._extent.head == head:
+            self._document = (seq, document)
+        return StateAt(self._extent.id_at(seq), document.columns, document.view())
+
+    def _document_of(self, rows: Rows) -> tuple[int, Document]:
+        """Return the state after the last of the rows of `_STATE`, and the sequence number of its event.
+
+        Raises:
+            StoreError: The checkpoint is missing, or the events after it cannot be applied.
+        """
+        rows.sort(key=lambda row: (row[2] is None, row[0]))
+        if not rows or rows[0][2] is None:
+            raise StoreError(
+                f"log {self._place}: job {self.record.id} has no state checkpoint; either the database is damaged, or the "
+                "job was deleted"
+            )
+        seq, _, columns, state = rows[0]
+        document = Document(orjson.loads(state), orjson.loads(columns))
+        for last, _, _, frames in rows[1:]:
+            try:
+                document = apply_events(document, frames)
+            except ValueError as error:
+                raise StoreError(
+                    f"log {self._place}: the events of job {self.record.id} cannot be applied to its state, so the "
+                    f"database is damaged: {error}"
+                ) from None
+            seq = last
+        return seq, document
+
+    def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
+        stop = super().watch(wake)
+        self._follow()
+
+        def end() -> None:
+            stop()
+            if not self._watchers:
+                self._access.feed.remove(self)
+
+        return end
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the job was deleted."""
+        return self._closed
+
+    # ---- for the writer ----------------------------------------------------------------------------------------
+
+    @property
+    def has_writer(self) -> bool:
+        """Whether this server is the writer of the log."""
+        return self._schedule is not None
+
+    async def append(self, after: Cursor, block: Block) -> None:
+        head, schedule = self._extent.head, self._schedule
+        if self._closed or schedule is None or after != head or self._extent.ended:
+            raise HeadMovedError(
+                f"the append expected {after} to be the log's last event, but the last event is {head}"
+                if schedule is not None
+                else "this server is no longer the writer of the log"
+            )
+        size = sum(map(len, block.frames))
+        plan = schedule.plan(after, block, size)
+        changed = record_columns(block.ended or self.record)
+        record = changed if changed != self._saved or block.ended is not None else None
+        ended = None if block.ended is None else end_columns(block.ended, self._access.retention.log_ttl)
+        extent = extent_after(self._extent, block)
+        if plan.cut is not None:
+            extent = extent._replace(base=plan.cut.cursor)
+        work = BlockAppend(self.number, after, block, plan, record, ended, extent)
+
+        def then(written: AppendResult) -> None:
+            schedule.added(block, size, plan, written.state_bytes)
+            self._add_to_tail(block.frames)
+            self._extent, self._state = extent, block.state
+            if record is not None:
+                self._saved = record
+            if ended is not None:
+                self._schedule = None
+            self._access.on_append(self)
+            self.deliver(block)
+
+        await self._access.appends.do(work, then)
+
+    def _add_to_tail(self, frames: Iterable[bytes]) -> None:
+        self._tail.add(list(frames))
+        if self._tail.size > TAIL_BYTES:
+            # Trim half of the cache at once. Each trim moves all remaining bytes, so frequent small trims would be slow.
+            self._tail.cut_to(TAIL_BYTES // 2)
+
+    # ---- for the store -----------------------------------------------------------------------------------------
+
+    def start_writing(self, record: JobRecord, extent: Extent, schedule: CheckpointSchedule) -> None:
+        """Make this server the writer of the log.
+
+        Args:
+            record: The stored record of the job.
+            extent: Extent of the stored log.
+            schedule: Checkpoints of the stored log.
+        """
+        self.record, self._saved, self._schedule, self._closed = (
+            record,
+            record_columns(record),
+            schedule,
+            False,
+        )
+        self._access.feed.remove(self)
+        self.replace_extent(extent)
+
+    def stop_writing(self) -> None:
+        """Make this server a reader of the log, because another server may become its writer."""
+        self._schedule = None
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._watchers and not (self.has_writer or self._extent.ended or self._closed):
+            self._access.feed.add(self)
+
+    def replace_extent(self, extent: Extent) -> None:
+        """Update the extent to that of the stored log, of which this object may have missed some events."""
+        if extent.head != self._extent.head:
+            self._tail, self._state, self._document = FrameBuffer(extent.head.seq), None, None
+        moved, self._extent = extent != self._extent, extent
+        if moved:
+            self.deliver(None)
+
+    def add_rows(self, rows: Iterable[BlockRow]) -> bool:
+        """Add events that another server has appended, and wake the readers.
+
+        Returns:
+            Whether the events follow the last event of this object. If not, the caller must `reload` the log.
+        """
+        before = self._extent.head
+        for row in rows:
+            head = self._extent.head
+            if row.last <= head.seq:
+                continue
+            if row.first != head.seq + 1 or self.has_writer:
+                return self.has_writer
+            events = row.events()
+            starts, columns = self._extent.starts, self._extent.columns
+            if row.epoch != head.epoch:
+                starts = (*starts, Cursor(row.epoch, row.first))[-MAX_EPOCHS:]
+                columns = _columns_of_snapshot(events[0])
+            self._extent = Extent(self._extent.base, Cursor(row.epoch, row.last), row.done, starts, columns)
+            self._add_to_tail(events)
+        if self._extent.head != before:
+            self._state = None
+            self.set_ephemeral_event("queue", None)
+            if self._extent.ended:
+                self.clear_ephemeral_events()
+                self._access.feed.remove(self)
+            self.deliver(None)
+        return True
+
+    async def reload(self) -> None:
+        """Load the extent, because events were trimmed or the job was deleted. If this server is the log's writer, do
+        nothing.
+        """
+        if self.has_writer or self._closed:
+            return
+        rows = await self._access.readers.do(Command([Statement(_EXTENT, {"job": self.number})]))
+        if self.has_writer or self._closed:
+            return
+        if rows:
+            self.replace_extent(extent_of(rows[0], self._place))
+        else:
+            self.close()
+
+    def forget_events(self) -> None:
+        """Update this object after all events except `done` were deleted from the database."""
+        before = self._extent.head.seq - 1
+        self._tail.cut(max(before, self._tail.base))
+        self._extent = self._extent._replace(base=self._extent.id_at(before))
+        self.clear_ephemeral_events()
+
+    def close(self) -> None:
+        """Reject further appends, because the job was deleted. Readers keep what is in memory."""
+        self._closed, self._schedule = True, None
+        self._access.feed.remove(self)
+        self._extent = self._extent._replace(base=self._extent.id_at(self._tail.base))
+        self.deliver(None)
+
+    async def detach(self) -> None:
+        """Load the final state and the `done` event into memory before the job is deleted, because open readers still need
+        both.
+        """
+        if self._closed:
+            return
+        await self.state()
+        if self._extent.ended and not len(self._tail):
+            head = self._extent.head
+            chunk = await self.read(self._extent.id_at(head.seq - 1), 1)
+            if chunk is not None:
+                self._tail = FrameBuffer(head.seq - 1)
+                self._tail.add([chunk.frames])
+
+
+def _columns_of_snapshot(event: bytes) -> tuple[str, ...]:
+    (snapshot,) = Decoder().feed(event)
+    columns: list[str] = orjson.loads(snapshot.data)["columns"]
+    return tuple(columns)

@@ -1,0 +1,414 @@
+"""Queue of waiting items in the database, which is fair between principals over all servers.
+
+A ticket is one waiting item. Items run in the order of their turns: a new ticket of a principal gets the turn after the
+principal's last waiting ticket, or after the turn that was taken last, whichever is later. Ten thousand waiting items of one
+principal therefore do not delay the first item of another principal.
+
+A server takes items of jobs that no server owns, and then owns the job, and items of the jobs that it owns. If two servers
+take items of one job at once, the second one waits for the first one's commit, gets nothing of this job, and notifies the first
+one of the items that it had locked.
+"""
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement
+from tidewire_server.store.postgres.notifications import Notifier
+from tidewire_server.store.records import BatchBounds, BatchItem, BatchSlot, QueueEntry, RunningBatch
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 1.0
+"""Time between two polls, which find items whose notification was lost, and after a failure until the next take."""
+
+_MAX_LOST_RACES: Final = 10
+"""Number of times that a take is repeated because another server has claimed the jobs of all picked items."""
+
+_ENDLESS: Final = 2**31 - 1
+
+_PICKED: Final = """
+    WITH picked AS MATERIALIZED (
+        SELECT t.id, t.job, t.turn, t.cost, j.owner FROM ticket t JOIN job j ON j.number = t.job
+        WHERE t.endpoint = %(endpoint)s AND (j.owner IS NULL OR j.owner = %(me)s) AND NOT j.held
+            AND t.principal <> ALL (%(skip)s::text[])
+        ORDER BY t.turn, t.id LIMIT %(n)s FOR UPDATE OF t SKIP LOCKED)
+"""
+# The first item that does not fit ends the batch.
+_PICKED_FOR_BATCH: Final = """
+    WITH candidates AS MATERIALIZED (
+        SELECT t.id, t.job, t.turn, t.cost, j.owner FROM ticket t JOIN job j ON j.number = t.job
+        WHERE t.endpoint = %(endpoint)s AND (j.owner IS NULL OR j.owner = %(me)s) AND NOT j.held
+            AND t.placed AND t.key {key}
+        ORDER BY t.turn, t.id LIMIT %(n)s FOR UPDATE OF t SKIP LOCKED),
+    picked AS MATERIALIZED (
+        SELECT id, job, turn, cost, owner FROM (
+            SELECT *, %(cost)s::float8 + sum(cost) OVER (ORDER BY turn, id) AS total,
+                row_number() OVER (ORDER BY turn, id) + %(rows)s AS place FROM candidates) c
+        WHERE total <= %(max_cost)s::float8 OR place = 1)
+"""
+_TAKE: Final = """
+    , fresh AS MATERIALIZED (
+        SELECT number FROM job WHERE number IN (SELECT job FROM picked WHERE owner IS NULL) AND owner IS NULL AND NOT held
+        ORDER BY number FOR NO KEY UPDATE OF job),
+    claimed AS (UPDATE job j SET owner = %(me)s FROM fresh f WHERE j.number = f.number RETURNING j.number),
+    taken AS (
+        DELETE FROM ticket WHERE id = ANY (ARRAY(
+            SELECT id FROM picked WHERE owner IS NOT NULL OR job IN (SELECT number FROM claimed))) RETURNING *),
+    turned AS (
+        INSERT INTO endpoint AS e (name, turn) SELECT %(endpoint)s, max(turn) FROM taken HAVING count(*) > 0
+        ON CONFLICT (name) DO UPDATE SET turn = greatest(e.turn, EXCLUDED.turn))
+    SELECT p.n, j.id, t.item, t.principal, j.created_at, t.key, t.cost,
+        extract(epoch FROM clock_timestamp() - t.arrived)::float8
+    FROM (SELECT count(*) AS n FROM picked) p LEFT JOIN taken t ON true LEFT JOIN job j ON j.number = t.job
+    ORDER BY t.turn, t.id
+"""
+# The planner finds a good plan for either condition, but not for IS NOT DISTINCT FROM.
+_TAKE_BATCH: Final = _PICKED_FOR_BATCH.format(key="= %(key)s") + _TAKE
+_TAKE_BATCH_WITHOUT_KEY: Final = _PICKED_FOR_BATCH.format(key="IS NULL") + _TAKE
+_GROUPS: Final = """
+    SELECT t.key, count(*), sum(t.cost), extract(epoch FROM clock_timestamp() - min(t.arrived))::float8
+    FROM ticket t JOIN job j ON j.number = t.job
+    WHERE t.endpoint = %(endpoint)s AND t.placed AND NOT j.held AND (j.owner IS NULL OR j.owner = %(me)s)
+    GROUP BY t.key ORDER BY min(ARRAY[t.turn, t.id])
+"""
+_PUT: Final = """
+    INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
+    SELECT %(endpoint)s, %(principal)s, greatest(
+            (SELECT max(turn) FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s),
+            (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) + i.n, j.number, i.item, i.key, i.cost, %(placed)s
+    FROM unnest(%(jobs)s::text[], %(items)s::int[], %(keys)s::text[], %(costs)s::float8[])
+        WITH ORDINALITY AS i (job, item, key, cost, n) JOIN job j ON j.id = i.job AND j.ended_at IS NULL
+    ORDER BY i.n
+    ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true
+        WHERE EXCLUDED.placed AND NOT ticket.placed
+"""
+_DISCARD: Final = """
+    DELETE FROM ticket t USING job j WHERE t.job = j.number AND j.id = %(job)s AND t.item = %(item)s
+"""
+_WAITING: Final = """
+    SELECT j.id, t.item, t.principal, j.created_at FROM ticket t JOIN job j ON j.number = t.job
+    WHERE t.endpoint = %(endpoint)s AND t.principal <> ALL (%(skip)s::text[])
+    ORDER BY t.turn, t.id LIMIT %(n)s
+"""
+_POLL: Final = """
+    SELECT t.endpoint, count(*), bool_or(NOT j.held AND (j.owner IS NULL OR j.owner = %(me)s))
+    FROM ticket t JOIN job j ON j.number = t.job WHERE t.endpoint = ANY (%(mine)s::text[]) GROUP BY t.endpoint
+"""
+
+
+def endless(limit: float) -> int:
+    """Return a limit as an integer for SQL, where infinity is a large number."""
+    return _ENDLESS if limit >= _ENDLESS else int(limit)
+
+
+def encode_key(key: Hashable) -> str | None:
+    """Return a batch key as text, so that equal keys have equal texts at all servers.
+
+    Raises:
+        TypeError: The key, or a part of it, is not None, a string, a number, a bool or a tuple.
+    """
+    if key is None:
+        return None
+    _check_key(key)
+    return json.dumps(key, separators=(",", ":"))
+
+
+def _check_key(key: object) -> None:
+    if isinstance(key, tuple):
+        for part in key:
+            _check_key(part)
+    elif not (key is None or isinstance(key, str | int | float)):
+        raise TypeError(
+            f"the endpoint's key function returned a {type(key).__name__}; with a log in PostgreSQL, a batch key consists of "
+            "None, strings, numbers, bools and tuples of these"
+        )
+
+
+def decode_key(text: str | None) -> Hashable:
+    """Return the batch key of a text that `encode_key` has returned."""
+    return None if text is None else _with_tuples(json.loads(text))
+
+
+def _with_tuples(value: Any) -> Hashable:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+class KeyGroup(NamedTuple):
+    """Waiting items with the same batch key."""
+
+    key: str | None
+    items: int
+    cost: float
+    waited: float
+    """Number of seconds that the oldest item has waited."""
+
+    def is_ready(self, bounds: BatchBounds) -> bool:
+        """Return whether a batch of these items may start now."""
+        return bounds.are_reached(self.items, self.cost) or self.waited >= bounds.timeout
+
+
+def choose_group(
+    groups: Sequence[KeyGroup], bounds: BatchBounds, running: RunningBatch | None
+) -> KeyGroup | None:
+    """Choose the items for a new batch, or for a running one, by the rules in `memory_batches`.
+
+    Args:
+        groups: All groups of an endpoint, in the order of their first items.
+        bounds: Limits of the batches.
+        running: The running batch that the items join, or None.
+    """
+    if running is None:
+        return next((group for group in groups if group.is_ready(bounds)), None)
+    key = encode_key(running.key)
+    oldest = max(groups, key=lambda group: group.waited, default=None)
+    if oldest is not None and oldest.key != key and oldest.is_ready(bounds):
+        return None
+    return next((group for group in groups if group.key == key), None)
+
+
+@dataclass(slots=True)
+class _Endpoint:
+    """Endpoint whose items this server takes."""
+
+    bounds: BatchBounds | None = None
+    due: float = math.inf
+    size: int = 0
+    hints: int = 0
+    """Number of hints so far. A hint that arrives during a take must not be forgotten."""
+
+
+class PostgresQueue:
+    """Queue in the database. All methods must be called on one event loop, except for `size`."""
+
+    def __init__(
+        self, control: DatabaseThread, submits: DatabaseThread, notifier: Notifier, server: int
+    ) -> None:
+        """Create the queue.
+
+        Args:
+            control: Thread that takes items.
+            submits: Thread that adds items, which may wait for another server that adds items of the same principal.
+            notifier: Notifier that informs other servers.
+            server: Number of this server.
+        """
+        self._control = control
+        self._submits = submits
+        self._notifier = notifier
+        self._server = server
+        self._endpoints: dict[str, _Endpoint] = {}
+        self._served = False
+        self._wake: Callable[[str], None] = lambda _: None
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._not_put: dict[QueueEntry, BatchSlot | None] = {}
+        """Items that could not be put into the queue. The next poll tries again."""
+        self._closed = False
+        self.on_serve: Callable[[], None] = lambda: None
+        """Function that `serve` calls, to receive notifications from then on."""
+
+    def serve(self, endpoints: Mapping[str, BatchBounds | None], wake: Callable[[str], None]) -> None:
+        self._endpoints = {name: _Endpoint(bounds) for name, bounds in endpoints.items()}
+        self._served, self._wake = True, wake
+        self._start_poll()
+        self.on_serve()
+
+    def endpoints(self) -> Collection[str] | None:
+        """Return the endpoints whose items this server takes. Before `serve`, return None."""
+        return self._endpoints.keys() if self._served else None
+
+    async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
+        known: Sequence[BatchSlot | None] = [None] * len(entries) if slots is None else slots
+        await self._put_or_keep(dict(zip(entries, known, strict=True)))
+
+    async def _put_or_keep(self, pairs: Mapping[QueueEntry, BatchSlot | None]) -> None:
+        try:
+            await self._put(pairs)
+        except StoreError as error:
+            _log.error("%s; the items are added to the queue later", error)
+            self._not_put |= pairs
+
+    async def _put(self, pairs: Mapping[QueueEntry, BatchSlot | None]) -> None:
+        groups: dict[tuple[str, str, bool], list[QueueEntry]] = {}
+        for entry, slot in pairs.items():
+            groups.setdefault((entry.endpoint, entry.principal, slot is not None), []).append(entry)
+        for (endpoint, principal, placed), entries in groups.items():
+            slots = [pairs[entry] or BatchSlot() for entry in entries]
+            parameters = {
+                "endpoint": endpoint,
+                "principal": principal,
+                "placed": placed,
+                "jobs": [entry.job for entry in entries],
+                "items": [entry.index for entry in entries],
+                "keys": [encode_key(slot.key) for slot in slots],
+                "costs": [slot.cost for slot in slots],
+            }
+            await self._submits.do(Command([Statement(_PUT, parameters)], principals=(principal,)))
+            self.added(endpoint, len(entries))
+
+    async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
+        found = self._find(endpoint)
+        parameters = {"skip": [*skip], "n": limit}
+        items, hints = await self._take(endpoint, _PICKED + _TAKE, parameters)
+        # With principals to skip, their items may wait.
+        if len(items) < limit and not skip and found.hints == hints and found.due == -math.inf:
+            found.due = math.inf
+        return [item.entry for item in items]
+
+    async def take_batch(self, endpoint: str, running: RunningBatch | None = None) -> list[BatchItem]:
+        found = self._find(endpoint)
+        bounds, hints = found.bounds, found.hints
+        assert bounds is not None  # noqa: S101 - the endpoint is batched
+        rows, cost = (0, 0.0) if running is None else (running.rows, running.cost)
+        if rows >= bounds.max_size:
+            return []
+        try:
+            groups = [KeyGroup(*row) for row in await self._query(_GROUPS, endpoint=endpoint)]
+        except StoreError:
+            self._failed(found)
+            return []
+        chosen = choose_group(groups, bounds, running)
+        if chosen is None:
+            if running is None and found.hints == hints:
+                loop_time = asyncio.get_running_loop().time()
+                waits = [bounds.timeout - group.waited for group in groups]
+                found.due = loop_time + max(min(waits), 0.001) if waits else math.inf
+            return []
+        parameters = {
+            "key": chosen.key,
+            "n": bounds.max_size - rows,
+            "rows": rows,
+            "cost": cost,
+            "max_cost": bounds.max_cost,
+        }
+        items, _ = await self._take(
+            endpoint, _TAKE_BATCH if chosen.key is not None else _TAKE_BATCH_WITHOUT_KEY, parameters
+        )
+        return items
+
+    async def _take(self, endpoint: str, sql: str, parameters: dict[str, Any]) -> tuple[list[BatchItem], int]:
+        """Take items, and return them with the number of hints when the take began. Never raise a `StoreError`."""
+        found = self._find(endpoint)
+        for _ in range(_MAX_LOST_RACES):
+            hints = found.hints
+            statement = Statement(sql, {"endpoint": endpoint, "me": self._server, **parameters})
+            try:
+                rows: Rows = await self._control.do(Command([statement], repeat=False))
+            except StoreError as error:
+                _log.error("%s; no item is taken from the queue for %g s", error, POLL_SECONDS)
+                self._failed(found)
+                return [], hints
+            items = [
+                BatchItem(
+                    QueueEntry(endpoint, job, item, principal, at), BatchSlot(decode_key(key), cost), waited
+                )
+                for _, job, item, principal, at, key, cost, waited in rows
+                if job is not None
+            ]
+            if len(items) < rows[0][0]:
+                # While this take had the other items locked, the owner of their jobs could not see them.
+                self._notifier.tickets(endpoint)
+            if items or not rows[0][0]:
+                break
+        found.size = max(0, found.size - len(items))
+        return items, hints
+
+    def _failed(self, found: _Endpoint) -> None:
+        found.due = asyncio.get_running_loop().time() + POLL_SECONDS
+
+    async def discard(self, entry: QueueEntry) -> None:
+        parameters = {"job": entry.job, "item": entry.index}
+        try:
+            await self._control.do(Command([Statement(_DISCARD, parameters)]))
+        except StoreError as error:  # The item is dropped when it is taken.
+            _log.debug("cannot remove an item from the queue: %s", error)
+        self._not_put.pop(entry, None)
+        found = self._find(entry.endpoint)
+        found.size = max(0, found.size - 1)
+
+    def due(self, endpoint: str) -> float:
+        return self._find(endpoint).due
+
+    def size(self, endpoint: str) -> int:
+        found = self._endpoints.get(endpoint)
+        return 0 if found is None else found.size
+
+    async def waiting(
+        self, endpoint: str, *, limit: int | None = None, skip: Collection[str] = ()
+    ) -> list[QueueEntry]:
+        try:
+            rows = await self._query(_WAITING, endpoint=endpoint, n=limit, skip=[*skip])
+        except StoreError as error:
+            _log.debug("cannot read the queue: %s", error)
+            return []
+        return [QueueEntry(endpoint, *row) for row in rows]
+
+    # ---- hints and polls -----------------------------------------------------------------------------------------
+
+    def added(self, endpoint: str, items: int) -> None:
+        """Update the data in memory after this server has added items."""
+        found = self._find(endpoint)
+        found.size += items
+        self._hint(found)
+
+    def hint(self, endpoints: Iterable[str] | None) -> None:
+        """Let the scheduler take items of endpoints, or of all endpoints, because other servers may have added some."""
+        for endpoint in [*self._endpoints] if endpoints is None else endpoints:
+            if self._served and endpoint in self._endpoints:
+                self._hint(self._endpoints[endpoint])
+                self._wake(endpoint)
+
+    def _hint(self, found: _Endpoint) -> None:
+        found.hints += 1
+        found.due = -math.inf
+
+    def _find(self, endpoint: str) -> _Endpoint:
+        found = self._endpoints.get(endpoint)
+        return (
+            _Endpoint()
+            if found is None and self._served
+            else found or self._endpoints.setdefault(endpoint, _Endpoint())
+        )
+
+    async def _query(self, sql: str, **parameters: Any) -> Rows:
+        statement = Statement(sql, {"me": self._server, **parameters})
+        found: Rows = await self._control.do(Command([statement], repeat=False))
+        return found
+
+    def _set_timer(self) -> None:
+        if not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._start_poll)
+
+    def _start_poll(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._poll())
+
+    async def _poll(self) -> None:
+        """Count the waiting items, and find those whose notification was lost."""
+        try:
+            if self._not_put:
+                not_put, self._not_put = self._not_put, {}
+                await self._put_or_keep(not_put)
+            rows = await self._query(_POLL, mine=[*self._endpoints])
+            counts = {endpoint: (number, available) for endpoint, number, available in rows}
+            for name, found in self._endpoints.items():
+                found.size, available = counts.get(name, (0, False))
+                if available:
+                    self.hint([name])
+        except StoreError as error:
+            _log.debug("cannot read the queue: %s", error)
+        finally:
+            self._set_timer()
+
+    async def close(self) -> None:
+        """Stop the polls."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])

@@ -1,0 +1,144 @@
+"""Store in a PostgreSQL database, which any number of servers share."""
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import psycopg
+
+from tidewire_server.store.interfaces import Durability, Jobs, Queue, Replicas, StoreError
+from tidewire_server.store.postgres.append_statements import run_appends
+from tidewire_server.store.postgres.connections import (
+    Command,
+    Database,
+    DatabaseThread,
+    Statement,
+    run_each,
+    run_group,
+)
+from tidewire_server.store.postgres.log_feed import LogFeed
+from tidewire_server.store.postgres.notifications import Listener, Notifier
+from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
+from tidewire_server.store.postgres.postgres_log import LogAccess
+from tidewire_server.store.postgres.postgres_queue import PostgresQueue
+from tidewire_server.store.postgres.schema import open_schema
+from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow
+from tidewire_server.store.records import Retention
+from tidewire_server.store.write_probe import WriteProbe
+
+_log = logging.getLogger(__name__)
+
+_TEST_WRITE: Final = "UPDATE server SET host = host WHERE id = %(me)s"
+
+
+class PostgresStore:
+    """Store in a PostgreSQL database.
+
+    It uses seven connections. `connections` describes the threads that own them.
+    """
+
+    may_have_lost = False
+    merge_window = 0.05
+    sweep_interval = 1.0
+
+    def __init__(
+        self, url: str, retention: Retention, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Open the database, and create or migrate the schema.
+
+        Args:
+            url: URL of the database. libpq takes whatever the URL does not contain from the variables `PG*` and from
+                `~/.pgpass`.
+            retention: Limits on how much the store keeps, and for how long.
+            clock: Function that returns the time in seconds, for the interval of test writes.
+
+        Raises:
+            StoreError: The database cannot be used.
+        """
+        self._database = database = Database(url)
+        try:
+            with database.connect(durable=True, prepared=False) as connection:
+                opened = open_schema(connection, database.place, socket.gethostname(), LEASE_SECONDS)
+        except psycopg.Error as error:
+            raise StoreError(database.describe(error)) from None
+        self.secret = opened.secret
+        self.durability: Durability = "replicated" if opened.replicated else "host"
+        self._appends = DatabaseThread(database, "tidewire-appends", run_appends, durable=True)
+        self._submits = DatabaseThread(database, "tidewire-submits", run_group, durable=True)
+        self._control = DatabaseThread(database, "tidewire-control", run_each, durable=False)
+        self._notifies = DatabaseThread(database, "tidewire-notifier", run_each, durable=False)
+        self._readers = DatabaseThread(database, "tidewire-readers", run_each, durable=False, threads=2)
+        self._threads = (self._appends, self._submits, self._control, self._notifies, self._readers)
+        try:
+            for thread in self._threads:
+                thread.start()
+        except psycopg.Error as error:
+            for thread in self._threads:
+                thread.stop()
+            raise StoreError(database.describe(error)) from None
+        self._notifier = Notifier(self._notifies, opened.server)
+        self._listener = Listener(database, opened.server, self._receive)
+        self._queue = PostgresQueue(self._control, self._submits, self._notifier, opened.server)
+        self._queue.on_serve = self._listener.start
+        self._feed = LogFeed(self._readers)
+        self._feed.on_watch = self._listener.start
+        access = LogAccess(self._appends, self._readers, retention, self._feed, lambda _: None)
+        self._jobs = PostgresJobs(
+            database, self._submits, access, self._feed, self._queue, opened.server, self._notifier
+        )
+        self._server = ServerRow(
+            self._control,
+            self._submits,
+            self._notifier,
+            opened.server,
+            self._queue.endpoints,
+            self._jobs.written,
+            self._jobs.lost,
+        )
+        self._jobs.trusts_leases = lambda: self._server.trusted
+        self.jobs: Jobs = self._jobs
+        self.queue: Queue = self._queue
+        self.replicas: Replicas | None = self._server
+        self._probe = WriteProbe(self._test_write, lambda: self._appends.last_error is not None, clock)
+
+    def _receive(self, hints: dict[str, list[Any]] | None) -> None:
+        """Act on the hints of another server, or look for everything if hints may have been lost."""
+        if hints is None:
+            self._feed.hint()
+            self._queue.hint(None)
+            self._server.hint()
+            return
+        if "b" in hints:
+            self._feed.hint(hints["b"])
+        if "t" in hints:
+            self._queue.hint(hints["t"])
+        if "r" in hints or "s" in hints:
+            self._server.hint()
+
+    async def check(self) -> None:
+        """Check that the database can be written. See `WriteProbe.check`."""
+        await self._probe.check()
+
+    async def _test_write(self) -> None:
+        await self._submits.do(Command([Statement(_TEST_WRITE, {"me": self._server.id})]))
+
+    async def close(self, *, clean: bool = True) -> None:
+        """Finish pending work and close the connections. If `clean` is true, let other servers adopt the unfinished jobs of
+        this server at once.
+        """
+        await self._probe.close()
+        await self._queue.close()
+        await self._feed.close()
+        if clean:
+            try:
+                await self._server.leave()
+            except StoreError as error:
+                _log.warning(
+                    "cannot give up the lease of this server, so its jobs wait until it expires: %s", error
+                )
+        await self._notifier.close()
+        await self._listener.close()
+        for thread in self._threads:
+            await thread.close()

@@ -1,0 +1,161 @@
+"""Statements that delete what the database needs to keep no longer: expired events, jobs, tombstones and idempotency keys, and
+what exceeds the limits of `Retention`.
+
+One server at a time does this, under an advisory lock. The limits count over all servers.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from tidewire_server.store.postgres.connections import Command, Connection, Statement
+from tidewire_server.store.records import Retention
+
+_MAX_AT_ONCE: Final = 500
+"""Maximum number of rows of each kind that one call deletes. Submits wait until the call has finished."""
+
+RETENTION_LOCK: Final = 0x54696466
+"""Key of the advisory lock of the server that deletes."""
+
+_DELETE: Final = """
+    WITH gone AS (DELETE FROM job WHERE id = ANY (%(jobs)s::text[]) RETURNING id, principal),
+    keys AS (DELETE FROM key USING gone g WHERE key.job = g.id AND key.until IS NULL)
+    INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM gone ON CONFLICT DO NOTHING
+    RETURNING id
+"""
+# Keep the newest rows, which have the highest numbers.
+_LIMIT_TOMBSTONES: Final = """
+    DELETE FROM tombstone WHERE number <= (SELECT max(number) FROM tombstone) - %(max_tombstones)s
+"""
+_EXPIRE_LOGS: Final = """
+    WITH due AS MATERIALIZED (
+        SELECT j.number, h.epoch, h.last FROM job j LEFT JOIN LATERAL (
+            SELECT epoch, last FROM block WHERE job = j.number AND done ORDER BY last DESC LIMIT 1) h ON true
+        WHERE j.log_until <= %(now)s ORDER BY j.log_until LIMIT %(limit)s FOR UPDATE OF j),
+    blocks AS (DELETE FROM block b USING due d WHERE b.job = d.number AND b.last < d.last),
+    states AS (DELETE FROM state s USING due d WHERE s.job = d.number AND s.seq < d.last - 1)
+    UPDATE job j SET log_until = NULL, base_epoch = coalesce(d.epoch, j.base_epoch), base_seq = coalesce(d.last - 1, j.base_seq),
+        kept_bytes = (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = d.number AND last >= d.last)
+            + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = d.number AND seq >= d.last - 1)
+    FROM due d WHERE j.number = d.number RETURNING j.id
+"""
+_EXPIRED_JOBS: Final = (
+    "SELECT id FROM job WHERE expires_at <= %(now)s ORDER BY expires_at, number LIMIT %(limit)s"
+)
+_EXPIRE_TOMBSTONES: Final = "DELETE FROM tombstone WHERE until <= %(now)s"
+# An idempotency key is kept at least as long as its job [TW-JOB-027].
+_EXPIRE_KEYS: Final = """
+    WITH due AS MATERIALIZED (
+        SELECT k.number, EXISTS (SELECT FROM job WHERE id = k.job) AS stays FROM key k WHERE k.until <= %(now)s LIMIT %(limit)s),
+    gone AS (DELETE FROM key k USING due d WHERE k.number = d.number AND NOT d.stays)
+    UPDATE key k SET until = NULL FROM due d WHERE k.number = d.number AND d.stays
+"""
+_COUNT_KEYS: Final = "SELECT principal, count(*) FROM key WHERE until IS NOT NULL GROUP BY principal"
+_DELETE_OLDEST_KEYS: Final = """
+    DELETE FROM key WHERE number IN (
+        SELECT number FROM key WHERE principal = %(principal)s AND until IS NOT NULL ORDER BY number LIMIT %(n)s)
+"""
+_TOTALS: Final = """
+    SELECT principal, count(*), coalesce(sum(kept_bytes), 0)::bigint FROM job WHERE ended_at IS NOT NULL GROUP BY principal
+"""
+_NEWEST: Final = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, number DESC LIMIT 1"
+_OLDEST: Final = """
+    SELECT id, coalesce(kept_bytes, 0), ended_at, number FROM job WHERE principal = %(principal)s AND ended_at IS NOT NULL
+        AND NOT coalesce(expires_at <= %(now)s, false)
+    ORDER BY ended_at, number LIMIT %(limit)s
+"""
+_DUE: Final = """
+    SELECT least((SELECT min(log_until) FROM job WHERE log_until IS NOT NULL),
+        (SELECT min(expires_at) FROM job WHERE expires_at > %(now)s),
+        (SELECT min(until) FROM tombstone), (SELECT min(until) FROM key WHERE until IS NOT NULL))
+"""
+
+
+class Expired(NamedTuple):
+    """Result of `expire`."""
+
+    logs: list[str]
+    """Jobs whose events were deleted."""
+    jobs: list[str]
+    """Jobs that the caller must delete."""
+    due: float | None
+    """Time at which the next entry expires, or None if there is none."""
+    more: bool
+    """Whether more entries than a call deletes have expired."""
+
+
+def delete_jobs(jobs: Sequence[str], until: float, max_tombstones: int) -> Command:
+    """Return the command that deletes jobs and inserts a tombstone, valid until the time `until`, for each of them."""
+    parameters = {"jobs": [*jobs], "until": until, "max_tombstones": max_tombstones}
+    return Command([Statement(_DELETE, parameters), Statement(_LIMIT_TOMBSTONES, parameters)])
+
+
+def expire(connection: Connection, retention: Retention, now: float) -> Expired:
+    """Delete what has expired, in the transaction of the caller, and choose the jobs that the caller must delete."""
+
+    def run(sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        cursor = connection.execute(sql, {"now": now, "limit": _MAX_AT_ONCE, **parameters})
+        return cursor.fetchall() if cursor.description is not None else []
+
+    (due,) = run(_DUE)[0]
+    if not run("SELECT pg_try_advisory_xact_lock(%(key)s::bigint)", key=RETENTION_LOCK)[0][0]:
+        return Expired([], [], due, more=False)
+    logs = [job for (job,) in run(_EXPIRE_LOGS)]
+    jobs = [job for (job,) in run(_EXPIRED_JOBS)]
+    run(_EXPIRE_TOMBSTONES)
+    run(_EXPIRE_KEYS)
+    counts: dict[str, int] = dict(run(_COUNT_KEYS))
+    for principal, number in _excess_keys(counts, retention.max_tombstones):
+        run(_DELETE_OLDEST_KEYS, principal=principal, n=number)
+    excess = list(_excess_jobs(run, retention, len(jobs)))
+    (due,) = run(_DUE)[0]
+    return Expired(
+        logs,
+        list(dict.fromkeys([*jobs, *excess])),
+        due,
+        max(len(logs), len(jobs), len(excess)) >= _MAX_AT_ONCE,
+    )
+
+
+def _excess_keys(counts: dict[str, int], most: int) -> Iterator[tuple[str, int]]:
+    """Return the principals that lose their oldest keys, and how many: always the principal with the most keys."""
+    excess = sum(counts.values()) - most
+    lost = dict.fromkeys(counts, 0)
+    for _ in range(min(excess, _MAX_AT_ONCE)):
+        largest = max(counts, key=lambda principal: counts[principal])
+        counts[largest] -= 1
+        lost[largest] += 1
+    yield from ((principal, number) for principal, number in lost.items() if number)
+
+
+def _excess_jobs(
+    run: Callable[..., list[tuple[Any, ...]]], retention: Retention, expired: int
+) -> Iterator[str]:
+    """Choose the ended jobs that exceed the limits, as `EndedJobs` does: the oldest job of the principal with the most jobs, or
+    with the most bytes. The job that ended last stays.
+    """
+    rows = run(_TOTALS)
+    counts = {principal: number for principal, number, _ in rows}
+    sizes = {principal: size for principal, _, size in rows}
+    count, size = sum(counts.values()) - expired, sum(sizes.values())
+    if count <= retention.max_retained_jobs and size <= retention.max_retained_bytes:
+        return
+    newest = run(_NEWEST)[0][0]
+    oldest: dict[str, deque[tuple[Any, ...]]] = {}
+    for _ in range(_MAX_AT_ONCE):
+        totals = counts if count > retention.max_retained_jobs else sizes
+        if totals is sizes and (size <= retention.max_retained_bytes or count <= 1):
+            return
+        for principal in totals:
+            if principal not in oldest:
+                oldest[principal] = deque(run(_OLDEST, principal=principal))
+        candidates = [p for p in totals if oldest[p] and (oldest[p][0][0] != newest or count == 1)]
+        if not candidates:
+            return
+        # Of equal totals, the older job goes.
+        loser = min(candidates, key=lambda p: (-totals[p], oldest[p][0][2:]))
+        job, job_size, *_ = oldest[loser].popleft()
+        counts[loser] -= 1
+        sizes[loser] -= job_size
+        count, size = count - 1, size - job_size
+        yield job

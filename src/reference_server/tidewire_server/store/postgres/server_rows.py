@@ -1,0 +1,147 @@
+"""The row of this server, with which other servers see whether it is alive.
+
+A server renews its lease each second by the database's clock. When the lease has expired, other servers adopt its jobs. After
+an outage of the database, all leases have expired. Therefore a server adopts jobs only after its own beats have succeeded for
+a whole lease, by which time every server that is alive has renewed its own.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import orjson
+
+from tidewire_server.store.interfaces import Beat, OwnedJob
+from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement, is_storable
+from tidewire_server.store.postgres.notifications import Notifier
+
+LEASE_SECONDS: Final = 5.0
+"""Time after the last beat of a server after which other servers adopt its jobs."""
+
+_RENEW: Final = """
+    UPDATE server SET until = now() + make_interval(secs => %(lease)s), endpoints = %(endpoints)s::jsonb, clean = false
+    WHERE id = %(me)s
+"""
+_OWNED: Final = (
+    "SELECT id, cancelled, purge FROM job WHERE owner = %(me)s AND ended_at IS NULL ORDER BY number"
+)
+_SERVERS: Final = "SELECT count(*) FROM server WHERE until >= now()"
+_MARK_READ: Final = "UPDATE job SET read_at = now() WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"
+_UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
+_PURGE: Final = """
+    UPDATE job SET purge = true, cancelled = ARRAY(SELECT generate_series(0, items - 1))
+    WHERE id = %(id)s AND ended_at IS NULL RETURNING number
+"""
+_LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = %(me)s"
+_FORGET: Final = """
+    DELETE FROM server s WHERE until < now() - interval '1 hour' AND NOT EXISTS (SELECT FROM job WHERE owner = s.id)
+"""
+
+
+class ServerRow:
+    """The lease of this server. All methods must be called on one event loop."""
+
+    def __init__(
+        self,
+        control: DatabaseThread,
+        submits: DatabaseThread,
+        notifier: Notifier,
+        server: int,
+        endpoints: Callable[[], Iterable[str] | None],
+        written: Mapping[str, object],
+        lost: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create the object for a row that exists.
+
+        Args:
+            control: Thread that runs most statements.
+            submits: Thread that stores requests of clients, which must be durable.
+            notifier: Notifier, which is disabled while no other server is alive.
+            server: Number of the row.
+            endpoints: Function that returns the endpoints whose items this server takes, or None for all.
+            written: Jobs whose logs this server writes, by id.
+            lost: Function that is called with each of these jobs that another server has adopted.
+            clock: Clock in seconds.
+        """
+        self.id = server
+        self._control = control
+        self._submits = submits
+        self._notifier = notifier
+        self._endpoints = endpoints
+        self._written = written
+        self._lost = lost
+        self._clock = clock
+        self._first_beat: float | None = None
+        """Time of the first of the beats of which each came in time after the previous one."""
+        self._last_beat = 0.0
+        self._wake: Callable[[], None] | None = None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the beats of this server have succeeded for a whole lease."""
+        now = self._clock()
+        return (
+            self._first_beat is not None
+            and now - self._first_beat >= LEASE_SECONDS
+            and now - self._last_beat < LEASE_SECONDS
+        )
+
+    async def beat(self) -> Beat:
+        """Renew the lease. See `Replicas.beat`."""
+        parameters = {
+            "me": self.id,
+            "lease": LEASE_SECONDS,
+            "endpoints": orjson.dumps(sorted(self._endpoints() or ())).decode(),
+        }
+        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _SERVERS)]
+        written = set(self._written)
+
+        def then(found: list[Rows]) -> None:
+            now = self._clock()
+            if self._first_beat is None or now - self._last_beat >= LEASE_SECONDS:
+                self._first_beat = now
+            self._last_beat = now
+            self._notifier.enabled = found[2][0][0] > 1
+
+        _, owned, servers = await self._control.do(Command(statements, result=lambda found: found), then)
+        jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
+        # A job that has ended or was released since the beat began is not written any more.
+        lost = sorted((written & self._written.keys()) - {job.id for job in jobs})
+        for job in lost:
+            self._lost(job)
+        return Beat(jobs, lost, servers[0][0])
+
+    async def mark_read(self, jobs: Collection[str]) -> None:
+        """Record that jobs that other servers run have readers here. See `Replicas.mark_read`."""
+        if jobs:
+            await self._control.do(Command([Statement(_MARK_READ, {"jobs": sorted(jobs)})]))
+
+    async def unread_for(self, job: str) -> float:
+        """Return the time since the job had a reader, in seconds. See `Replicas.unread_for`."""
+        found = await self._control.do(Command([Statement(_UNREAD, {"id": job})]))
+        return float(found[0][0]) if found else 0.0
+
+    async def request_purge(self, job: str) -> bool:
+        """Ask the owner of a job to delete it. See `Replicas.request_purge`."""
+        if not is_storable(job):
+            return False
+        found: Rows = await self._submits.do(Command([Statement(_PURGE, {"id": job})]))
+        if found:
+            self._notifier.requests(found[0][0])
+            self.hint()
+        return bool(found)
+
+    async def leave(self) -> None:
+        """Let other servers adopt the jobs of this server at once. See `Replicas.leave`."""
+        await self._control.do(Command([Statement(_LEAVE, {"me": self.id}), Statement(_FORGET, {})]))
+        self._notifier.left()
+
+    def on_request(self, wake: Callable[[], None]) -> None:
+        """Set the function that is called when `beat` may return new requests. See `Replicas.on_request`."""
+        self._wake = wake
+
+    def hint(self) -> None:
+        """Call the function that `on_request` has set."""
+        if self._wake is not None:
+            self._wake()

@@ -1,0 +1,408 @@
+"""Two servers on one PostgreSQL database, at the level of the store: submit on one, run on the other, read and cancel on both."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from support.postgres_server import needs_postgres
+from support.store_log_writer import ROOMY, Clock, Writer, everything, run
+from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.interfaces import HeadMovedError
+from tidewire_server.store.records import BatchSlot, QueueEntry, Tombstone
+
+pytestmark = needs_postgres
+
+WAIT = 10.0
+
+
+@pytest.fixture
+def servers(database_url: str) -> Any:
+    """Function that opens two stores on one database, each with an endpoint `e` and a list of its wake-ups."""
+    from tidewire_server.store.postgres.postgres_store import PostgresStore
+
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Any, Any]]:
+        stores = [PostgresStore(database_url, ROOMY) for _ in range(2)]
+        for store in stores:
+            store.woken = []
+            store.queue.serve({"e": None}, store.woken.append)
+        try:
+            yield stores[0], stores[1]
+        finally:
+            for store in stores:
+                await store.close()
+
+    return opened
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(WAIT):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def start(store: Any, writer: Writer) -> Any:
+    """Take the next item at a server, and open its job there."""
+    (entry,) = await store.queue.take("e")
+    assert entry.job == writer.record.id
+    interrupted = await store.jobs.reopen(entry.job)
+    writer.log, writer.record = interrupted.log, interrupted.record
+    return interrupted
+
+
+async def expire_lease(store: Any) -> None:
+    """Let the lease of a server expire, as if it had been dead for some seconds."""
+    from tidewire_server.store.postgres.connections import Command, Statement
+
+    sql = "UPDATE server SET until = now() - interval '1 second' WHERE id = %(id)s"
+    await store._control.do(Command([Statement(sql, {"id": store._server.id})]))
+
+
+def trust(store: Any) -> None:
+    """Act as if the beats of a server had succeeded for a whole lease."""
+    store._server._first_beat = -1e9
+    store._server._last_beat = store._server._clock()
+
+
+def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_one_reads_it(
+    servers: Any,
+) -> None:
+    async def body() -> None:
+        clock = Clock()
+        async with servers() as (first, second):
+            await second.replicas.beat()
+            writer = Writer()
+            await until(lambda: second._feed is not None and second._listener._thread is not None)
+            before = len(second.woken)
+            await writer.submit(first, items=1, submit=b"[1]")
+            await until(lambda: len(second.woken) > before)
+            log = await first.jobs.log("a")
+            assert log.extent().head == Cursor(1, 1)
+            woken: list[Any] = []
+            stop = log.watch(woken.append)
+            log.set_ephemeral_event("queue", b"q")
+            interrupted = await start(second, writer)
+            assert (interrupted.submit, interrupted.crashed, interrupted.cancelled) == (
+                b"[1]",
+                False,
+                frozenset(),
+            )
+            assert await second.jobs.submit_body("a") == b"[1]"
+            await writer.write("one", "two")
+            await until(lambda: log.extent().head == writer.head)
+            assert log.ephemeral_events(0)[0] == []
+            assert (await log.state()).view.value() == writer.states[3]
+            await writer.write("three")
+            await until(lambda: log.extent().head == writer.head)
+            assert (await log.state()).view.value() == writer.states[4]
+            assert await everything(log, Cursor(1, 0), 10) == b"".join(writer.frames)
+            await writer.reopen(7)
+            await until(lambda: log.extent().head == writer.head)
+            assert log.extent() == writer.log.extent()
+            await writer.end(second, clock)
+            await until(lambda: log.extent().ended)
+            assert await everything(log, Cursor(1, 2)) == b"".join(writer.frames[2:])
+            assert woken == [None] * len(woken)
+            stop()
+            assert not first._feed._logs
+            assert await first.jobs.get("a") == await second.jobs.get("a") == writer.record
+            assert await first.queue.take("e") == []
+
+    run(body())
+
+
+def test_a_reader_that_has_not_watched_gets_the_newest_events(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            log = await first.jobs.log("a")
+            await start(second, writer)
+            await writer.write("one")
+            assert await first.jobs.log("a") is log
+            assert log.extent().head == writer.head
+            assert (await log.state()).view.value() == writer.states[2]
+
+    run(body())
+
+
+def test_polls_replace_lost_notifications(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            for store in (first, second):
+                store._notifier.enabled = False
+            assert await second.queue.take("e") == []
+            assert second.queue.due("e") == float("inf")
+            await (writer := Writer()).submit(first, items=1)
+            log = await first.jobs.log("a")
+            log.watch(lambda _: None)
+            await until(lambda: second.queue.due("e") == float("-inf"))
+            assert second.woken
+            await start(second, writer)
+            await writer.write("one")
+            await until(lambda: log.extent().head == writer.head)
+
+    run(body())
+
+
+def test_a_trimmed_log_and_a_deleted_job_are_noticed_by_readers_elsewhere(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            log = await first.jobs.log("a")
+            await start(second, writer)
+            for _ in range(20):
+                await writer.write("x" * 1000)
+            assert writer.log.extent().base.seq > 1
+            assert await (await first.jobs.log("a")).read(Cursor(1, 1), 100) is None
+            assert log.extent() == writer.log.extent()
+            assert (await log.state()).view.value() == writer.states[21]
+            assert (await log.state(oldest=True)).cursor == log.extent().base
+            await second.jobs.delete_job("a")
+            assert await first.jobs.get("a") == Tombstone("a", "ada")
+            assert await first.jobs.log("a") is None
+
+    run(body())
+
+
+def test_a_cancellation_travels_to_the_owner(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            requests: list[None] = []
+            second.replicas.on_request(lambda: requests.append(None))
+            await first.replicas.beat()
+            await second.replicas.beat()
+            await (writer := Writer()).submit(first, items=3)
+            await start(second, writer)
+            requests.clear()
+            assert await first.jobs.save_cancelled("a", [2])
+            await until(lambda: requests)
+            beat = await second.replicas.beat()
+            assert beat.servers == 2
+            assert [(job.id, job.cancelled, job.purge) for job in beat.owned] == [
+                ("a", frozenset({2}), False)
+            ]
+            assert await first.replicas.request_purge("a")
+            (job,) = (await second.replicas.beat()).owned
+            assert (job.cancelled, job.purge) == (frozenset({0, 1, 2}), True)
+            assert not await first.jobs.claim("a")
+            await writer.end(second, Clock())
+            assert not await first.jobs.save_cancelled("a", [1])
+            assert not await first.jobs.save_cancelled("unknown", [1])
+            assert not await first.replicas.request_purge("a")
+            assert not await first.jobs.claim("a")
+
+    run(body())
+
+
+def test_a_waiting_job_is_claimed_to_cancel_some_items_and_released(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=4)
+            assert await second.jobs.save_cancelled("a", [1])
+            assert await second.jobs.claim("a")
+            assert not await first.jobs.claim("a")
+            assert await first.queue.take("e") == []
+            interrupted = await second.jobs.reopen("a")
+            assert interrupted.cancelled == frozenset({1})
+            writer.log = interrupted.log
+            await writer.write("item 1 was cancelled")
+            entries = writer.entries(4)
+            assert await second.jobs.release("a", [entries[0], entries[2], entries[3]])
+            with pytest.raises(HeadMovedError):
+                await writer.log.append(writer.head, None)
+            assert [entry.index for entry in await first.queue.waiting("e")] == [0, 2, 3]
+            assert await first.jobs.adopt() == []
+            assert len(await first.queue.take("e", limit=9)) == 3
+            again = await first.jobs.reopen("a")
+            assert (again.cancelled, again.log.extent().head) == (frozenset(), writer.head)
+
+    run(body())
+
+
+def test_a_cancellation_during_a_release_is_not_lost(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=2)
+            assert await second.jobs.claim("a")
+            await second.jobs.reopen("a")
+            assert await first.jobs.save_cancelled("a", [0])
+            assert await second.jobs.release("a", writer.entries(2))
+            assert await first.jobs.adopt() == ["a"]
+            assert (await first.jobs.reopen("a")).cancelled == frozenset({0})
+
+    run(body())
+
+
+def test_the_jobs_of_a_dead_server_are_adopted_and_the_zombie_is_refused(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=2)
+            await start(second, writer)
+            await writer.write("one")
+            reader = await second.jobs.log("a")
+            reader.watch(lambda _: None)
+            await expire_lease(second)
+            assert await first.jobs.adopt() == []  # its own beats have not succeeded for a whole lease
+            await first.replicas.beat()
+            trust(first)
+            assert await first.jobs.adopt() == ["a"]
+            assert await first.jobs.adopt() == ["a"]  # until it is reopened
+            # Until the adopter has appended, an append of the zombie still succeeds.
+            await writer.write("two")
+            adopted = await first.jobs.reopen("a")
+            assert adopted.crashed
+            assert adopted.log.extent().head == writer.head
+            assert (await adopted.log.state()).view.value() == writer.states[3]
+            new = Writer()
+            new.log, new.head, new.frames = adopted.log, writer.head, list(writer.frames)
+            await new.reopen(4711)
+            with pytest.raises(HeadMovedError):
+                await writer.write("three")
+            beat = await second.replicas.beat()
+            assert (beat.owned, beat.lost) == ([], ["a"])
+            assert (await second.replicas.beat()).lost == []
+            await until(lambda: reader.extent().head == new.head)
+            assert reader.extent().starts == (Cursor(1, 1), Cursor(4711, 4))
+            # The job returns to the queue, near the front, and each server may take it.
+            await Writer("b", "bob").submit(first, items=1)
+            assert await first.jobs.release("a", new.entries(2))
+            order = [(entry.job, entry.index) for entry in await second.queue.waiting("e")]
+            assert order == [("a", 1), ("b", 0), ("a", 0)]
+            assert (await second.queue.take("e"))[0].job == "a"
+            again = await second.jobs.reopen("a")
+            assert again.log is reader
+            assert not again.crashed
+            assert again.log.extent().head == new.head
+
+    run(body())
+
+
+def test_a_job_that_its_old_owner_has_ended_is_not_reopened(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            await start(second, writer)
+            await expire_lease(second)
+            trust(first)
+            assert await first.jobs.adopt() == ["a"]
+            await writer.end(second, Clock())
+            assert await first.jobs.reopen("a") is None
+            assert await first.jobs.adopt() == []
+            assert (await first.jobs.get("a")).status == "succeeded"
+
+    run(body())
+
+
+def test_a_server_that_leaves_gives_up_its_jobs_at_once(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            woken: list[None] = []
+            first.replicas.on_request(lambda: woken.append(None))
+            await (writer := Writer()).submit(first, items=1)
+            await start(second, writer)
+            woken.clear()
+            await second.replicas.leave()
+            await until(lambda: woken)
+            assert await first.jobs.adopt() == ["a"]
+            assert not (await first.jobs.reopen("a")).crashed
+
+    run(body())
+
+
+def test_waiting_jobs_whose_deadline_or_grace_has_expired_are_adopted(servers: Any) -> None:
+    from tidewire_server.store.interfaces import Block, NewJob
+    from tidewire_server.store.records import QueueLimits
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            for name, deadline, grace in (
+                ("a", 0.0, None),
+                ("b", None, 0.2),
+                ("c", None, 60.0),
+                ("d", 60.0, None),
+            ):
+                writer = Writer(name)
+                block = Block(list(writer.frames), writer.at())
+                limits = QueueLimits(99, 99, 99)
+                new = NewJob(
+                    writer.record, b"{}", block, None, writer.entries(1), None, limits, deadline, grace
+                )
+                await first.jobs.add(new, writer.own)
+            assert await second.jobs.adopt() == ["a"]
+            await asyncio.sleep(0.3)
+            assert 0.3 <= await second.replicas.unread_for("b") < 30
+            await first.replicas.mark_read(["b"])
+            assert await second.jobs.adopt() == ["a"]
+            assert await second.replicas.unread_for("b") < 0.2
+            await asyncio.sleep(0.3)
+            assert await second.jobs.adopt() == ["a", "b"]
+
+    run(body())
+
+
+def test_retention_counts_over_all_servers(servers: Any) -> None:
+    async def body() -> None:
+        clock = Clock()
+        async with servers() as (first, second):
+            for store in (first, second):
+                store.jobs._clock = clock
+                await (writer := Writer(f"j{store._server.id}")).submit(store, items=1)
+                await start(store, writer)
+                await writer.end(store, clock)
+            log = await second.jobs.log(f"j{first._server.id}")
+            assert await first.jobs.expire(1010) == 1020
+            assert await log.read(Cursor(1, 0), 100) is None  # the other server has deleted the events
+            assert log.extent().base == Cursor(1, 1)
+            clock.now = 1020
+            await asyncio.gather(first.jobs.expire(1020), second.jobs.expire(1020))
+            for store in (first, second):
+                assert isinstance(await store.jobs.get(f"j{store._server.id}"), Tombstone)
+
+    run(body())
+
+
+def test_a_waiting_job_that_is_purged_is_adopted(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await Writer().submit(first, items=2)
+            assert await first.replicas.request_purge("a")
+            assert await second.jobs.adopt() == ["a"]
+            assert (await second.jobs.reopen("a")).cancelled == frozenset({0, 1})
+            assert [(job.id, job.purge) for job in (await second.replicas.beat()).owned] == [("a", True)]
+            await second.jobs.delete_job("a")
+            assert (await second.replicas.beat()).owned == []
+
+    run(body())
+
+
+def test_entries_that_are_put_again_keep_their_positions(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=3)
+            entries = writer.entries(3)
+            (taken,) = await second.queue.take("e")
+            await second.jobs.reopen("a")
+            await second.queue.put([taken, *entries[1:]])
+            assert [entry.index for entry in await second.queue.waiting("e")] == [1, 2, 0]
+            assert await first.queue.take("e", limit=3) == []
+            await second.queue.put([QueueEntry("e", "unknown", 0, "ada", 1.0)], [BatchSlot()])
+            assert len(await second.queue.take("e", limit=9)) == 3
+
+    run(body())
+
+
+def test_ids_that_postgresql_cannot_store_are_unknown(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, _):
+            for job in ("a\0b", "\ud800", ""):
+                assert await first.jobs.get(job) is None
+                assert await first.jobs.log(job) is None
+                assert not await first.jobs.save_cancelled(job, [0])
+                assert not await first.jobs.claim(job)
+                assert await first.jobs.list("ada", before=job, limit=1) == []
+                await first.jobs.delete_job(job)
+
+    run(body())

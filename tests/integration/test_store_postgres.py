@@ -1,0 +1,311 @@
+"""The PostgreSQL store: bad input, the schema and its versions, passwords, outages, and `check`."""
+
+import asyncio
+import logging
+import re
+import subprocess
+import sys
+import threading
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from support.postgres_server import PASSWORD, PASSWORD_USER, needs_postgres
+from support.store_log_writer import ROOMY, Writer, run
+from tidewire_server.commands.flags import shown
+from tidewire_server.settings import Settings
+from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.open_store import open_store
+from tidewire_server.user_paths import without_password
+
+SECRET = "s3cr3t-w0rd"
+
+HIDE_PSYCOPG = """
+import sys
+sys.modules["psycopg"] = None
+from tidewire_server.settings import Settings
+from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.open_store import open_store
+try:
+    open_store(Settings(log="postgresql://ada:{secret}@db/tidewire"))
+except StoreError as error:
+    print(error)
+"""
+
+
+def error_of(url: str) -> str:
+    """Return the error with which a database cannot be opened, which has one line and no password."""
+    with pytest.raises(StoreError) as caught:
+        open_store(Settings(log=url))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert SECRET not in text
+    assert PASSWORD not in text
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+    return text
+
+
+def named(url: str) -> str:
+    return urlsplit(url).path[1:]
+
+
+# ---- passwords -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (f"postgresql://ada:{SECRET}@db/jobs", "postgresql://ada:***@db/jobs"),
+        (f"postgres://ada:p@/{SECRET}@db/jobs", "postgres://ada:***@db/jobs"),
+        (
+            f"postgresql://ada@db/jobs?password={SECRET}&sslmode=require",
+            "postgresql://ada@db/jobs?password=***&sslmode=require",
+        ),
+        (f"postgresql://db/jobs?sslpassword={SECRET}", "postgresql://db/jobs?sslpassword=***"),
+        ("postgresql://ada@db:5432/jobs", "postgresql://ada@db:5432/jobs"),
+        ("sqlite:///log.db", "sqlite:///log.db"),
+        ("memory", "memory"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, expected: str) -> None:
+    assert without_password(url) == expected
+    assert shown("log", url) == expected
+    assert SECRET not in repr(Settings(log=url))
+
+
+def test_a_password_is_not_part_of_an_error_about_the_setting() -> None:
+    with pytest.raises(ValueError, match="is not a valid log") as caught:
+        Settings().replace(log=f"postgress://ada:{SECRET}@db/jobs")
+    assert SECRET not in str(caught.value)
+
+
+def test_show_config_and_its_errors_hide_the_password(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidewire_server.commands.configuration import ConfigurationError, configure
+
+    configured = configure({"log": f"postgresql://ada:{SECRET}@db/jobs"})
+    table = list(configured.table(Settings(**configured.settings)))
+    assert SECRET not in str(table)
+    assert ("log", "postgresql://ada:***@db/jobs", "--log") in table
+    monkeypatch.setenv("TIDEWIRE_LOG", f"postgress://ada:{SECRET}@db/jobs")
+    with pytest.raises(ConfigurationError) as caught:
+        configure({})
+    assert SECRET not in str(caught.value)
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_psycopg_is_reported_with_the_command_that_installs_it() -> None:
+    program = HIDE_PSYCOPG.format(secret=SECRET)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert re.fullmatch(
+        r"log postgresql://ada:\*\*\*@db/tidewire: the package psycopg is not installed \(.*\); run: pip install .*\n",
+        done.stdout,
+    )
+    assert "[postgres]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (f"postgresql://ada:{SECRET}%@127.0.0.1/jobs", "this URL is not valid; use postgresql://"),
+        (f"postgresql://ada:{SECRET}@127.0.0.1/jobs?nonsense=1", "this URL is not valid; use postgresql://"),
+        (
+            f"postgresql://ada:{SECRET}@127.0.0.1:1/jobs",
+            "start the database, or correct the host and the port",
+        ),
+        (f"postgresql://ada:{SECRET}@no-such-host.invalid/jobs", "correct the host in the URL"),
+        ("postgresql:///jobs?host=/no/such/folder", "correct the folder of the Unix socket in the URL"),
+    ],
+)
+def test_a_wrong_url_is_reported_in_one_line(url: str, expected: str) -> None:
+    assert expected in error_of(url)
+
+
+class TestWithServer:
+    """Tests that need a running server."""
+
+    pytestmark = needs_postgres
+
+    def test_a_wrong_password_user_or_database_is_reported_in_one_line(
+        self, postgres_of_the_run: Any, monkeypatch: Any
+    ) -> None:
+        url = postgres_of_the_run.tcp_url("postgres", f"{PASSWORD_USER}:{SECRET}")
+        assert "password authentication failed" in error_of(url)
+        assert "check the user, and the password in PGPASSWORD" in error_of(url)
+        assert "set PGPASSWORD" in error_of(postgres_of_the_run.tcp_url("postgres", PASSWORD_USER))
+        assert "create it, or correct the URL" in error_of(postgres_of_the_run.tcp_url("no_such_database"))
+        assert "create it, or correct the URL" in error_of(
+            postgres_of_the_run.tcp_url("postgres", "no_such_role")
+        )
+
+    def test_a_missing_privilege_is_reported_in_one_line(
+        self, postgres_of_the_run: Any, database_url: str
+    ) -> None:
+        url = postgres_of_the_run.tcp_url(named(database_url), f"{PASSWORD_USER}:{PASSWORD}")
+        text = error_of(url)
+        assert "permission denied" in text
+        assert "CREATE on the database" in text
+        open_and_close(database_url)
+        assert "all privileges on the schema tidewire" in error_of(url)
+        postgres_of_the_run.execute(f"GRANT USAGE ON SCHEMA tidewire TO {PASSWORD_USER}", named(database_url))
+        assert "all privileges on the schema tidewire" in error_of(url)
+        postgres_of_the_run.execute(
+            f"GRANT ALL ON ALL TABLES IN SCHEMA tidewire TO {PASSWORD_USER}", named(database_url)
+        )
+        open_and_close(url)
+
+    def test_the_password_may_come_from_the_environment(
+        self, postgres_of_the_run: Any, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        postgres_of_the_run.execute(f"GRANT CREATE ON DATABASE {named(database_url)} TO {PASSWORD_USER}")
+        monkeypatch.setenv("PGPASSWORD", PASSWORD)
+        monkeypatch.setenv("PGUSER", PASSWORD_USER)
+        open_and_close(f"postgres://127.0.0.1:{postgres_of_the_run.port}/{named(database_url)}")
+
+    def test_a_newer_schema_is_refused_and_left_alone(
+        self, postgres_of_the_run: Any, database_url: str
+    ) -> None:
+        open_and_close(database_url)
+        postgres_of_the_run.execute("UPDATE tidewire.meta SET version = 99", named(database_url))
+        text = error_of(database_url)
+        assert "a newer version of Tidewire migrated this database (schema 99, supported up to" in text
+        assert "upgrade Tidewire" in text
+        assert postgres_of_the_run.execute("SELECT version FROM tidewire.meta", named(database_url)) == [
+            (99,)
+        ]
+
+    def test_an_old_server_and_another_encoding_are_refused(
+        self, postgres_of_the_run: Any, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from tidewire_server.store.postgres import schema
+
+        monkeypatch.setattr(schema, "MIN_SERVER", 990_000)
+        assert "is too old; use PostgreSQL 99 or newer" in error_of(database_url)
+        monkeypatch.undo()
+        name = named(database_url) + "_latin"
+        postgres_of_the_run.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+        try:
+            assert "ENCODING 'UTF8'" in error_of(postgres_of_the_run.url(name))
+        finally:
+            postgres_of_the_run.execute(f"DROP DATABASE {name}")
+
+    def test_a_standby_is_refused(self, postgres_of_the_run: Any, database_url: str) -> None:
+        name = named(database_url)
+        postgres_of_the_run.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        assert "use the URL of the primary" in error_of(database_url)
+
+    def test_servers_that_start_together_create_the_schema_once(self, database_url: str) -> None:
+        found: list[Any] = []
+
+        def start() -> None:
+            try:
+                found.append(open_store(Settings(log=database_url)))
+            except StoreError as error:
+                found.append(error)
+
+        threads = [threading.Thread(target=start) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({store.secret for store in found}) == 1
+        assert len({store._server.id for store in found}) == 4
+        for store in found:
+            asyncio.run(store.close())
+
+    def test_an_older_schema_is_migrated(
+        self, postgres_of_the_run: Any, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from tidewire_server.store.postgres import schema
+
+        open_and_close(database_url)
+        added = "ALTER TABLE job ADD COLUMN note text"
+        monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, added))
+        open_and_close(database_url)
+        open_and_close(database_url)
+        assert postgres_of_the_run.execute("SELECT version FROM tidewire.meta", named(database_url)) == [(2,)]
+        monkeypatch.undo()
+        assert "a newer version of Tidewire" in error_of(database_url)
+
+    # ---- while it runs ---------------------------------------------------------------------------------------------
+
+    def test_check_reports_a_database_that_cannot_be_written_once(
+        self,
+        postgres_of_the_run: Any,
+        database_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        from tidewire_server.store.postgres import connections
+
+        monkeypatch.setattr(connections, "WAIT_LIMIT", 0.3)
+
+        async def body() -> None:
+            store: Any = open_store(Settings(log=database_url))
+            writer = await Writer().add(store)
+            await store.check()
+            name = named(database_url)
+            other = postgres_of_the_run.execute
+            await asyncio.to_thread(other, f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+            kill = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+            await asyncio.to_thread(other, kill)
+            with pytest.raises(StoreError, match="is not currently accepting connections") as appended:
+                await writer.write("x")
+            assert "\n" not in str(appended.value)
+            assert await store.queue.take("e") == []
+            assert store.queue.due("e") > asyncio.get_running_loop().time()
+            for logged in (False, True):
+                with pytest.raises(StoreError) as caught:
+                    await store.check()
+                assert caught.value.logged == logged
+            await asyncio.to_thread(other, f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+            await writer.log.append(writer.log.extent().head, again(writer))
+            await store.check()
+            await store.close()
+
+        def again(writer: Writer) -> Any:
+            from tidewire_server.store.interfaces import Block
+
+            return Block([b'id:1-2\ndata:"x"\n\n'], writer.at())
+
+        with caplog.at_level(logging.DEBUG):
+            run(body())
+        assert PASSWORD not in caplog.text
+
+    def test_durability_depends_on_a_synchronous_standby(
+        self, postgres_of_the_run: Any, database_url: str
+    ) -> None:
+        store: Any = open_store(Settings(log=database_url))
+        assert (store.durability, store.may_have_lost, store.merge_window, store.sweep_interval) == (
+            "host",
+            False,
+            0.05,
+            1.0,
+        )
+        durable = store._appends._database.connect(durable=True)
+        fast = store._appends._database.connect(durable=False)
+        with durable, fast:
+            assert durable.execute("SHOW synchronous_commit").fetchone() == ("on",)
+            assert fast.execute("SHOW synchronous_commit").fetchone() == ("off",)
+            assert durable.execute("SHOW statement_timeout").fetchone() == ("0",)
+        asyncio.run(store.close())
+
+    def test_a_closed_store_refuses_further_work(self, database_url: str) -> None:
+        async def body() -> None:
+            store: Any = open_store(Settings(log=database_url))
+            await store.close()
+            with pytest.raises(StoreError, match="the store is closed"):
+                await store.jobs.get("a")
+
+        run(body())
+
+
+def open_and_close(url: str) -> None:
+    from tidewire_server.store.postgres.postgres_store import PostgresStore
+
+    asyncio.run(PostgresStore(url, ROOMY).close())
