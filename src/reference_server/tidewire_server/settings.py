@@ -203,8 +203,8 @@ class Settings(BaseModel):
     log: str = Field(
         "memory",
         repr=False,  # the URL may contain a password
-        description="Store of jobs and events: memory, sqlite:///PATH for a file (sqlite:////PATH if the path is "
-        "absolute), or postgresql://USER@HOST/NAME.",
+        description="Store of jobs and events: memory, or sqlite:///PATH for a file, which survives restarts. An "
+        "absolute path has four slashes, as in sqlite:////PATH.",
     )
     log_fsync: bool = Field(
         False,

@@ -33,8 +33,8 @@ def file_of(name: str) -> Path | None:
         return None
     if not name.startswith(_SQLITE) or name == _SQLITE:
         raise ValueError(
-            f"{without_password(name)!r} is not a valid log; use memory, sqlite:///PATH (four slashes for an absolute "
-            "path), or postgresql://USER@HOST/DATABASE"
+            f"{without_password(name)!r} is not a valid log; use memory, or sqlite:///PATH (four slashes for an "
+            "absolute path)"
         )
     return user_path(name.removeprefix(_SQLITE)).absolute()
 
