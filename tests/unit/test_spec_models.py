@@ -214,6 +214,15 @@ def test_enumerations_in_schemas_and_models_are_equal():
 def test_limits_in_schema_and_model_have_the_same_names():
     limits = SCHEMAS["discovery"]["properties"]["limits"]
     assert limits["properties"].keys() == set(resources.Limits.__struct_fields__)
-    fields = msgspec.structs.fields(resources.Limits)
-    optional = {"max_event_ops"} | {field.name for field in fields if field.default is None}
-    assert limits["properties"].keys() - set(limits["required"]) == optional
+    assert limits["required"] == ["state_ttl_s"]
+
+
+def test_limits_that_are_absent_have_the_defaults_of_the_specification():
+    defaults = {field.name: field.default for field in msgspec.structs.fields(resources.Limits)}
+    del defaults["state_ttl_s"]
+    without_number = {"min_grace_ms": "60000", "max_retained_jobs": "Unlimited"}
+    without_number |= {"max_retained_bytes": "Unlimited", "max_tombstones": "Unlimited"}
+    properties = SCHEMAS["discovery"]["properties"]["limits"]["properties"]
+    for name, default in defaults.items():
+        expected = default if default is not None else without_number[name]
+        assert properties[name]["description"] == f"{expected} if absent.", name
