@@ -13,7 +13,6 @@ import pytest
 
 from support.postgres_server import PASSWORD, PASSWORD_USER, needs_postgres
 from support.store_log_writer import ROOMY, Writer, run
-from tidewire_server import Server
 from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import StoreError
@@ -92,15 +91,6 @@ def test_show_config_and_its_errors_hide_the_password(tmp_path: Any, monkeypatch
     monkeypatch.setenv("TIDEWIRE_LOG", f"postgress://ada:{SECRET}@db/jobs")
     with pytest.raises(ConfigurationError) as caught:
         configure({})
-    assert SECRET not in str(caught.value)
-
-
-def test_a_server_does_not_start_on_a_database_yet() -> None:
-    server = Server(log=f"postgresql://ada:{SECRET}@db/jobs")
-    with pytest.raises(
-        StoreError, match=r"cannot run a server on a database yet; use sqlite:///PATH"
-    ) as caught:
-        server.app.lifespan.open_log()
     assert SECRET not in str(caught.value)
 
 

@@ -12,7 +12,6 @@ from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import Store, StoreError
 from tidewire_server.store.open_store import open_store
-from tidewire_server.user_paths import is_database, without_password
 
 
 class Lifespan:
@@ -64,12 +63,6 @@ class Lifespan:
             StoreError: The log cannot be opened, or another server is using it.
         """
         if self._store is None and self._service is None:
-            if is_database(self._settings.log):
-                # Without heartbeats and adoption, two servers would run the same jobs, and no server those of a dead one.
-                raise StoreError(
-                    f"log {without_password(self._settings.log)}: this version cannot run a server on a database yet; use "
-                    "sqlite:///PATH, which one server can use at a time"
-                )
             self._store = open_store(self._settings)
 
     async def start(self, *, resume: bool = True) -> None:

@@ -53,6 +53,7 @@ class LogWriter:
         "_head",
         "_log",
         "_loop",
+        "_on_lost",
         "_retries",
         "_task",
         "_writes",
@@ -70,6 +71,7 @@ class LogWriter:
         state_bytes: int,
         reserve: int,
         commits: GroupCommit,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the writer of a log that already has its first block.
 
@@ -80,6 +82,8 @@ class LogWriter:
             state_bytes: Size of a snapshot of the state, in bytes.
             reserve: Number of bytes of `max_state_bytes` that are reserved for the changes that end an item.
             commits: Schedule of the commits of all jobs of this event loop.
+            on_lost: Function that is called when the log has rejected a block, because another process writes the log, or the
+                log was deleted.
         """
         self._retries = AppendRetries()
         state = LimitedState(document, max_bytes=settings.max_state_bytes, size=state_bytes, reserve=reserve)
@@ -97,6 +101,7 @@ class LogWriter:
         self._append_at_once = getattr(log, "append_at_once", None)
         self._loop = asyncio.get_running_loop()
         self._commits = commits
+        self._on_lost = on_lost
         self.committed_at = float("-inf")
         self.waits_until: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -145,8 +150,7 @@ class LogWriter:
     async def _commit_or_stop(self) -> None:
         try:
             await self.commit()
-        except HeadMovedError as error:
-            self._stop_writing(error)
+        except HeadMovedError:
             return
         if self.backlog:
             # Clear `_task`. As long as it is set to this running task, `commit_now` starts no new task, so the changes
@@ -158,6 +162,7 @@ class LogWriter:
         """Stop writing because the log rejected a block: another process writes the log now, or the log was deleted."""
         self.pending.close()
         _log.warning("the log of a job rejected its writer: %s", error)
+        self._on_lost()
 
     async def commit(self) -> None:
         """Write the pending changes to the log. When this method returns, the changes are as durable as this kind of
@@ -170,9 +175,16 @@ class LogWriter:
             block = self.pending.take(self._head)
             if block is not None:
                 self.committed_at = self._loop.time()
-                await append(self._log, self._head, block, self._retries)
+                await self._append(block)
                 self._head = block.state.cursor
                 self._commits.logged(len(block.frames), sum(map(len, block.frames)))
+
+    async def _append(self, block: Block) -> None:
+        try:
+            await append(self._log, self._head, block, self._retries)
+        except HeadMovedError as error:
+            self._stop_writing(error)
+            raise
 
     async def commit_shielded(self) -> None:
         """Write the pending changes to the log like `commit`, from a task that runs user code and may be cancelled.
@@ -234,7 +246,7 @@ class LogWriter:
             # Write `done` in the same block as the pending changes, so that the store needs only one write.
             frames.append(messages.done_frame(cursor, record.done))
             block = Block(frames, state, done=True, ended=record, state_bytes=pending.state.size)
-            await append(self._log, self._head, block, self._retries)
+            await self._append(block)
             self._head = cursor
         self._commits.logged(len(frames), sum(map(len, frames)))
         return record

@@ -55,6 +55,7 @@ class JobScheduler:
         open_job: Callable[[QueueEntry], Awaitable[Job | None]],
         on_start: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], None],
+        shared: bool = False,
         share: float = 1.0,
     ) -> None:
         """Create a scheduler for an idle server.
@@ -68,6 +69,7 @@ class JobScheduler:
             open_job: Function that reopens the job of an item that was taken, and returns None if the job has ended.
             on_start: Function that is called before an item runs in a batch, and returns the job of the item.
             announce: Function that publishes the queue position of a job.
+            shared: Whether other processes use the queue, too. A waiting job then has no `Job` object.
             share: Share of each queue and of the worker threads that one principal may use.
         """
         self._queue = queue
@@ -93,6 +95,9 @@ class JobScheduler:
         """Restored items before the call of `start_restored`."""
         self._restoring: list[asyncio.Task[None]] = []
         """Tasks that check the inputs of restored items of batched endpoints."""
+        self._shared = shared
+        self._resumed = not shared
+        """Whether items may start. In a shared queue, items wait from the beginning, and start after `start_restored`."""
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._started: set[str] = set()
@@ -154,7 +159,7 @@ class JobScheduler:
         # A job that waits only because its batch is incomplete will run next, so the job has no queue position.
         if self._queue.size(name) >= len(entries) and self._startable(endpoint_queue) <= 0:
             found = self._find(entries[0])
-            if found is not None and found.waits(entries[0].index):
+            if self._shared if found is None else found.waits(entries[0].index):
                 self._announcer.entered(endpoint_queue, job, len(entries))
         self._announcer.moved(endpoint_queue, len(entries))
 
@@ -168,7 +173,8 @@ class JobScheduler:
         self._restored.update(entries)
 
     async def start_restored(self) -> None:
-        """Start as many of the restored items as possible."""
+        """Start as many waiting items as possible, among them the restored ones."""
+        self._resumed = True
         restored, self._restored = self._restored, set()
         for endpoint_queue in self._endpoint_queues.values():
             if endpoint_queue.endpoint.batching is None:
@@ -197,11 +203,17 @@ class JobScheduler:
                 await self._queue.put([entry], [job.batch_slot(entry.index)])
                 await self._start_waiting(endpoint_queue.group)
 
+    def publish_positions(self) -> None:
+        """Publish the positions of the jobs that wait in a queue that other processes change, too."""
+        for endpoint_queue in self._endpoint_queues.values():
+            if size := self._queue.size(endpoint_queue.endpoint.name):
+                self._announcer.changed(endpoint_queue, size)
+
     async def discard(self, entry: QueueEntry) -> None:
         """Remove an item from the queue, so that it never runs."""
-        endpoint_queue = self._endpoint_queues[entry.endpoint]
         await self._queue.discard(entry)
-        self._announcer.moved(endpoint_queue)
+        if (endpoint_queue := self._endpoint_queues.get(entry.endpoint)) is not None:
+            self._announcer.moved(endpoint_queue)
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Start no more items. Return the tasks of the functions that are still running."""
@@ -224,7 +236,7 @@ class JobScheduler:
     async def _start_waiting(self, group: ConcurrencyGroup) -> None:
         """Start as many waiting items of a group as possible."""
         # Return before the following work if nothing can start. On a busy server, this is the most frequent case.
-        if group.running >= group.limit or not self._is_waiting(group):
+        if group.running >= group.limit or not self._resumed or not self._is_waiting(group):
             return
         async with self._start_lock:
             exhausted: set[EndpointQueue] = set()

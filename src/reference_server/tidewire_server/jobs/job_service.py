@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import orjson
@@ -37,6 +38,7 @@ from tidewire_server.jobs.job_resource import encode_job, read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
+from tidewire_server.jobs.publish_ephemeral_events import publish_queue_position
 from tidewire_server.jobs.recovery import (
     AdmittedJob,
     admit_again,
@@ -44,6 +46,8 @@ from tidewire_server.jobs.recovery import (
     complete_record,
     recovery_plan_of,
 )
+from tidewire_server.jobs.replicas.heartbeat import BEAT_SECONDS, Heartbeat
+from tidewire_server.jobs.replicas.job_ownership import JobOwnership
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.jobs.shutdown import Shutdown
 from tidewire_server.metrics import Metrics
@@ -121,8 +125,14 @@ class JobService:
         self._turn = asyncio.Lock()
         """See `StoredInputs`."""
         self._loop = asyncio.get_running_loop()
-        self._opening = asyncio.Lock()
-        """Held while a job is reopened, so that two of its items cannot reopen it twice."""
+        self._ownership = JobOwnership(
+            store,
+            self._live,
+            open_job=self._open,
+            forget=self._forget,
+            restore=self._restore,
+        )
+        self._background: set[asyncio.Task[None]] = set()
         self._commits = GroupCommit(metrics.logged, max(settings.merge_window, store.merge_window))
         self._scheduler = JobScheduler(
             self.store.queue,
@@ -130,9 +140,10 @@ class JobService:
             settings,
             start=self._run_item,
             find=lambda entry: self._live.get(entry.job),
-            open_job=self._open_taken,
+            open_job=self._ownership.open_taken,
             on_start=self._on_start,
             announce=self._announce,
+            shared=store.replicas is not None,
             share=share,
         )
         self.shutdown = Shutdown(
@@ -141,23 +152,39 @@ class JobService:
             self._scheduler.stop,
             durable=store.durability != "process",
             retry=settings.retry,
+            release=None if store.replicas is None else self._ownership.return_to_queue,
         )
+        self._heartbeat: Heartbeat | None = None
+        if store.replicas is not None:
+            self._heartbeat = Heartbeat(
+                store.replicas,
+                store.jobs,
+                store.queue,
+                self._ownership,
+                self._live,
+                self.readers,
+                draining=lambda: self.shutdown.began,
+                on_beat=self._publish_positions,
+            )
         self._watchdog = LoopWatchdog(self._scheduler.take_active)
 
     async def start(self) -> None:
         """Recover interrupted jobs and start the background tasks. This method must have finished before the first
-        request. The recovered jobs wait until `resume` is called.
+        request. No item runs before `resume` is called.
 
         Raises:
             StoreError: The store cannot be read or written.
         """
-        for job in await self.store.jobs.adopt():
-            await self._recover(job)
+        if self._heartbeat is None:
+            for job in await self.store.jobs.adopt():
+                await self._ownership.recover(job)
+        else:
+            await self._heartbeat.start()
         self._cleanup.start()
         self._watchdog.start()
 
     async def resume(self) -> None:
-        """Start the items of the recovered jobs. From now on, functions of the endpoints are called."""
+        """Start waiting items. From now on, functions of the endpoints are called."""
         if not self.shutdown.began:
             await self._scheduler.start_restored()
 
@@ -316,7 +343,13 @@ class JobService:
         settings, submission = self.settings, admitted.submission
         reserve = RESERVED_END_BYTES * len(columns)
         log_writer = LogWriter(
-            log, document, settings, state_bytes=size, reserve=reserve, commits=self._commits
+            log,
+            document,
+            settings,
+            state_bytes=size,
+            reserve=reserve,
+            commits=self._commits,
+            on_lost=partial(self._ownership.lose, record.id),
         )
         self._live[record.id] = job = Job(
             record,
@@ -333,37 +366,12 @@ class JobService:
             on_end=self._on_end,
         )
         if submission.cancel_on_disconnect:
-            self.readers.watch(record.id, max(submission.grace, settings.min_grace), job.cancel_soon)
+            grace = max(submission.grace, settings.min_grace)
+            unread = job.cancel_soon if self.store.replicas is None else partial(self._unread, job, grace)
+            self.readers.watch(record.id, grace, unread)
         if submission.deadline is not None:
             job.set_deadline(submission.deadline)
         return job
-
-    async def _recover(self, job_id: str) -> None:
-        """Recover a job that the previous server process left unfinished.
-
-        If the job cannot be recovered, for example because its log is damaged, the server starts without it.
-
-        Raises:
-            StoreError: The store cannot be read or written at all.
-        """
-        try:
-            job = await self._open(job_id)
-            if job is not None and (entries := job.waiting_entries):
-                await self._scheduler.restore(entries)
-        except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not prevent the start
-            await self.store.check()
-            message = "job %s cannot be recovered, so it does not run; other jobs continue: %s"
-            _log.error(message, job_id, error, exc_info=not isinstance(error, StoreError))
-
-    async def _open_taken(self, entry: QueueEntry) -> Job | None:
-        """Reopen the job of an item that was taken from the queue. Return None if the job has ended, or cannot be read."""
-        async with self._opening:
-            try:
-                return self._live.get(entry.job) or await self._open(entry.job)
-            except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not stop the scheduler
-                message = "job %s cannot be reopened, so it does not run on this server: %s"
-                _log.error(message, entry.job, error, exc_info=not isinstance(error, StoreError))
-                return None
 
     async def _open(self, job_id: str) -> Job | None:
         """Reopen an unfinished job that this process owns, and continue its log as `recovery` describes. Its waiting items
@@ -397,6 +405,8 @@ class JobService:
         self.inputs.add(record.id, record.principal, admitted.submission.size)
         job.restore(plan.items, plan.previous)
         await job.end_cancelled(interrupted.cancelled)
+        if interrupted.purge:
+            await self.store.jobs.delete_job(job_id)
         queued = job.waiting_entries
         if plan.fail is not None:
             await job.fail(plan.fail, status=plan.fail_status)
@@ -463,7 +473,7 @@ class JobService:
         """
         job = self._live.get(record.id)
         if job is None:
-            return False
+            return await self._ownership.cancel_elsewhere(record, items)
         if unfinished := job.unfinished(items):
             await self.store.jobs.save_cancelled(record.id, unfinished)
         if job.record.done is not None:
@@ -481,18 +491,23 @@ class JobService:
         job = self._live.get(record.id)
         if job is not None:
             await job.abandon()
+        else:
+            await self._ownership.end_elsewhere(record.id)
         await self.store.jobs.delete_job(record.id)
         self.shutdown.expected.answered(record.id)
         self._cleanup.wake()
 
     async def outcome(self, record: JobRecord) -> Job | None:
-        """Wait until a job has ended. Return the job, or None if the job had already ended before the call."""
+        """Wait until a job of this process has ended. Return the job, or None if the job had already ended before the call."""
         job = self._live.get(record.id)
         if job is not None:
             await job.finished.wait()
         return job
 
     # ---- callbacks --------------------------------------------------------------------------------------------
+
+    async def _restore(self, entries: list[QueueEntry]) -> None:
+        await self._scheduler.restore(entries)
 
     def _on_start(self, entry: QueueEntry) -> Job | None:
         """Update the metrics for an item that is about to run, and return the job of the item."""
@@ -512,6 +527,39 @@ class JobService:
         job = self._live.get(job_id)
         if job is not None:
             job.announce(message)
+        elif self.store.replicas is not None and (log := self.store.jobs.log_in_use(job_id)) is not None:
+            extent = log.extent()
+            if extent.head == extent.starts[-1]:  # Nothing has happened to the job since it began to wait.
+                publish_queue_position(log, message)
+
+    def _publish_positions(self) -> None:
+        """Publish the positions of jobs that wait in the shared queue, if this process has readers of such jobs."""
+        if not self.readers.jobs() <= self._live.keys():
+            self._scheduler.publish_positions()
+
+    def _unread(self, job: Job, grace: float) -> None:
+        """Cancel a job that has had no reader at this process for its grace period, unless another process had one."""
+        task = self._loop.create_task(self._cancel_if_unread(job, grace))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _cancel_if_unread(self, job: Job, grace: float) -> None:
+        assert self.store.replicas is not None  # noqa: S101 - guaranteed by the caller
+        try:
+            left = grace - await self.store.replicas.unread_for(job.id)
+        except StoreError:
+            left = BEAT_SECONDS
+        if left > 0:
+            self.readers.postpone(job.id, left)
+        else:
+            await job.cancel()
+
+    def _forget(self, job: Job) -> None:
+        """Stop a job without logging its end, because another process continues it, or because it was deleted."""
+        self._live.pop(job.id, None)
+        job.suspend()
+        self.inputs.release(job.id)
+        self.readers.unwatch(job.id)
 
     async def _on_end(self, job: Job) -> None:
         record = job.record
@@ -541,6 +589,8 @@ class JobService:
         await self.shutdown.close_streams()
         self._watchdog.stop()
         await self._cleanup.stop()
+        if self._heartbeat is not None:
+            await self._heartbeat.stop()
         # If `start` failed, some interrupted jobs are not recovered yet. The shutdown must then not be recorded as
         # clean.
         await self.store.close(clean=self._cleanup.started)

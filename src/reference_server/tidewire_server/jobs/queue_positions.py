@@ -30,6 +30,10 @@ MOVED_FRACTION: Final = 0.1
 """Fraction of the waiting items that must leave the queue before the positions behind `FRONT` are published."""
 
 
+_SECONDS_PER_ITEM: Final = 1 / 2000
+"""Minimum time for each waiting item between two reads of a queue that several processes share."""
+
+
 class QueuePositions:
     """Published positions in the queue of one endpoint. The item that runs next has position 1."""
 
@@ -122,6 +126,17 @@ class PositionAnnouncer:
         if positions.has_published and endpoint_queue.group.limit and name not in self._timers:
             loop = asyncio.get_running_loop()
             self._timers[name] = loop.call_later(self._interval, self._start_update, endpoint_queue)
+
+    def changed(self, endpoint_queue: EndpointQueue, size: int) -> None:
+        """Record that other processes may have changed a queue. The positions are published at the end of the interval, which is
+        longer for a long queue, because all of its items are read.
+        """
+        name = endpoint_queue.endpoint.name
+        self._positions[name].moved(size)
+        if endpoint_queue.group.limit and name not in self._timers:
+            delay = max(self._interval, size * _SECONDS_PER_ITEM)
+            loop = asyncio.get_running_loop()
+            self._timers[name] = loop.call_later(delay, self._start_update, endpoint_queue)
 
     async def restored(self, endpoint_queue: EndpointQueue) -> None:
         """Publish the positions of all jobs in a queue that was restored after a restart of the server."""

@@ -2,7 +2,8 @@
 
 After the request to stop, the server drains. It refuses new jobs with 503. All other requests work as before, and a
 repeated submission returns its existing job. The table shows what happens to a job. The next server process continues the
-jobs of a durable log, but a job in memory exists only in this process.
+jobs of a durable log, but a job in memory exists only in this process. In a log that several processes share, the next process
+is any of the others: this process returns a job that only waits to the queue, and gives up the remaining ones when it ends.
 
   log     | the job                                   | the server                    | the job's streams, open and new
   --------+-------------------------------------------+-------------------------------+----------------------------------
@@ -12,6 +13,7 @@ jobs of a durable log, but a job in memory exists only in this process.
   durable | has a running item                        | lets its running items end    | stay open
   durable | only waits, as its running items ended    | leaves it to the next process | end with `goaway` at once
   durable | has not ended within `shutdown_timeout`   | leaves it to the next process | end with `goaway`
+  shared  | runs or waits elsewhere                   |                               | end with `goaway` at once
 
 Afterwards the server waits up to `LAST_SECONDS` until the streams have accepted their last event. If the log is in memory,
 the server also waits for expected readers: a client that has submitted a job a moment ago, or whose stream ended a moment
@@ -23,7 +25,7 @@ ago, may request the stream of the job within its first retry delay, because a b
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from tidewire.protocol.problems import problem
@@ -72,6 +74,7 @@ class Shutdown:
         *,
         durable: bool,
         retry: float,
+        release: Callable[[Job], Awaitable[None]] | None = None,
     ) -> None:
         """Create the shutdown of a server that does not drain yet.
 
@@ -81,6 +84,8 @@ class Shutdown:
             stop_scheduler: Function after which no more items start.
             durable: Whether the next server process continues the jobs.
             retry: Setting `retry`, in seconds.
+            release: Function that returns a job without running items to the queue that several processes share. None if only
+                this process uses the store.
         """
         self.began = False
         """Whether the server was asked to stop."""
@@ -93,6 +98,7 @@ class Shutdown:
         self._jobs = jobs
         self._readers = readers
         self._stop_scheduler = stop_scheduler
+        self._release = release
         self._streams: set[OpenStream] = set()
         self._waits_for: set[str] = set()
         """Ids of the jobs that `drain` waits for."""
@@ -110,9 +116,12 @@ class Shutdown:
         """Register a stream. If its job is left to the next process, the stream ends with `goaway`."""
         self._streams.add(stream)
         self.expected.came(stream.job_id)
-        job = self._jobs.get(stream.job_id) if self.began and self.durable else None
-        if job is not None and not self._continues(job):
-            self._send_away([job])
+        if self.began and self.durable:
+            job = self._jobs.get(stream.job_id)
+            if job is not None and not self._continues(job):
+                self._send_away([job])
+            elif job is None and self._release is not None:
+                stream.go_away()
 
     def stream_closed(self, stream: OpenStream) -> None:
         """Remove a stream that has ended, or whose reader has disconnected."""
@@ -144,6 +153,10 @@ class Shutdown:
         self._waits_for = {job.id for job in self.jobs_to_wait_for()}
         if self.durable:
             self._stop_scheduler()
+            if self._release is not None:
+                elsewhere = [stream for stream in self._streams if stream.job_id not in self._jobs]
+                for stream in elsewhere:
+                    stream.go_away(spread=len(elsewhere) / RECONNECTS_PER_SECOND)
             await self._leave([job for job in self._jobs.values() if job.only_waits])
         while self._waits_for and await self._change(deadline):
             pass
@@ -197,6 +210,9 @@ class Shutdown:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
                 await asyncio.gather(*(job.commit() for job in jobs), return_exceptions=True)
+                if self._release is not None:
+                    waiting = (self._release(job) for job in jobs if job.only_waits)
+                    await asyncio.gather(*waiting, return_exceptions=True)
         self._send_away(jobs)
         self._waits_for.difference_update(job.id for job in jobs)
         self._changed.set()

@@ -263,6 +263,8 @@ class Interrupted:
     log: "Log"
     cancelled: frozenset[int] = frozenset()
     """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
+    purge: bool = False
+    """Whether a client has deleted the job (`Replicas.request_purge`). All items are then in `cancelled`."""
     crashed: bool = False
     """Whether the process that wrote the log has crashed, so that the attempt counts (`max_attempts`)."""
 

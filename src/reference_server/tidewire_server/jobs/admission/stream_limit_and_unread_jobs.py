@@ -1,6 +1,7 @@
 """Limit on the number of open streams of each principal, and cancellation of jobs that no longer have a reader."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,6 @@ class _WatchedJob:
 
     grace: float
     cancel: Callable[[], None]
-    attached: int = 0
     timer: asyncio.TimerHandle | None = None
 
 
@@ -32,6 +32,8 @@ class StreamReaders:
         self._limit = limit
         gauge.set_function(lambda: sum(self._open_streams.values()))
         self._open_streams: dict[str, int] = {}
+        self._attached: Counter[str] = Counter()
+        """Number of readers of each job that has readers."""
         self._watched: dict[str, _WatchedJob] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -62,9 +64,14 @@ class StreamReaders:
         return release
 
     def watch(self, job: str, grace: float, cancel: Callable[[], None]) -> None:
-        """Watch a new job. When the job has had no reader for `grace` seconds, the function `cancel` is called."""
+        """Watch an unfinished job. When the job has had no reader for `grace` seconds, the function `cancel` is called."""
         self._watched[job] = watched = _WatchedJob(grace, cancel)
-        self._start_timer(watched)
+        if job not in self._attached:
+            self._start_timer(watched)
+
+    def jobs(self) -> set[str]:
+        """Return the jobs that have readers."""
+        return set(self._attached)
 
     def attach(self, job: str) -> Callable[[float], None]:
         """Register a reader of a job.
@@ -73,18 +80,25 @@ class StreamReaders:
             A function that must be called when the reader disconnects, with the number of seconds for which the server
             itself keeps the reader away. These seconds do not count towards `grace` [TW-JOB-067].
         """
-        watched = self._watched.get(job)
-        if watched is None:
-            return _ignore_disconnect
-        watched.attached += 1
-        self._stop_timer(watched)
+        self._attached[job] += 1
+        if job in self._watched:
+            self._stop_timer(self._watched[job])
 
         def detach(kept_away: float) -> None:
-            watched.attached -= 1
-            if not watched.attached and self._watched.get(job) is watched:
-                self._start_timer(watched, kept_away)
+            self._attached[job] -= 1
+            if not self._attached[job]:
+                del self._attached[job]
+                if job in self._watched:
+                    self._start_timer(self._watched[job], kept_away)
 
         return detach
+
+    def postpone(self, job: str, seconds: float) -> None:
+        """Call the function `cancel` of a watched job later, because the job has had a reader at another server."""
+        watched = self._watched.get(job)
+        if watched is not None and job not in self._attached:
+            self._stop_timer(watched)
+            watched.timer = self._loop.call_later(seconds, watched.cancel)
 
     def unwatch(self, job: str) -> None:
         """Stop watching a job that has ended, or that is left to the next server process. Until that process has
@@ -102,7 +116,3 @@ class StreamReaders:
         if watched.timer is not None:
             watched.timer.cancel()
             watched.timer = None
-
-
-def _ignore_disconnect(_kept_away: float) -> None:
-    """Do nothing, because the job continues even if it has no readers."""

@@ -122,7 +122,7 @@ _LIST: Final = f"""
 _UNFINISHED: Final = "SELECT count(*) FROM job WHERE principal = %(principal)s AND ended_at IS NULL"
 _OPEN: Final = f"SELECT {_RECORD}, j.number, {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.id = %(id)s"  # noqa: S608
 _REOPEN: Final = f"""
-    SELECT {_RECORD}, j.number, {EXTENT_COLUMNS}, j.submit, j.cancelled FROM {EXTENT_TABLES}
+    SELECT {_RECORD}, j.number, {EXTENT_COLUMNS}, j.submit, j.cancelled, j.purge FROM {EXTENT_TABLES}
     WHERE j.id = %(id)s AND j.owner = %(me)s AND j.ended_at IS NULL
 """  # noqa: S608
 _ROW_SIZES: Final = """
@@ -182,8 +182,9 @@ _ADD_TICKETS: Final = """
     WHERE j.id = %(id)s AND j.owner = %(me)s
     ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true WHERE EXCLUDED.placed
 """
+# The time without readers begins again, because only other servers have recorded their readers while this server ran the job.
 _RELEASE: Final = """
-    UPDATE job SET owner = NULL, held = false,
+    UPDATE job SET owner = NULL, held = false, read_at = now(),
         cancelled = CASE WHEN cancelled IS DISTINCT FROM %(seen)s::int[] THEN cancelled END
     WHERE id = %(id)s AND owner = %(me)s RETURNING number
 """
@@ -206,7 +207,7 @@ class PostgresJobs:
         self._place = database.place
         self._submits = submits
         self._readers = access.readers
-        self._access = access._replace(on_append=self._appended)
+        self._access = access._replace(on_append=self._appended, on_refusal=self._refused)
         self._feed = feed
         self._queue = queue
         self._server = server
@@ -361,6 +362,12 @@ class PostgresJobs:
         if not log.has_writer:
             self._forget_written(log.record.id)
 
+    def _refused(self, log: PostgresLog) -> None:
+        """Stop writing a log that another server has written, either as the new owner of the job, or as its old owner while this
+        server adopted it. In the second case, the next call of `adopt` returns the job again.
+        """
+        self._forget_written(log.record.id)
+
     def _forget_written(self, job: str) -> None:
         log = self.written.pop(job, None)
         if log is not None:
@@ -437,7 +444,7 @@ class PostgresJobs:
         if not found:
             self._adopted.pop(job, None)
             return None
-        *opened, submit, cancelled = found[0]
+        *opened, submit, cancelled, purge = found[0]
         log = self._logs.get(job) or self._open_log(tuple(opened))
         record, extent = _record(tuple(opened[:_RECORD_LENGTH])), extent_of(tuple(opened[-7:]), self._place)
         schedule = CheckpointSchedule.of_rows(self._retention.max_log_bytes, rows, states)
@@ -449,7 +456,7 @@ class PostgresJobs:
             raise
         self.written[job], self._seen[job] = log, cancelled
         self._adopted.pop(job, None)
-        return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), crashed)
+        return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed)
 
     async def release(
         self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None

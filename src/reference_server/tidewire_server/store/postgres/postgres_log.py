@@ -89,6 +89,8 @@ class LogAccess(NamedTuple):
     feed: Feed
     on_append: Callable[["PostgresLog"], None]
     """Function that is called after the commit of a block, before the readers are woken."""
+    on_refusal: Callable[["PostgresLog"], None]
+    """Function that is called if the database has refused a block, because another server writes the log."""
 
 
 def extent_of(row: tuple[Any, ...], place: str) -> Extent:
@@ -264,7 +266,11 @@ class PostgresLog(Subscribers):
             self._access.on_append(self)
             self.deliver(block)
 
-        await self._access.appends.do(work, then)
+        try:
+            await self._access.appends.do(work, then)
+        except HeadMovedError:
+            self._access.on_refusal(self)
+            raise
 
     def _add_to_tail(self, frames: Iterable[bytes]) -> None:
         self._tail.add(list(frames))

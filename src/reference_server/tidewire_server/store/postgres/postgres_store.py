@@ -84,7 +84,9 @@ class PostgresStore:
         self._queue.on_serve = self._listener.start
         self._feed = LogFeed(self._readers)
         self._feed.on_watch = self._listener.start
-        access = LogAccess(self._appends, self._readers, retention, self._feed, lambda _: None)
+        access = LogAccess(
+            self._appends, self._readers, retention, self._feed, lambda _: None, lambda _: None
+        )
         self._jobs = PostgresJobs(
             database, self._submits, access, self._feed, self._queue, opened.server, self._notifier
         )

@@ -1,0 +1,133 @@
+"""Heartbeat of one server process in a store that several processes share.
+
+Each second, or sooner after a notification, the process renews its lease, and then looks for work that the others have left
+for it: requests for jobs that it runs, jobs of dead processes, and waiting jobs that have to end. The renewal never waits for
+this work, because a process whose lease has expired loses its jobs.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
+from tidewire_server.jobs.job import Job
+from tidewire_server.jobs.replicas.job_ownership import JobOwnership
+from tidewire_server.store.interfaces import Beat, Jobs, Queue, Replicas, StoreError
+
+BEAT_SECONDS: Final = 1.0
+"""Maximum time between two renewals of the lease."""
+
+_log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Heartbeat of one process. All methods must be called on one event loop."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        jobs: Jobs,
+        queue: Queue,
+        ownership: JobOwnership,
+        live: Mapping[str, Job],
+        readers: StreamReaders,
+        *,
+        draining: Callable[[], bool],
+        on_beat: Callable[[], None],
+    ) -> None:
+        """Create the heartbeat, which does not beat before `start`.
+
+        Args:
+            replicas: Lease of this process.
+            jobs: Jobs of the store.
+            queue: Queue of the store.
+            ownership: Opens and ends the jobs.
+            live: Unfinished jobs that this process has opened, by id.
+            readers: Readers of this process.
+            draining: Function that returns whether this process adopts no more jobs.
+            on_beat: Function that is called after each beat.
+        """
+        self._replicas = replicas
+        self._jobs = jobs
+        self._queue = queue
+        self._ownership = ownership
+        self._live = live
+        self._readers = readers
+        self._draining = draining
+        self._on_beat = on_beat
+        self._due = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._idle: frozenset[str] = frozenset()
+        """Jobs that this process owned at the last beat without running or opening them."""
+
+    async def start(self) -> None:
+        """Renew the lease for the first time, and start the task that renews it again and again.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        self._replicas.on_request(self._due.set)
+        await self._replicas.beat()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Renew the lease no more."""
+        for task in (self._task, self._work):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        while True:
+            self._due.clear()
+            try:
+                await self._beat()
+            except StoreError as error:
+                # The store has logged the outage. Without a lease, other processes adopt the jobs of this process.
+                _log.debug("cannot renew the lease of this server: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_SECONDS):
+                    await self._due.wait()
+
+    async def _beat(self) -> None:
+        beat = await self._replicas.beat()
+        for job in beat.lost:
+            _log.warning("job %s: another server has adopted the job, so this server stops it", job)
+            self._ownership.lose(job)
+        if self._work is None or self._work.done():
+            self._work = asyncio.get_running_loop().create_task(self._serve(beat))
+        await self._replicas.mark_read(self._readers.jobs() - self._live.keys())
+        self._on_beat()
+
+    async def _serve(self, beat: Beat) -> None:
+        """Do what a beat has found."""
+        try:
+            for owned in beat.owned:
+                if owned.purge or owned.cancelled:
+                    await self._ownership.serve_requests(owned)
+            await self._repair(beat)
+            if not self._draining():
+                for job in await self._jobs.adopt():
+                    await self._ownership.recover(job)
+        except StoreError as error:
+            _log.debug("cannot look for the jobs of other servers: %s", error)
+        except Exception:  # noqa: BLE001 - a bug of the server, but the process must keep its other jobs
+            _log.exception("internal server error while looking for the jobs of other servers")
+
+    async def _repair(self, beat: Beat) -> None:
+        """Find items that were taken from the queue in vain, because the answer of the database was lost, or because their job
+        could not be opened. A job counts only if it was idle at two beats, because a job that was just taken is not open yet.
+        """
+        idle = frozenset(
+            owned.id for owned in beat.owned if owned.id not in self._live or self._live[owned.id].only_waits
+        )
+        for job_id in idle & self._idle:
+            job = self._live.get(job_id)
+            if job is None:
+                await self._ownership.recover(job_id)
+            elif job.only_waits:
+                await self._queue.put(job.waiting_entries)
+        self._idle = idle

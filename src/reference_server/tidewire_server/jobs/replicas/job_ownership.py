@@ -1,0 +1,198 @@
+"""Ownership of unfinished jobs: when this process opens a job, returns it to the queue, or gives it up.
+
+In a store that several processes share, a waiting job belongs to no process, so that any of them can run its items. The table
+shows what this process does. In a store that only this process uses, it owns all jobs, and only the second row applies.
+
+  the job                                               | this process
+  ------------------------------------------------------+-------------------------------------------------------------------
+  waits, and this process takes one of its items        | opens the job, and runs the item
+  has lost its process                                  | opens the job, which may begin a new attempt, and returns it
+  waits, but its deadline or the time without readers   | opens the job, which ends items, and returns it if items remain
+    is over, or another process stored a cancellation   |
+  waits, and a client cancels or deletes it here        | opens the job, ends the items, and returns it if items remain
+  runs elsewhere, and a client cancels or deletes it    | stores the request, which reaches the owner by a notification
+  runs here, and a client cancelled or deleted it       | cancels the items, and deletes the job
+    elsewhere                                           |
+  runs here, but another process has adopted it         | stops its functions, and logs nothing more
+
+*Returns* means: to the queue. A process that adopts fifty jobs and runs one item at a time would otherwise keep the other 49
+from idle processes.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from weakref import WeakValueDictionary
+
+from tidewire_server.jobs.job import Job
+from tidewire_server.store.interfaces import HeadMovedError, LogReader, OwnedJob, Store, StoreError
+from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
+
+PURGE_SECONDS: Final = 2.0
+"""Time in which the process that runs a job may end it before the job is deleted, so that its readers receive `done`."""
+
+_log = logging.getLogger(__name__)
+
+
+async def end_of(log: LogReader) -> None:
+    """Wait until a log has ended, whichever process writes it."""
+    changed = asyncio.Event()
+    unwatch = log.watch(lambda _: changed.set())
+    try:
+        while not log.extent().ended:
+            changed.clear()
+            await changed.wait()
+    finally:
+        unwatch()
+
+
+class JobOwnership:
+    """Ownership of the jobs of one process. All methods must be called on one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        live: Mapping[str, Job],
+        *,
+        open_job: Callable[[str], Awaitable[Job | None]],
+        forget: Callable[[Job], None],
+        restore: Callable[[list[QueueEntry]], Awaitable[None]],
+    ) -> None:
+        """Create the object for a process that owns no job yet.
+
+        Args:
+            store: Store of the jobs.
+            live: Unfinished jobs that this process has opened, by id.
+            open_job: Function that reopens a job that this process owns, adds it to `live`, and returns None if it has ended.
+            forget: Function that stops a job without logging its end, and removes it from `live`.
+            restore: Function that puts items into the queue of this process, if only this process uses the store.
+        """
+        self._store = store
+        self._jobs = store.jobs
+        self._replicas = store.replicas
+        self._live = live
+        self._open = open_job
+        self._forget = forget
+        self._restore = restore
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def _lock(self, job_id: str) -> asyncio.Lock:
+        """Return the lock that is held while a job is opened or returned, so that two items cannot open it twice."""
+        return self._locks.setdefault(job_id, asyncio.Lock())
+
+    # ---- opening and returning -----------------------------------------------------------------------------------
+
+    async def open_taken(self, entry: QueueEntry) -> Job | None:
+        """Open the job of an item that was taken from the queue. Return None if the job has ended, or cannot be read."""
+        try:
+            async with self._lock(entry.job):
+                return self._live.get(entry.job) or await self._open(entry.job)
+        except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not stop the scheduler
+            message = "job %s cannot be opened, so it does not run on this server now: %s"
+            _log.error(message, entry.job, error, exc_info=not isinstance(error, StoreError | HeadMovedError))
+            return None
+
+    async def recover(self, job_id: str) -> None:
+        """Open a job that another process has left, and return it to the queue.
+
+        If the job cannot be opened, for example because its log is damaged, other jobs continue.
+
+        Raises:
+            StoreError: The store cannot be read or written at all.
+        """
+        try:
+            async with self._lock(job_id):
+                if job_id not in self._live and (job := await self._open(job_id)) is not None:
+                    await self.return_to_queue(job)
+        except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not prevent the start
+            await self._store.check()
+            message = "job %s cannot be recovered, so it does not run; other jobs continue: %s"
+            _log.error(message, job_id, error, exc_info=not isinstance(error, StoreError | HeadMovedError))
+
+    async def return_to_queue(self, job: Job) -> None:
+        """Return an open job without running items to the queue. If only this process uses the store, the job stays open."""
+        if self._replicas is None:
+            await self._restore(job.waiting_entries)
+            return
+        # The processes that take the items for batches do not know the inputs.
+        slots: list[BatchSlot] | None = None
+        if job.endpoint.batching is not None:
+            slots = [
+                job.batch_slot(entry.index)
+                for entry in job.waiting_entries
+                if await job.check_input(entry.index)
+            ]
+        if job.finished.is_set():
+            return
+        await job.commit()
+        # From now on, a request for this job finds no open job here, and waits for the lock.
+        entries = job.waiting_entries
+        self._forget(job)
+        await self._jobs.release(job.id, entries, slots)
+
+    def lose(self, job_id: str) -> None:
+        """Stop a job that another process has adopted, or whose log was deleted."""
+        job = self._live.get(job_id)
+        if job is not None:
+            self._forget(job)
+
+    # ---- requests ------------------------------------------------------------------------------------------------
+
+    async def cancel_elsewhere(self, record: JobRecord, items: list[int] | None) -> bool:
+        """Cancel items of a job that this process does not run. The arguments and the result are those of
+        `JobService.cancel`.
+
+        Raises:
+            StoreError: The cancellation cannot be stored. Nothing was cancelled.
+        """
+        if self._replicas is None:
+            return False
+        async with self._lock(record.id):
+            job = self._live.get(record.id)
+            if job is None and await self._jobs.claim(record.id):
+                job = await self._open(record.id)
+                if job is None:
+                    return False
+                await job.cancel(items)
+                if not job.finished.is_set():
+                    await self.return_to_queue(job)
+                return True
+        if items is None:
+            log = await self._jobs.log(record.id)
+            if log is None:
+                return False
+            items = list(range((await log.state()).view.length("/items")))
+        return await self._jobs.save_cancelled(record.id, items)
+
+    async def end_elsewhere(self, job_id: str) -> None:
+        """End a job that this process does not run, because it will be deleted. Its readers receive `done`, unless the process
+        that runs the job does not answer within `PURGE_SECONDS`.
+        """
+        if self._replicas is None:
+            return
+        async with self._lock(job_id):
+            if job_id not in self._live and await self._jobs.claim(job_id):
+                job = await self._open(job_id)
+                if job is not None:
+                    await job.abandon()
+                return
+        log = await self._jobs.log(job_id)
+        if log is not None and await self._replicas.request_purge(job_id):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PURGE_SECONDS):
+                    await end_of(log)
+
+    async def serve_requests(self, owned: OwnedJob) -> None:
+        """Do what clients have requested at other processes for a job that runs here. Earlier requests are repeated without
+        effect.
+        """
+        job = self._live.get(owned.id)
+        if job is None:
+            return
+        if owned.purge:
+            await job.abandon()
+            await self._jobs.delete_job(job.id)
+        elif cancelled := owned.cancelled.intersection(job.unfinished()):
+            await job.cancel(sorted(cancelled))
