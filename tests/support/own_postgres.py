@@ -12,6 +12,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from support.free_port import free_port
 from support.postgres_server import BINARIES, SETTINGS, START_LIMIT, USER
@@ -169,7 +170,7 @@ class DatabaseProxy(TcpProxy):
 
     def url(self, url: str) -> str:  # type: ignore[override]
         """Return the URL of a database behind this proxy."""
-        return f"postgresql://{USER}@127.0.0.1:{self.address[1]}/{url.rpartition('/')[2].partition('?')[0]}"
+        return f"postgresql://{USER}@127.0.0.1:{self.address[1]}/{urlsplit(url).path[1:]}"
 
     def hold(self) -> None:
         """Forward no more bytes. The connections stay open."""

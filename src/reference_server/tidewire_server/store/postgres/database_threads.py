@@ -274,6 +274,8 @@ class _Worker:
         """
         self._stuck_at = float("inf")
         """Time at which the transaction in progress has taken too long."""
+        self._interrupted = False
+        """Whether `interrupt_if_stuck` has interrupted the connection."""
         self.last_error: StoreError | None = None
 
     # ---- in other threads ----------------------------------------------------------------------------------------
@@ -296,7 +298,7 @@ class _Worker:
     def interrupt_if_stuck(self, now: float) -> None:
         """Interrupt the transaction in progress if it has taken too long."""
         if now >= self._stuck_at:
-            self._stuck_at = float("inf")
+            self._stuck_at, self._interrupted = float("inf"), True
             self._interrupt()
 
     def _interrupt(self) -> None:
@@ -386,14 +388,16 @@ class _Worker:
                 connecting = self._connection is None
                 if is_conflict(error) and not connecting and conflicts < _MAX_CONFLICTS:
                     conflicts += 1
-                    tasks = self._drop(tasks, error, began, outage=False)
+                    tasks = self._drop(tasks, error, outage=False)
                 elif is_outage(error) or (connecting and is_conflict(error)):
                     self._close()
                     # An idle connection may have been closed. That alone is no outage.
-                    if not was_open or delay > _FIRST_DELAY:
+                    stale = was_open and not self._interrupted and delay == _FIRST_DELAY
+                    if not stale:
                         self._outages.failed(self._database.describe(error), began)
-                    tasks = self._drop(tasks, error, began, outage=True)
-                    if tasks:
+                    self._interrupted = False
+                    tasks = self._drop(tasks, error, outage=True, overdue=not stale)
+                    if tasks and not stale:
                         self._closing.wait(delay)
                     delay = min(delay * 2, _MAX_DELAY)
                 elif len(tasks) > 1:
@@ -424,21 +428,23 @@ class _Worker:
             self._outages.full(found)
         return found
 
-    def _drop(self, tasks: list[Task], error: psycopg.Error, began: float, *, outage: bool) -> list[Task]:
-        """Fail the tasks that have waited for too long, or must not be repeated after an outage. Return the others."""
+    def _drop(
+        self, tasks: list[Task], error: psycopg.Error, *, outage: bool, overdue: bool = True
+    ) -> list[Task]:
+        """Fail the tasks that have waited for too long, if `overdue` is true, and those that must not be repeated after an
+        outage. Return the others.
+        """
         text = self._database.describe(error)
         self.last_error = _outage_error(text) if outage else StoreError(text)
         now = time.monotonic()
         dropped = [
             task
             for task in tasks
-            if now - task.created >= WAIT_LIMIT
+            if (overdue and now - task.created >= WAIT_LIMIT)
             or self._closing.is_set()
             or (outage and isinstance(task.work, Command) and not task.work.repeat)
         ]
         if dropped:
-            if outage and any(now - task.created >= WAIT_LIMIT for task in dropped):
-                self._outages.failed(text, began)
             self._fail(dropped, self.last_error)
         return [task for task in tasks if task not in dropped]
 

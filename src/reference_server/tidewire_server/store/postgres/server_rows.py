@@ -30,6 +30,11 @@ _RENEW: Final = """
 _OWNED: Final = (
     "SELECT id, cancelled, purge FROM job WHERE owner = %(me)s AND ended_at IS NULL ORDER BY number"
 )
+# Not those that have ended: the answer to the append that ended them may be on its way.
+_LOST: Final = """
+    SELECT w.id FROM unnest(%(written)s::text[]) AS w (id) LEFT JOIN job j ON j.id = w.id
+    WHERE j.id IS NULL OR (j.owner IS DISTINCT FROM %(me)s AND j.ended_at IS NULL)
+"""
 _SERVERS: Final = "SELECT count(*) FROM server WHERE until >= now()"
 _MARK_READ: Final = "UPDATE job SET read_at = now() WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"
 _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
@@ -97,10 +102,10 @@ class ServerRow:
         parameters = {
             "me": self.id,
             "lease": LEASE_SECONDS,
+            "written": [*self._written],
             "endpoints": orjson.dumps(sorted(self._endpoints() or ())).decode(),
         }
-        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _SERVERS)]
-        written = set(self._written)
+        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _SERVERS, _LOST)]
 
         def then(found: list[Rows]) -> None:
             now = self._clock()
@@ -109,10 +114,12 @@ class ServerRow:
             self._last_beat = now
             self._notifier.enabled = found[2][0][0] > 1
 
-        _, owned, servers = await self._control.do(Command(statements, result=lambda found: found), then)
+        _, owned, servers, gone = await self._control.do(
+            Command(statements, result=lambda found: found), then
+        )
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
-        lost = sorted((written & self._written.keys()) - {job.id for job in jobs})
+        lost = sorted(job for (job,) in gone if job in self._written)
         for job in lost:
             self._stop_writing(job)
         return Beat(jobs, lost, servers[0][0])

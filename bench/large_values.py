@@ -1,0 +1,157 @@
+"""Latency of a caller's appends while another caller writes 300 MB, in each store.
+
+One process runs a job of an endpoint whose function writes large values: it replaces its value by another text of 8 MB,
+again and again. Meanwhile, the script appends a small event to the log of another job every 10 ms, through the interface
+that the server uses, `Log.append`. The latency is the time from the moment at which an append is due until its commit.
+It therefore includes the time for which the event loop is blocked. The same appends without the large job are the
+comparison.
+
+Target: p99 of at most 100 ms with the large job.
+
+For PostgreSQL, pass the URL of an empty database with `--postgres`.
+"""
+
+import argparse
+import asyncio
+import math
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import orjson
+import uvloop
+from measured import save
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.sse import encode
+from tidewire_server import Server, Stream
+from tidewire_server.job_log.snapshot_events import first_block
+from tidewire_server.jobs.job_service import JobService
+from tidewire_server.metrics import Metrics
+from tidewire_server.settings import Settings
+from tidewire_server.store.interfaces import Block, Log, NewJob, StateAt, Store
+from tidewire_server.store.open_store import open_store
+from tidewire_server.store.records import JobRecord, QueueLimits
+
+TOTAL = 300_000_000
+VALUE = 8_000_000
+INTERVAL = 0.01
+TARGET_MS = 100.0
+QUIET_APPENDS = 300
+
+
+async def small_log(store: Store) -> Log:
+    """Add a job, and become its writer."""
+    record = JobRecord("small", "e", "another", batch=False, created_at=time.time())
+    first, _, _ = first_block({"status": "queued", "items": []}, [])
+    opened: list[Log] = []
+    limits = QueueLimits(math.inf, math.inf, math.inf)
+    await store.jobs.add(NewJob(record, b"{}", first, None, [], None, limits), opened.append)
+    if not opened:
+        assert await store.jobs.claim(record.id)
+        reopened = await store.jobs.reopen(record.id)
+        assert reopened is not None
+        opened.append(reopened.log)
+    return opened[0]
+
+
+class Appender:
+    """Appends a small event at fixed times, and records the latencies in milliseconds."""
+
+    def __init__(self, log: Log, view: StateAt) -> None:
+        self._log = log
+        self._state = view
+        self.latencies: list[float] = []
+
+    async def append_until(self, ended: asyncio.Event, most: float = math.inf) -> None:
+        """Append until an event is set, or until there are `most` latencies."""
+        due = time.perf_counter()
+        while not ended.is_set() and len(self.latencies) < most:
+            due = max(due + INTERVAL, time.perf_counter() - 10 * INTERVAL)
+            await asyncio.sleep(due - time.perf_counter())
+            head = self._log.extent().head
+            cursor = Cursor(head.epoch, head.seq + 1)
+            frame = encode(orjson.dumps([]).decode(), id=str(cursor))
+            began = min(due, time.perf_counter())
+            await self._log.append(head, Block([frame], self._state._replace(cursor=cursor)))
+            self.latencies.append(1000 * (time.perf_counter() - began))
+
+
+async def measure(url: str, total: int) -> dict[str, float]:
+    """Measure one store."""
+    server = Server()
+
+    @server.endpoint(concurrency_limit=None)
+    async def large(stream: Stream[str]) -> None:
+        for number in range(total // VALUE):
+            stream.set("", f"{number:08}" * (VALUE // 8))
+            await asyncio.sleep(0.001)
+
+    settings = Settings(log=url, default_concurrency_limit=None)
+    store = open_store(settings)
+    service = JobService(server.endpoints, settings, Metrics(), store)
+    await service.start()
+    await service.resume()
+    log = await small_log(store)
+    state = await log.state()
+    quiet = Appender(log, state)
+    await quiet.append_until(asyncio.Event(), QUIET_APPENDS)
+    busy, ended = Appender(log, state), asyncio.Event()
+    appending = asyncio.ensure_future(busy.append_until(ended))
+    began = time.perf_counter()
+    submitted = await service.submit("one", service.endpoints["large"], b'{"input":{}}', None)
+    while True:
+        record = await service.find("one", submitted.record.id)
+        if record.done is not None:  # type: ignore[union-attr]
+            break
+        await asyncio.sleep(0.1)
+    took = time.perf_counter() - began
+    ended.set()
+    await appending
+    assert record.status == "succeeded", record  # type: ignore[union-attr]
+    await service.close()
+    return {
+        "large_mb_per_s": total / 1e6 / took,
+        "quiet_p50_ms": statistics.median(quiet.latencies),
+        "quiet_p99_ms": _p99(quiet.latencies),
+        "busy_appends": len(busy.latencies),
+        "busy_p50_ms": statistics.median(busy.latencies),
+        "busy_p99_ms": _p99(busy.latencies),
+        "busy_max_ms": max(busy.latencies),
+    }
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, math.ceil(0.99 * len(values)) - 1)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bytes", type=int, default=TOTAL)
+    parser.add_argument("--postgres", help="URL of an empty database")
+    parser.add_argument("--only", help="measure only this store")
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results/large_values.json")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        urls = {"memory": "memory", "SQLite": f"sqlite:///{folder}/log.db"}
+        if options.postgres:
+            urls["PostgreSQL"] = options.postgres
+        for name, url in urls.items():
+            if options.only in {None, name}:
+                found = uvloop.run(measure(url, options.bytes))
+                rows.append({"log": name, **found})
+                print(
+                    f"{name:10} p50 {found['busy_p50_ms']:6.1f} ms, p99 {found['busy_p99_ms']:6.1f} ms, max "
+                    f"{found['busy_max_ms']:6.1f} ms while {found['large_mb_per_s']:.0f} MB/s are written; alone: p50 "
+                    f"{found['quiet_p50_ms']:.1f} ms, p99 {found['quiet_p99_ms']:.1f} ms; p99 is "
+                    f"{found['busy_p99_ms'] / found['quiet_p99_ms']:.1f} times as long"
+                )
+    save(options.json, {"target_ms": TARGET_MS, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
