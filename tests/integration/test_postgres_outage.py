@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
