@@ -159,6 +159,10 @@ class JobOwnership:
                 if not job.finished.is_set():
                     await self.return_to_queue(job)
                 return True
+            if job is not None:  # An item of the job was taken in the meantime.
+                await self._jobs.save_cancelled(record.id, job.unfinished(items))
+                await job.cancel(items)
+                return True
         if items is None:
             log = await self._jobs.log(record.id)
             if log is None:
@@ -173,10 +177,13 @@ class JobOwnership:
         if self._replicas is None:
             return
         async with self._lock(job_id):
-            if job_id not in self._live and await self._jobs.claim(job_id):
+            job = self._live.get(job_id)
+            claimed = job is None and await self._jobs.claim(job_id)
+            if claimed:
                 job = await self._open(job_id)
-                if job is not None:
-                    await job.abandon()
+            if job is not None:
+                await job.abandon()
+            if claimed or job is not None:
                 return
         log = await self._jobs.log(job_id)
         if log is not None and await self._replicas.request_purge(job_id):
