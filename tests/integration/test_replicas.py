@@ -90,7 +90,9 @@ def test_one_idempotency_key_at_two_servers_at_once_creates_one_job(pair):
     for number in range(10):
         together, answers = threading.Barrier(4), []
 
-        def submit(server: Replica, number: int = number, together: Any = together) -> None:
+        def submit(
+            server: Replica, number: int = number, together: Any = together, answers: Any = answers
+        ) -> None:
             together.wait()
             answer = server.submit("letters", f"key-{number}", input={"n": 1, "pause": 0})
             answers.append((answer.status_code, answer.json()))
@@ -104,7 +106,9 @@ def test_one_idempotency_key_at_two_servers_at_once_creates_one_job(pair):
             thread.join()
         ids = {body["id"] for status, body in answers if status in {200, 201}}
         assert len(ids) == 1, answers
-        assert {body["code"] for status, body in answers if status not in {200, 201}} <= {"idempotency_in_flight"}
+        assert {body["code"] for status, body in answers if status not in {200, 201}} <= {
+            "idempotency_in_flight"
+        }
         again = pair.other(front).submit("letters", f"key-{number}", input={"n": 1, "pause": 0})
         assert again.json()["id"] in ids
         reused = front.submit("letters", f"key-{number}", input={"n": 2, "pause": 0})

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -48,7 +48,9 @@ class Replica(Killed):
     def _spawn(self, settings: dict[str, Any]) -> Forked:
         self._port_file.unlink(missing_ok=True)
         errors = os.open(self.folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        variables = {f"TIDEWIRE_{name.upper()}": str(value) for name, value in (self.settings | settings).items()}
+        variables = {
+            f"TIDEWIRE_{name.upper()}": str(value) for name, value in (self.settings | settings).items()
+        }
         self._process = Forked(
             "tidewire_server",
             str(APP),
@@ -111,7 +113,7 @@ class Replicas:
         self._servers: list[Replica] = []
         self._closing = contextlib.ExitStack()
 
-    def __enter__(self) -> "Replicas":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

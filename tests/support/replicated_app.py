@@ -88,7 +88,9 @@ async def count(n: int, pause: float, ctx: Context, name: str = "count") -> Asyn
         await asyncio.sleep(pause)
 
 
-@server.endpoint(batch=True, max_batch_size=4, batch_timeout=0.02, concurrency_limit=1, key=lambda given: given.kind)
+@server.endpoint(
+    batch=True, max_batch_size=4, batch_timeout=0.02, concurrency_limit=1, key=lambda given: given.kind
+)
 def together(name: list[str], kind: list[str]) -> Iterator[dict[int, Append[str]]]:
     """Like `hold`, for a batch of calls of one kind. The gate has the name of the kind."""
     for each in name:

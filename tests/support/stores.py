@@ -13,6 +13,7 @@ from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.records import Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
+
 def open_postgres(folder: Path, retention: Retention) -> Store:
     """Open a store in the database of a test."""
     from tidewire_server.store.postgres.postgres_store import PostgresStore  # an extra
