@@ -4,19 +4,21 @@ import contextlib
 import json
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from support.checked_reader import Reader, check_reader
-from support.postgres_server import needs_postgres
-from support.replicas import Replica, Replicas, eventually
+from support.postgres_server import PASSWORD_USER, needs_postgres
+from support.replicas import LIMIT, Replica, Replicas, eventually
 from tidewire import Client
 from tidewire.protocol.sse import Event
 
-pytestmark = needs_postgres
+pytestmark = [*needs_postgres, pytest.mark.timeout(240)]
+
+HALF = {"n": 60, "pause": 0.01, "gate": "half"}
+"""Input of a call that waits in the middle of 60 steps, at the gate `half`."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,10 @@ class Slot:
 
 def value(found: dict[str, Any]) -> Any:
     return found["state"]["items"][0]["value"]
+
+
+def statuses(found: dict[str, Any]) -> list[str]:
+    return [item["status"] for item in found["state"]["items"]]
 
 
 def until_type(events: Iterator[Event], kind: str) -> Event:
@@ -157,25 +163,16 @@ def test_waiting_jobs_and_single_items_are_cancelled_at_any_server(pair):
     for thread in threads:
         thread.join()
     assert front.cancel(running, 0, 2).status_code == 202
-    for number in (0, 1, 3):
+    front.until(running, lambda found: statuses(found)[2] == "cancelled")
+    for number in (1, 3):
         pair.open(f"item-{number}")
     found = front.ended(running)
-    assert [item["status"] for item in found["state"]["items"]] == [
-        "cancelled",
-        "succeeded",
-        "cancelled",
-        "succeeded",
-    ]
+    assert statuses(found) == ["cancelled", "succeeded", "cancelled", "succeeded"]
     assert found["attempt"] == 1
     for number in (0, 3):
         pair.open(f"waits-{number}")
     found = owner.ended(batch)
-    assert [item["status"] for item in found["state"]["items"]] == [
-        "succeeded",
-        "cancelled",
-        "cancelled",
-        "succeeded",
-    ]
+    assert statuses(found) == ["succeeded", "cancelled", "cancelled", "succeeded"]
     assert found["attempt"] == 1
     assert not pair.noted("start", "never")
     assert front.job(batch) == found
@@ -189,21 +186,22 @@ def test_a_job_that_runs_elsewhere_or_waits_is_deleted_and_its_readers_receive_d
         name = f"deleted-{number}"
         job = front.start_job("hold", input={"name": name})
         assert pair.runner(name) is owner
-        _delete(pair, front, job, (front, owner))
+        _delete(front, job, (front, owner))
         assert eventually(lambda name=name: pair.noted("cancelled", name)) == [owner.name]
     running = front.start_job("hold", input={"name": "runs"})
     assert pair.runner("runs") is owner
     for _ in range(3):
         job = front.start_job("hold", input={"name": "waits"})
-        _delete(pair, front, job, (front, owner))
+        _delete(front, job, (front, owner))
     assert not pair.noted("start", "waits")
-    assert not pair.execute("SELECT FROM ticket t WHERE NOT EXISTS (SELECT FROM job WHERE number = t.job)")
     pair.open("runs")
     assert front.ended(running)["status"] == "succeeded"
     slot.free()
+    # The rows stay for a moment, so that the readers of all servers receive `done`.
+    eventually(lambda: not pair.execute("SELECT FROM job j JOIN tombstone t ON t.id = j.id"))
 
 
-def _delete(replicas: Replicas, front: Replica, job: str, readers: tuple[Replica, ...]) -> None:
+def _delete(front: Replica, job: str, readers: tuple[Replica, ...]) -> None:
     """Delete a job while it has readers at some servers."""
     with contextlib.ExitStack() as streams:
         opened = [streams.enter_context(server.stream(job)) for server in readers]
@@ -214,7 +212,7 @@ def _delete(replicas: Replicas, front: Replica, job: str, readers: tuple[Replica
         for events in opened:
             assert json.loads(until_type(events, "done").data)["status"] == "cancelled"
     assert [server.delete(job).status_code for server in readers] == [410, 410]
-    eventually(lambda: not replicas.execute("SELECT FROM job WHERE id = %s", job))
+    assert job not in {found["id"] for found in front.http.get("/v1/jobs").json()["jobs"]}
 
 
 def test_a_job_is_cancelled_when_no_server_has_a_reader(pair):
@@ -278,3 +276,221 @@ def test_items_of_a_batched_endpoint_are_run_by_the_server_with_a_free_slot(pair
     assert {item["batch"]["size"] for item in found["state"]["items"]} == {4}
     pair.open("slot")
     assert owner.ended(slot)["status"] == "succeeded"
+
+
+def test_items_that_were_taken_in_vain_and_a_forgotten_server_are_found_again(pair):
+    """The answers of the database to two takes are lost, and another server deletes the row of this server."""
+    slot = Slot(pair, "vain")
+    front, owner = slot.server, slot.other
+    items = front.start_job("hold", inputs=[{"name": "vain-0"}, {"name": "vain-1"}])
+    assert pair.runner("vain-0") is owner
+    rows = [f"vain-row-{number}" for number in range(6)]
+    batch = front.start_job("together", inputs=[{"name": name, "kind": "vain"} for name in rows])
+    pair.runner(rows[3])
+    waiting = front.start_job("hold", input={"name": "vain-2"})
+    lost = "DELETE FROM ticket t USING job j WHERE j.number = t.job AND j.id = %s"
+    for job in (items, batch, waiting):
+        pair.execute(lost, job)
+    (number,) = pair.execute("SELECT owner FROM job WHERE id = %s", items)[0]
+    pair.execute("UPDATE job SET owner = %s WHERE id = %s", number, waiting)
+    for gate in ("vain-0", "vain-1", "vain-2", "vain"):
+        pair.open(gate)
+    for job in (items, batch, waiting):
+        assert front.ended(job)["status"] == "succeeded"
+    slot.free()
+    eventually(lambda: not pair.execute("SELECT FROM job WHERE owner IS NOT NULL"))
+    servers = pair.execute("DELETE FROM server RETURNING id")
+    eventually(lambda: sorted(pair.execute("SELECT id FROM server")) == sorted(servers))
+    slot = Slot(pair, "again")
+    job = slot.server.start_job("hold", input={"name": "again"})
+    assert pair.runner("again") is slot.other
+    pair.open("again")
+    assert slot.server.ended(job)["status"] == "succeeded"
+    slot.free()
+
+
+def test_without_notifications_polls_take_over_and_limits_count_over_all_servers(
+    postgres_of_the_run, tmp_path
+):
+    """A pooler in transaction mode, for example, loses `LISTEN`."""
+    with postgres_of_the_run.database() as url:
+        name = url.partition("@/")[2].partition("?")[0]
+        postgres_of_the_run.execute(f"GRANT CREATE ON DATABASE {name} TO {PASSWORD_USER}")
+        postgres_of_the_run.execute("REVOKE EXECUTE ON FUNCTION pg_notify FROM PUBLIC", name)
+        address = url.replace("//" + url.partition("//")[2].partition("@")[0], f"//{PASSWORD_USER}")
+        with Replicas(tmp_path / "files", address, max_jobs_per_principal=6) as replicas:
+            replicas.add()
+            replicas.add()
+            slot = Slot(replicas, "polls")
+            front, owner = slot.server, slot.other
+            job = front.start_job("hold", input={"name": "polled"})
+            with front.stream(job) as events:
+                until_type(events, "snapshot")
+                assert replicas.runner("polled") is owner
+                waits = [server.start_job("hold_few", input={"name": "few"}) for server in (front, owner) * 2]
+                for server in (front, owner):
+                    full = server.submit("hold_few", input={"name": "few"})
+                    assert (full.status_code, full.json()["code"]) == (429, "too_many_jobs")
+                assert front.cancel(waits[3]).status_code == 202
+                assert front.ended(waits[3])["status"] == "cancelled"
+                waits[3] = owner.start_job("hold_few", input={"name": "few"})
+                assert front.cancel(waits[3]).status_code == 202
+                assert front.ended(waits[3])["status"] == "cancelled"
+                replicas.open("polled")
+                assert json.loads(until_type(events, "done").data)["status"] == "succeeded"
+            for server in (front, owner):
+                # Two items wait, and each server has a slot.
+                full = eventually(
+                    lambda server=server: (
+                        (answer := server.submit("hold_few", input={"name": "few"})).status_code == 429
+                        and answer
+                    )
+                )
+                assert full.json()["code"] in {"queue_full", "too_many_jobs"}
+            canceled = front.start_job("hold", input={"name": "polled-cancel"})
+            assert replicas.runner("polled-cancel") is owner
+            _delete(front, canceled, (front, owner))
+            assert eventually(lambda: replicas.noted("cancelled", "polled-cancel")) == [owner.name]
+            replicas.open("few")
+            slot.free()
+
+
+# ---- servers that stop ------------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_of_a_killed_server_go_on_at_another_one(replicas):
+    owner = replicas.add()
+    moving = owner.start_job("letters", input=HALF)
+    counting = owner.start_job("count", input=HALF)
+    once = [owner.start_job("hold_once", input={"name": f"once-{number}"}) for number in range(2)]
+    items = owner.start_job("hold", inputs=[{"name": f"item-{number}"} for number in range(4)])
+    batch = owner.start_job("together", inputs=[{"name": f"row-{n}", "kind": "rows"} for n in range(2)])
+    due = owner.start_job("hold_too", input={"name": "due"}, deadline_ms=15_000)
+    unread = owner.start_job("hold_thread", input={"name": "unread"}, on_disconnect="cancel", grace_ms=0)
+    for name in ("once-0", "item-0", "row-1", "due", "unread"):
+        replicas.runner(name)
+    replicas.open("item-0")
+    replicas.runner("item-1")
+    assert owner.cancel(items, 3).status_code == 202
+    owner.until(items, lambda found: statuses(found)[3] == "cancelled")
+    front = replicas.add()
+    both = [Reader(servers, job) for servers in ([front], [owner, front]) for job in (moving, counting)]
+    for reader in both:
+        reader.start()
+    # The second job of `hold_once` waits for the first one at the owner, so the new server runs it.
+    assert replicas.runner("once-1") is front
+    with Client(front.url) as client, owner.stream(unread):
+        for job in (moving, counting):
+            front.until(job, lambda found: int(found["cursor"].split("-")[1]) > 5)
+        assert client.job(counting).status() == "running"
+        owner.kill()
+        replicas.open("once-1")
+        replicas.open("half")
+        assert front.ended(once[1])["status"] == "succeeded"
+        found = front.ended(once[0])
+        assert (found["status"], found["done"]["error"]["code"]) == ("failed", "worker_lost")
+        assert replicas.runner("item-1", 2) is front
+        assert replicas.runner("unread", 2) is front
+        for gate in ("item-1", "item-2", "rows"):
+            replicas.open(gate)
+        found = front.ended(items)
+        assert (statuses(found), found["attempt"]) == (["succeeded"] * 3 + ["cancelled"], 2)
+        assert replicas.noted("start", "item-0") == [owner.name]
+        found = front.ended(batch)
+        assert [item["value"] for item in found["state"]["items"]] == ["row-0!", "row-1!"]
+        assert client.job(counting).result() == list(range(60))
+    for reader, job in zip(both, (moving, counting) * 2, strict=True):
+        check_reader(reader, front, job, words(60) if job == moving else list(range(60)))
+        assert len(reader.epochs) == 2
+    assert front.ended(unread)["status"] == "cancelled"
+    found = front.ended(due)
+    assert (found["status"], found["done"]["error"]["code"]) == ("failed", "deadline_exceeded")
+
+
+def words(n: int) -> str:
+    return "".join(f"{number} " for number in range(n))
+
+
+def test_a_server_that_was_frozen_stops_the_jobs_that_another_one_has_adopted(replicas):
+    zombie = replicas.add()
+    moving = zombie.start_job("letters", input=HALF)
+    held = zombie.start_job("hold", input={"name": "held"})
+    thread = zombie.start_job("hold_thread", input={"name": "thread"})
+    ended = zombie.start_job("hold_too", input={"name": "ended"})
+    for name in ("letters", "held", "thread", "ended"):
+        replicas.runner(name)
+    front = replicas.add()
+    reader = Reader([front], moving)
+    reader.start()
+    with zombie.stream(moving) as events, front.stream(ended) as end:
+        front.until(moving, lambda found: int(found["cursor"].split("-")[1]) > 5)
+        # This job ends just before the server freezes.
+        replicas.open("ended")
+        zombie.ended(ended)
+        zombie.signal(signal.SIGSTOP)
+        try:
+            assert replicas.runner("held", 2) is replicas.runner("thread", 2) is front
+            front.until(moving, lambda found: found["attempt"] == 2 and found["status"] == "running")
+            assert json.loads(until_type(end, "done").data)["status"] == "succeeded"
+        finally:
+            zombie.signal(signal.SIGCONT)
+        eventually(lambda: zombie.name in replicas.noted("cancelled", "held"))
+        eventually(lambda: zombie.name in replicas.noted("cancelled", "thread"))
+        for gate in ("held", "thread", "half"):
+            replicas.open(gate)
+        seen = [event for event in events if event.type in {"snapshot", "message", "done"}]
+    check_reader(reader, front, moving, words(60))
+    assert replicas.noted("end", "letters") == [front.name]
+    ids = [event.id for event in seen]
+    assert ids == sorted(set(ids), key=lambda each: int(each.split("-")[1]))
+    assert {each.split("-")[0] for each in ids} == {str(epoch) for epoch in reader.epochs}
+    for job, what in ((held, "held!"), (thread, "thread!"), (ended, "ended!")):
+        assert value(front.ended(job)) == what
+        assert zombie.ended(job) == front.ended(job)
+        assert zombie.events(job) == front.events(job)
+    assert zombie.events(moving) == front.events(moving)
+    assert front.ended(ended)["attempt"] == 1
+    # The server is alive again, and runs jobs.
+    slot = Slot(replicas, "alive")
+    job = slot.server.start_job("hold", input={"name": "alive"})
+    assert replicas.runner("alive") is slot.other
+    replicas.open("alive")
+    assert slot.server.ended(job)["status"] == "succeeded"
+
+
+def test_a_server_that_is_stopped_hands_its_jobs_over(replicas):
+    leaving = replicas.add(shutdown_timeout=3)
+    moving = leaving.start_job("count", input=HALF)
+    again = leaving.start_job("letters", input=HALF)
+    ending = leaving.start_job("hold", inputs=[{"name": f"ends-{number}"} for number in range(3)])
+    replicas.runner("ends-0")
+    queued = leaving.start_job("hold", input={"name": "queued"})
+    staying = replicas.add()
+    assert replicas.runner("queued") is staying
+    waiting = leaving.start_job("hold", input={"name": "waiting"})
+    jobs = (moving, again, ending, queued, waiting)
+    readers = {job: Reader([leaving, staying], job) for job in jobs}
+    for reader in readers.values():
+        reader.start()
+    eventually(lambda: all(reader.at for reader in readers.values()))
+    leaving.signal(signal.SIGTERM)
+    eventually(lambda: leaving.submit("letters", input={"n": 1, "pause": 0}).status_code == 503)
+    newest = replicas.add()
+    # The new server runs what nobody runs, while the old one waits for its running items.
+    assert replicas.runner("waiting") is newest
+    for gate in ("waiting", "ends-0", "ends-1", "ends-2"):
+        replicas.open(gate)
+    assert replicas.runner("ends-1") in {staying, newest}
+    assert leaving.exit_code() == 0
+    replicas.open("half")
+    assert "Traceback" not in leaving.errors()
+    replicas.open("queued")
+    for job in (waiting, queued, again, moving, ending):
+        reader = readers[job]
+        reader.join(LIMIT)
+        assert (reader.faults, reader.done and reader.done["status"]) == ([], "succeeded")
+    assert staying.job(waiting)["attempt"] == staying.job(queued)["attempt"] == 1
+    assert replicas.noted("start", "ends-0") == [leaving.name]
+    check_reader(readers[moving], staying, moving, list(range(60)))
+    check_reader(readers[again], newest, again, words(60))
+    assert staying.job(moving)["attempt"] == staying.job(again)["attempt"] == 2

@@ -51,6 +51,12 @@ async def hold_too(name: str, stream: Stream[str]) -> None:
     await hold_at(name, stream)
 
 
+@server.endpoint(concurrency_limit=1, max_queue_size=2)
+async def hold_few(name: str, stream: Stream[str]) -> None:
+    """Like `hold`, with a short queue."""
+    await hold_at(name, stream)
+
+
 @server.endpoint(concurrency_limit=1, on_restart="fail")
 async def hold_once(name: str, stream: Stream[str]) -> None:
     """Like `hold`, but it must not run twice."""
@@ -70,20 +76,26 @@ def hold_thread(name: str, ctx: Context) -> str:
 
 
 @server.endpoint(concurrency_limit=None)
-async def letters(n: int, pause: float, stream: Stream[str], name: str = "letters") -> None:
-    """Write `n` numbered words."""
+async def letters(n: int, pause: float, stream: Stream[str], name: str = "letters", gate: str = "") -> None:
+    """Write `n` numbered words. Wait at the gate in the middle, if there is one."""
     note("start", name)
     for number in range(n):
+        while gate and number == n // 2 and not is_open(gate):
+            await asyncio.sleep(0.005)
         stream.append(f"{number} ")
         await asyncio.sleep(pause)
     note("end", name)
 
 
 @server.endpoint(concurrency_limit=None, on_restart="continue")
-async def count(n: int, pause: float, ctx: Context, name: str = "count") -> AsyncIterator[Append[list[int]]]:
-    """Count on from the logged value."""
+async def count(
+    n: int, pause: float, ctx: Context, name: str = "count", gate: str = ""
+) -> AsyncIterator[Append[list[int]]]:
+    """Count on from the logged value. Wait at the gate in the middle, if there is one."""
     note("start", name)
     for number in range(len(ctx.previous or ()), n):
+        while gate and number == n // 2 and not is_open(gate):
+            await asyncio.sleep(0.005)
         yield Append([number])
         await asyncio.sleep(pause)
 
