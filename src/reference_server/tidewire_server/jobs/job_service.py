@@ -159,7 +159,6 @@ class JobService:
             self._heartbeat = Heartbeat(
                 store.replicas,
                 store.jobs,
-                store.queue,
                 self._ownership,
                 self._live,
                 self.readers,
@@ -404,7 +403,12 @@ class JobService:
         job = self._activate(record, admitted, columns, log, document, size, crashed=interrupted.crashed)
         self.inputs.add(record.id, record.principal, admitted.submission.size)
         job.restore(plan.items, plan.previous)
-        await job.end_cancelled(interrupted.cancelled)
+        submission = admitted.submission
+        if submission.cancel_on_disconnect and job_id not in self.readers.jobs():
+            unread = interrupted.unread >= max(submission.grace, self.settings.min_grace)
+        else:
+            unread = False
+        await job.end_cancelled(job.unfinished() if unread else interrupted.cancelled)
         if interrupted.purge:
             await self.store.jobs.delete_job(job_id)
         queued = job.waiting_entries

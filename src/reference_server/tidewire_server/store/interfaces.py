@@ -267,6 +267,8 @@ class Interrupted:
     """Whether a client has deleted the job (`Replicas.request_purge`). All items are then in `cancelled`."""
     crashed: bool = False
     """Whether the process that wrote the log has crashed, so that the attempt counts (`max_attempts`)."""
+    unread: float = 0.0
+    """See `Replicas.unread_for`. 0 if only this process uses the store."""
 
 
 class Jobs(Protocol):
@@ -390,6 +392,8 @@ class Jobs(Protocol):
     async def reopen(self, job: str) -> Interrupted | None:
         """Load an unfinished job that this process owns since `adopt`, `claim`, or a `take` of one of its items, in order to
         continue its log. Return None if the job has ended or was deleted in the meantime.
+
+        If the caller fails to continue or to `release` the job, it may reopen the job again.
         """
         ...
 
@@ -593,7 +597,7 @@ class Replicas(Protocol):
 
     async def unread_for(self, job: str) -> float:
         """Return the number of seconds since any process had a reader of the job, as recorded by `mark_read`, or since the job
-        was submitted.
+        was submitted, adopted or released. It may be up to two seconds too low, and is negative at first.
         """
         ...
 

@@ -14,7 +14,7 @@ from typing import Final
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
-from tidewire_server.store.interfaces import Beat, Jobs, Queue, Replicas, StoreError
+from tidewire_server.store.interfaces import Beat, Jobs, Replicas, StoreError
 
 BEAT_SECONDS: Final = 1.0
 """Maximum time between two renewals of the lease."""
@@ -29,7 +29,6 @@ class Heartbeat:
         self,
         replicas: Replicas,
         jobs: Jobs,
-        queue: Queue,
         ownership: JobOwnership,
         live: Mapping[str, Job],
         readers: StreamReaders,
@@ -42,7 +41,6 @@ class Heartbeat:
         Args:
             replicas: Lease of this process.
             jobs: Jobs of the store.
-            queue: Queue of the store.
             ownership: Opens and ends the jobs.
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
@@ -51,7 +49,6 @@ class Heartbeat:
         """
         self._replicas = replicas
         self._jobs = jobs
-        self._queue = queue
         self._ownership = ownership
         self._live = live
         self._readers = readers
@@ -88,6 +85,8 @@ class Heartbeat:
             except StoreError as error:
                 # The store has logged the outage. Without a lease, other processes adopt the jobs of this process.
                 _log.debug("cannot renew the lease of this server: %s", error)
+            except Exception:  # noqa: BLE001 - a bug of the server, but without a lease the process loses its jobs
+                _log.exception("internal server error after renewing the lease of this server")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_SECONDS):
                     await self._due.wait()
@@ -129,5 +128,5 @@ class Heartbeat:
             if job is None:
                 await self._ownership.recover(job_id)
             elif job.only_waits:
-                await self._queue.put(job.waiting_entries)
+                await self._ownership.put_again(job)
         self._idle = idle

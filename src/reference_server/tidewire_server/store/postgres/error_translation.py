@@ -6,6 +6,7 @@ none, 08, 57P, 53300, | outage: the database cannot be     | the connection is o
 25006               |   reached, restarts, or is a standby |   repeated
 40001, 40P01, 55P03   | conflict with another transaction  | the transaction is repeated
 23503                 | the job was deleted meanwhile      | `HeadMovedError`
+23503 of job.owner    | the row of this server was deleted | `StoreError`; the next beat inserts the row again
 all others            | the statement cannot succeed now   | `StoreError`
 """
 
@@ -19,6 +20,7 @@ _OUTAGE_CLASSES: Final = ("08", "57P")
 _OUTAGE_CODES: Final = frozenset({"53300", "25006"})
 _CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _MISSING_JOB: Final = "23503"
+_OWNER_CONSTRAINT: Final = "job_owner_fkey"
 
 _ADVICE_BY_CODE: Final = {
     "53100": "free some space on the disk of the database; the server then retries the pending writes",
@@ -70,7 +72,7 @@ def translate(error: psycopg.Error, place: str, password: str | None = None) -> 
         place: URL of the database without the password.
         password: Password, which is removed from the message.
     """
-    if error.sqlstate == _MISSING_JOB:
+    if error.sqlstate == _MISSING_JOB and error.diag.constraint_name != _OWNER_CONSTRAINT:
         return HeadMovedError("the job was deleted")
     return StoreError(describe(error, place, password))
 

@@ -136,6 +136,8 @@ class PostgresLog(Subscribers):
         """Checkpoints of the log. None if this server is not the log's writer."""
         self._saved = record_columns(record)
         self._closed = False
+        self._vanished = False
+        """Whether the job was deleted, and this server will never receive its end."""
 
     # ---- for readers -------------------------------------------------------------------------------------------
 
@@ -145,6 +147,8 @@ class PostgresLog(Subscribers):
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
         if not self._extent.holds_after(after):
             return None
+        if self._vanished and after.seq >= self._extent.head.seq:
+            raise StoreError(f"job {self.record.id} was deleted before this server had received its end")
         if after.seq >= self._tail.base:
             frames, seq = self._tail.read(after.seq, max_bytes)
         else:
@@ -256,6 +260,10 @@ class PostgresLog(Subscribers):
         work = BlockAppend(self.number, after, block, plan, record, ended, extent)
 
         def then(written: AppendResult) -> None:
+            if self._schedule is not schedule:
+                # Another server has adopted the job since the commit. The feed delivers this block, or has delivered it.
+                self._access.on_append(self)
+                return
             schedule.added(block, size, plan, written.state_bytes)
             self._add_to_tail(block.frames)
             self._extent, self._state = extent, block.state
@@ -364,9 +372,14 @@ class PostgresLog(Subscribers):
         self._extent = self._extent._replace(base=self._extent.id_at(before))
         self.clear_ephemeral_events()
 
-    def close(self) -> None:
-        """Reject further appends, because the job was deleted. Readers keep what is in memory."""
+    def close(self, *, written_here: bool = False) -> None:
+        """Reject further appends, because the job was deleted. Readers keep what is in memory.
+
+        Args:
+            written_here: Whether this server was the writer of the log.
+        """
         self._closed, self._schedule = True, None
+        self._vanished = not written_here and not self._extent.ended
         self._access.feed.remove(self)
         self._extent = self._extent._replace(base=self._extent.id_at(self._tail.base))
         self.deliver(None)

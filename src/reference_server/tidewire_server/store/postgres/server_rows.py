@@ -5,6 +5,7 @@ an outage of the database, all leases have expired. Therefore a server adopts jo
 a whole lease, by which time every server that is alive has renewed its own.
 """
 
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -18,15 +19,24 @@ from tidewire_server.store.postgres.notifications import Notifier
 LEASE_SECONDS: Final = 5.0
 """Time after the last beat of a server after which other servers adopt its jobs."""
 
+READ_NOW: Final = "now() + interval '2 seconds'"
+"""Value of `job.read_at` for a job that has a reader now: the time until which the job counts as read. Servers record their
+readers each second, so the last reader may leave a second after it was recorded.
+"""
+
+# The row may be missing: another server deletes it if this one was suspended for an hour.
 _RENEW: Final = """
-    UPDATE server SET until = now() + make_interval(secs => %(lease)s), endpoints = %(endpoints)s::jsonb, clean = false
-    WHERE id = %(me)s
+    INSERT INTO server (id, host, until, endpoints) OVERRIDING SYSTEM VALUE
+    VALUES (%(me)s, %(host)s, now() + make_interval(secs => %(lease)s), %(endpoints)s::jsonb)
+    ON CONFLICT (id) DO UPDATE SET until = EXCLUDED.until, endpoints = EXCLUDED.endpoints, clean = false
 """
 _OWNED: Final = (
     "SELECT id, cancelled, purge FROM job WHERE owner = %(me)s AND ended_at IS NULL ORDER BY number"
 )
 _SERVERS: Final = "SELECT count(*) FROM server WHERE until >= now()"
-_MARK_READ: Final = "UPDATE job SET read_at = now() WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"
+_MARK_READ: Final = (
+    f"UPDATE job SET read_at = {READ_NOW} WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"  # noqa: S608
+)
 _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
 _PURGE: Final = """
     UPDATE job SET purge = true, cancelled = ARRAY(SELECT generate_series(0, items - 1))
@@ -75,6 +85,8 @@ class ServerRow:
         self._first_beat: float | None = None
         """Time of the first of the beats of which each came in time after the previous one."""
         self._last_beat = 0.0
+        self.has_others = False
+        """Whether other servers were alive at the last beat."""
         self._wake: Callable[[], None] | None = None
 
     @property
@@ -91,6 +103,7 @@ class ServerRow:
         """Renew the lease. See `Replicas.beat`."""
         parameters = {
             "me": self.id,
+            "host": socket.gethostname(),
             "lease": LEASE_SECONDS,
             "endpoints": orjson.dumps(sorted(self._endpoints() or ())).decode(),
         }
@@ -102,7 +115,7 @@ class ServerRow:
             if self._first_beat is None or now - self._last_beat >= LEASE_SECONDS:
                 self._first_beat = now
             self._last_beat = now
-            self._notifier.enabled = found[2][0][0] > 1
+            self.has_others = self._notifier.enabled = found[2][0][0] > 1
 
         _, owned, servers = await self._control.do(Command(statements, result=lambda found: found), then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
