@@ -415,9 +415,24 @@ def log() -> str:
         ]
         for row in result["rows"]
     ]
+    concurrent = table(
+        ["log", "jobs", "blocks/s", "median, ms", "99th percentile, ms"],
+        [
+            [
+                row["log"],
+                str(row["jobs"]),
+                f"{row['blocks_per_second']:,.0f}",
+                *(f"{row[name]:.2f}" for name in ("p50_ms", "p99_ms")),
+            ]
+            for row in result["concurrent"]
+        ],
+    )
     killed = result["kill"]
     return (
         f"{table(head, rows)}\n\n"
+        "In the next table, each job appends blocks of one event, and waits for its commit before its next block. A store in\n"
+        f"memory never waits. Each row was measured for {result['seconds']:g} s.\n\n"
+        f"{concurrent}\n\n"
         f"After a server is killed and started again, the first event of the new attempt arrives {killed['resumed_ms']:.0f} ms after the kill.\n"
         f"Most of this time is spent on the start of Python and the imports of the server. A separate process that only starts, imports the\n"
         f"server and ends takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} runs.\n\n"
