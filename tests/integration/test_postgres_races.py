@@ -68,7 +68,8 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
     database_url: str, open_stores: Any, rounds: int
 ) -> None:
     from tidewire_server.store.postgres.append_statements import BlockAppend, run_appends
-    from tidewire_server.store.postgres.connections import Database, DatabaseThread
+    from tidewire_server.store.postgres.connections import Database
+    from tidewire_server.store.postgres.database_threads import DatabaseThread
 
     draw = random.Random(rounds)
 
@@ -108,7 +109,7 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
             stored += won[0].block.frames
         for each in writers:
             await each.close()
-        store._jobs.lost("a")
+        store._jobs.stop_writing("a")
         reader = await store.jobs.log("a")
         assert (await reader.read(Cursor(1, 0), 10**9)).frames == b"".join(stored)
 

@@ -241,9 +241,9 @@ class TestWithServer:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        from tidewire_server.store.postgres import connections
+        from tidewire_server.store.postgres import database_threads
 
-        monkeypatch.setattr(connections, "WAIT_LIMIT", 0.3)
+        monkeypatch.setattr(database_threads, "WAIT_LIMIT", 0.3)
 
         async def body() -> None:
             store: Any = open_store(Settings(log=database_url))
@@ -259,10 +259,11 @@ class TestWithServer:
             assert "\n" not in str(appended.value)
             assert await store.queue.take("e") == []
             assert store.queue.due("e") > asyncio.get_running_loop().time()
-            for logged in (False, True):
+            for _ in range(2):
                 with pytest.raises(StoreError) as caught:
                     await store.check()
-                assert caught.value.logged == logged
+                assert caught.value.logged
+                assert caught.value.outage
             await asyncio.to_thread(other, f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
             await writer.log.append(writer.log.extent().head, again(writer))
             await store.check()
@@ -276,6 +277,8 @@ class TestWithServer:
         with caplog.at_level(logging.DEBUG):
             run(body())
         assert PASSWORD not in caplog.text
+        levels = [record.levelname for record in caplog.records if record.levelno >= logging.WARNING]
+        assert levels == ["ERROR", "WARNING"]  # The outage, and its end.
 
     def test_durability_depends_on_a_synchronous_standby(
         self, postgres_of_the_run: Any, database_url: str

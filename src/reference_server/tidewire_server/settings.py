@@ -212,6 +212,13 @@ class Settings(BaseModel):
         description="Sync each commit to a log file to the disk. This is slower, but nothing is lost in a power failure. A "
         "database always does this.",
     )
+    store_outage_timeout: float = Field(
+        60.0,
+        ge=2,
+        le=86_400,
+        description="Time for which functions run on while the database cannot be reached. After that, they are cancelled, and "
+        "`on_restart` decides how their jobs continue when the database is back. Only for a log in a database.",
+    )
     max_attempts: Count = Field(
         10,
         description="Maximum number of runs of a job during which the server crashes. After that, the job fails with "

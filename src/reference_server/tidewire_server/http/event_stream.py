@@ -299,7 +299,9 @@ class EventStream:
         except (GoneError, StalledError):
             raise
         except (StoreError, ProblemError) as error:
-            _log.error("closed a stream of job %s: %s", self._record.id, error)
+            # The store writes one line about an outage, not one for each stream.
+            level = logging.DEBUG if isinstance(error, StoreError) and error.logged else logging.ERROR
+            _log.log(level, "closed a stream of job %s: %s", self._record.id, error)
         except Exception:  # noqa: BLE001 - logged, and the reader reconnects
             # Handle the exception here. The response has started, so the application can no longer send a problem
             # response.

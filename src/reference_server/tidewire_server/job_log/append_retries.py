@@ -57,7 +57,7 @@ async def append(log: Log, head: Cursor, block: Block, retries: AppendRetries) -
         try:
             await log.append(head, block)
         except StoreError as error:
-            if not retries.retrying:
+            if not (retries.retrying or error.logged):
                 _log.error(
                     "%s; a job cannot continue, and retries the write every %g s", error, RETRY_INTERVAL
                 )

@@ -72,8 +72,11 @@ class JobCleanup:
                     self._unsaved.popleft()
                 due = await self._jobs.expire(now)
             except StoreError as error:
-                _log.error(
-                    "cannot store the records of ended jobs, or cannot delete expired entries: %s", error
+                level = logging.DEBUG if error.logged else logging.ERROR
+                _log.log(
+                    level,
+                    "cannot store the records of ended jobs, or cannot delete expired entries: %s",
+                    error,
                 )
                 due = now + _RETRY_SECONDS
             # Always wait between sweeps, because each job that ends wakes this task, and thousands of jobs may end per

@@ -162,6 +162,7 @@ class JobService:
                 self._ownership,
                 self._live,
                 self.readers,
+                outage_timeout=settings.store_outage_timeout,
                 draining=lambda: self.shutdown.began,
                 on_beat=self._publish_positions,
             )
@@ -379,6 +380,14 @@ class JobService:
         Returns:
             The job, or None if it has ended.
         """
+        try:
+            return await self._open_or_raise(job_id)
+        except StoreError:
+            if self.store.replicas is not None and job_id not in self._live:
+                self.store.replicas.stop_writing(job_id)
+            raise
+
+    async def _open_or_raise(self, job_id: str) -> Job | None:
         interrupted = await self.store.jobs.reopen(job_id)
         if interrupted is None:
             return None

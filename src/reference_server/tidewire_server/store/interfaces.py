@@ -50,6 +50,14 @@ class StoreError(Exception):
     """Whether the error is already in the server's log. If so, a request that fails with this error does not log the
     error again.
     """
+    outage = False
+    """Whether the store cannot be reached, so that nobody knows whether another process runs the jobs of this one."""
+
+    def copy(self) -> "StoreError":
+        """Return an equal exception. The traceback of an exception that several callers raise would grow with each raise."""
+        own = type(self)(*self.args)
+        own.logged, own.outage = self.logged, self.outage
+        return own
 
 
 class QueueFullError(Exception):
@@ -588,6 +596,12 @@ class Replicas(Protocol):
     async def beat(self) -> Beat:
         """Renew the lease of this process. Call this method each second: other processes adopt the jobs of a process whose
         lease has expired.
+        """
+        ...
+
+    def stop_writing(self, job: str) -> None:
+        """Stop writing the log of a job whose functions this process has stopped, without an end. If this process still owns
+        the job later, `Jobs.reopen` opens it again.
         """
         ...
 

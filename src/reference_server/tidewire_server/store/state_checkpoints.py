@@ -79,6 +79,11 @@ class CheckpointSchedule:
             checkpoints.append(StateCheckpoint(Cursor(epoch, seq), ends[place - 1] if place else 0))
         return cls(max_bytes, written=ends[-1], checkpoints=checkpoints, state_bytes=states[-1][2])
 
+    @property
+    def state_bytes(self) -> int:
+        """Size of the newest checkpoint."""
+        return self._state_bytes
+
     def plan(self, after: Cursor, block: Block, size: int) -> CheckpointPlan:
         """Decide what the append of a block of `size` bytes after the cursor `after` changes."""
         written = self._written + size

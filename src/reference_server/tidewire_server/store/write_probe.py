@@ -51,9 +51,7 @@ class WriteProbe:
             self._probe = asyncio.create_task(self._test_write())
         error = await asyncio.shield(self._probe)
         if error is not None:
-            # Raise a new exception for each caller. The traceback of a shared exception would grow with each raise.
-            own = StoreError(*error.args)
-            own.logged, error.logged = error.logged, True
+            own, error.logged = error.copy(), True
             raise own
 
     async def _test_write(self) -> StoreError | None:
@@ -61,7 +59,7 @@ class WriteProbe:
         try:
             await self._write()
         except StoreError as error:
-            error.logged, self._failing = self._failing, True
+            error.logged, self._failing = error.logged or self._failing, True
             self._writable_until = float("-inf")
             return error
         else:

@@ -33,6 +33,7 @@ class Heartbeat:
         live: Mapping[str, Job],
         readers: StreamReaders,
         *,
+        outage_timeout: float,
         draining: Callable[[], bool],
         on_beat: Callable[[], None],
     ) -> None:
@@ -44,6 +45,8 @@ class Heartbeat:
             ownership: Opens and ends the jobs.
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
+            outage_timeout: Time without a beat, because the store cannot be reached, after which the functions of all jobs
+                are stopped.
             draining: Function that returns whether this process adopts no more jobs.
             on_beat: Function that is called after each beat.
         """
@@ -52,11 +55,14 @@ class Heartbeat:
         self._ownership = ownership
         self._live = live
         self._readers = readers
+        self._outage_timeout = outage_timeout
         self._draining = draining
         self._on_beat = on_beat
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._work: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Timer that stops all functions unless a beat sets it again."""
         self._idle: frozenset[str] = frozenset()
         """Jobs that this process owned at the last beat without running or opening them."""
 
@@ -68,10 +74,13 @@ class Heartbeat:
         """
         self._replicas.on_request(self._due.set)
         await self._replicas.beat()
+        self._set_timer()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """Renew the lease no more."""
+        if self._timer is not None:
+            self._timer.cancel()
         for task in (self._task, self._work):
             if task is not None:
                 task.cancel()
@@ -85,6 +94,8 @@ class Heartbeat:
             except StoreError as error:
                 # The store has logged the outage. Without a lease, other processes adopt the jobs of this process.
                 _log.debug("cannot renew the lease of this server: %s", error)
+                if not error.outage:  # For example, a disk is full.
+                    self._set_timer()
             except Exception:  # noqa: BLE001 - a bug of the server, but without a lease the process loses its jobs
                 _log.exception("internal server error after renewing the lease of this server")
             with contextlib.suppress(TimeoutError):
@@ -93,6 +104,7 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         beat = await self._replicas.beat()
+        self._set_timer()
         for job in beat.lost:
             _log.warning("job %s: another server has adopted the job, so this server stops it", job)
             self._ownership.lose(job)
@@ -100,6 +112,27 @@ class Heartbeat:
             self._work = asyncio.get_running_loop().create_task(self._serve(beat))
         await self._replicas.mark_read(self._readers.jobs() - self._live.keys())
         self._on_beat()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._outage_timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        """Stop the functions of all jobs, because the store could not be reached for too long: meanwhile, another process may
+        have adopted the jobs. A job that this process still owns when the store is back is recovered by `_repair`.
+        """
+        if not self._live:
+            return
+        _log.error(
+            "the store could not be reached for %g s (store_outage_timeout), so the functions of %d jobs are cancelled; when the "
+            "store is back, these jobs continue as on_restart says",
+            self._outage_timeout,
+            len(self._live),
+        )
+        for job in list(self._live):
+            self._replicas.stop_writing(job)
+            self._ownership.lose(job)
 
     async def _serve(self, beat: Beat) -> None:
         """Do what a beat has found."""

@@ -48,6 +48,12 @@ async def end_of(log: LogReader) -> None:
         unwatch()
 
 
+def _log_failure(message: str, job: str, error: Exception) -> None:
+    """Log an error of one job. The store has already logged an outage."""
+    level = logging.DEBUG if isinstance(error, StoreError) and error.logged else logging.ERROR
+    _log.log(level, message, job, error, exc_info=not isinstance(error, StoreError | HeadMovedError))
+
+
 class JobOwnership:
     """Ownership of the jobs of one process. All methods must be called on one event loop."""
 
@@ -90,8 +96,9 @@ class JobOwnership:
             async with self._lock(entry.job):
                 return self._live.get(entry.job) or await self._open(entry.job)
         except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not stop the scheduler
-            message = "job %s cannot be opened, so it does not run on this server now: %s"
-            _log.error(message, entry.job, error, exc_info=not isinstance(error, StoreError | HeadMovedError))
+            _log_failure(
+                "job %s cannot be opened, so it does not run on this server now: %s", entry.job, error
+            )
             return None
 
     async def recover(self, job_id: str) -> None:
@@ -108,8 +115,9 @@ class JobOwnership:
                     await self.return_to_queue(job)
         except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not prevent the start
             await self._store.check()
-            message = "job %s cannot be recovered, so it does not run; other jobs continue: %s"
-            _log.error(message, job_id, error, exc_info=not isinstance(error, StoreError | HeadMovedError))
+            _log_failure(
+                "job %s cannot be recovered, so it does not run; other jobs continue: %s", job_id, error
+            )
 
     async def return_to_queue(self, job: Job) -> None:
         """Return an open job without running items to the queue. If only this process uses the store, the job stays open."""

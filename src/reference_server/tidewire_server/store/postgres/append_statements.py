@@ -10,7 +10,7 @@ and compared: the same append may have been committed before its answer was lost
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -21,9 +21,10 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import to_json
 from tidewire_server.store.block_rows import BlockRow, rows_of
 from tidewire_server.store.interfaces import Block, HeadMovedError
-from tidewire_server.store.postgres.connections import Connection, Rows, Statement, Task, transact
+from tidewire_server.store.postgres.connections import Connection, Rows, Statement, outcome_of, transact
 from tidewire_server.store.records import Extent, JobRecord
 from tidewire_server.store.state_checkpoints import CheckpointPlan
+from tidewire_server.store.thread_tasks import Task
 
 
 def record_columns(record: JobRecord) -> tuple[Any, ...]:
@@ -258,12 +259,12 @@ def run_appends(connection: Connection, tasks: list[Task]) -> None:
     """BlockAppend the blocks of all tasks in one transaction, sorted by job. A second block of the same job waits for the next
     transaction, because the result of a statement names only jobs.
     """
-    waiting = [_Prepared(task) for task in tasks if task.outcome is None]
+    waiting = [_Prepared(task) for task in tasks]
     waiting.sort(key=attrgetter("job"))
     while waiting:
         together = [next(each) for _, each in groupby(waiting, key=attrgetter("job"))]
         _run_together(connection, together)
-        waiting = [each for each in waiting if each.task.outcome is None]
+        waiting = [each for each in waiting if not each.task.ended]
 
 
 def _run_together(connection: Connection, together: list[_Prepared]) -> None:
@@ -281,7 +282,7 @@ def _run_together(connection: Connection, together: list[_Prepared]) -> None:
             each.task.outcome = AppendResult(each.state_bytes, added[each.job])
         else:
             rows, kept_bytes = stored.get(each.job, ([], 0))
-            each.task.run(lambda each=each, rows=rows, kept=kept_bytes: each.compare(rows, kept))  # type: ignore[misc]
+            each.task.outcome = outcome_of(partial(each.compare, rows, kept_bytes))
 
 
 def _plain(appends: list[_Prepared]) -> Statement:

@@ -6,6 +6,7 @@ none, 08, 57P, 53300, | outage: the database cannot be     | the connection is o
 25006               |   reached, restarts, or is a standby |   repeated
 40001, 40P01, 55P03   | conflict with another transaction  | the transaction is repeated
 23503                 | the job was deleted meanwhile      | `HeadMovedError`
+53100                 | a disk of the database is full     | `StoreError` at once, because waiting does not help
 23503 of job.owner    | the row of this server was deleted | `StoreError`; the next beat inserts the row again
 all others            | the statement cannot succeed now   | `StoreError`
 """
@@ -21,9 +22,10 @@ _OUTAGE_CODES: Final = frozenset({"53300", "25006"})
 _CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _MISSING_JOB: Final = "23503"
 _OWNER_CONSTRAINT: Final = "job_owner_fkey"
+_DISK_FULL: Final = "53100"
 
 _ADVICE_BY_CODE: Final = {
-    "53100": "free some space on the disk of the database; the server then retries the pending writes",
+    _DISK_FULL: "free some space on the disk of the database; the server then retries the pending writes",
     "53200": "the database server has no free memory",
     "42501": "give the role of the URL all privileges on the schema tidewire and its tables, and CREATE on the database",
     "42P01": "a table is missing: restart the server, which creates the schema, or restore a backup",
@@ -44,8 +46,8 @@ _ADVICE_BY_TEXT: Final = {
     "session is read-only": "use the URL of the primary, not of a standby",
     "does not support SSL": "turn on TLS in the database, or remove sslmode from the URL",
     "certificate": "check sslmode and sslrootcert in the URL",
-    "remaining connection slots": "raise max_connections of the database: each server uses 7 connections",
-    "too many clients": "raise max_connections of the database: each server uses 7 connections",
+    "remaining connection slots": "raise max_connections of the database: each server uses 8 connections",
+    "too many clients": "raise max_connections of the database: each server uses 8 connections",
 }
 """Advice on errors without an SQLSTATE, which are those of an attempt to connect."""
 
@@ -62,6 +64,11 @@ def is_outage(error: psycopg.Error) -> bool:
 def is_conflict(error: psycopg.Error) -> bool:
     """Return whether a conflict with another transaction has rolled the transaction back, so that it can be repeated."""
     return error.sqlstate in _CONFLICTS
+
+
+def is_disk_full(error: psycopg.Error) -> bool:
+    """Return whether the database has no space left."""
+    return error.sqlstate == _DISK_FULL
 
 
 def translate(error: psycopg.Error, place: str, password: str | None = None) -> Exception:

@@ -12,7 +12,8 @@ from typing import Final
 
 from tidewire_server.store.block_rows import BlockRow
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement
+from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.postgres.postgres_log import PostgresLog
 
 _log = logging.getLogger(__name__)

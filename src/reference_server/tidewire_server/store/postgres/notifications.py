@@ -25,13 +25,8 @@ import orjson
 import psycopg
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import (
-    Command,
-    Connection,
-    Database,
-    DatabaseThread,
-    Statement,
-)
+from tidewire_server.store.postgres.connections import Command, Connection, Database, Statement
+from tidewire_server.store.postgres.database_threads import DatabaseThread
 
 _log = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from tidewire_server.store.interfaces import (
     Log,
     NewJob,
     QueueFullError,
+    StoreError,
     TooManyJobsError,
 )
 from tidewire_server.store.postgres.append_statements import (
@@ -34,14 +35,8 @@ from tidewire_server.store.postgres.append_statements import (
     record_columns,
     save_end,
 )
-from tidewire_server.store.postgres.connections import (
-    Command,
-    Database,
-    DatabaseThread,
-    Rows,
-    Statement,
-    is_storable,
-)
+from tidewire_server.store.postgres.connections import Command, Database, Rows, Statement, is_storable
+from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.postgres.log_feed import LogFeed
 from tidewire_server.store.postgres.notifications import Notifier
 from tidewire_server.store.postgres.postgres_log import (
@@ -491,11 +486,16 @@ class PostgresJobs:
             self._notifier.tickets(log.record.endpoint)
 
         statements = [Statement(sql, parameters) for sql in (_KEEP_TICKETS, _ADD_TICKETS, _RELEASE)]
-        await self._submits.do(Command(statements, order=log.number), then)
+        try:
+            await self._submits.do(Command(statements, order=log.number), then)
+        except StoreError:
+            # The job may be released or not. Without its log, either this server or another one can open it.
+            self._forget_written(job)
+            raise
         return True
 
-    def lost(self, job: str) -> None:
-        """Stop writing the log of a job that another server has adopted. Its readers then get the events of that server."""
+    def stop_writing(self, job: str) -> None:
+        """Stop writing the log of a job. Its readers then get the events of the server that continues it."""
         self._forget_written(job)
 
     async def submit_body(self, job: str) -> bytes:

@@ -31,13 +31,17 @@ from tidewire_server.store.postgres.append_statements import (
     end_columns,
     record_columns,
 )
-from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement
+from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024
 """Size of the cache that keeps the newest events of an unfinished job's log in memory."""
+
+LARGE_BYTES: Final = 1024 * 1024
+"""Size of a block, or of the state in a checkpoint, from which a separate thread appends it."""
 
 EXTENT_COLUMNS: Final = """
     j.base_epoch, j.base_seq, j.starts, j.columns, h.epoch, h.last, h.done
@@ -84,6 +88,8 @@ class LogAccess(NamedTuple):
     """What all logs of one store share."""
 
     appends: DatabaseThread
+    large_appends: DatabaseThread
+    """Thread for blocks and states of `LARGE_BYTES` or more, so that the appends of other jobs do not wait for them."""
     readers: DatabaseThread
     retention: Retention
     feed: Feed
@@ -257,11 +263,14 @@ class PostgresLog(Subscribers):
         extent = extent_after(self._extent, block)
         if plan.cut is not None:
             extent = extent._replace(base=plan.cut.cursor)
+        large = size >= LARGE_BYTES or (plan.write and schedule.state_bytes >= LARGE_BYTES)
+        thread = self._access.large_appends if large else self._access.appends
         work = BlockAppend(self.number, after, block, plan, record, ended, extent)
 
         def then(written: AppendResult) -> None:
             if self._schedule is not schedule:
-                # Another server has adopted the job since the commit. The feed delivers this block, or has delivered it.
+                # This server has given up the log, and perhaps opened it again, while the answer was on its way. The feed delivers
+                # this block, or has delivered it.
                 self._access.on_append(self)
                 return
             schedule.added(block, size, plan, written.state_bytes)
@@ -275,7 +284,7 @@ class PostgresLog(Subscribers):
             self.deliver(block)
 
         try:
-            await self._access.appends.do(work, then)
+            await thread.do(work, then)
         except HeadMovedError:
             self._access.on_refusal(self)
             raise

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement
+from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.postgres.notifications import Notifier
 from tidewire_server.store.records import BatchBounds, BatchItem, BatchSlot, QueueEntry, RunningBatch
 
@@ -230,7 +231,8 @@ class PostgresQueue:
         try:
             await self._put(pairs)
         except StoreError as error:
-            _log.error("%s; the items are added to the queue later", error)
+            level = logging.DEBUG if error.logged else logging.ERROR
+            _log.log(level, "%s; the items are added to the queue later", error)
             self._not_put |= pairs
 
     async def _put(self, pairs: Mapping[QueueEntry, BatchSlot | None]) -> None:
@@ -300,7 +302,8 @@ class PostgresQueue:
             try:
                 rows: Rows = await self._control.do(Command([statement], repeat=False))
             except StoreError as error:
-                _log.error("%s; no item is taken from the queue for %g s", error, POLL_SECONDS)
+                level = logging.DEBUG if error.logged else logging.ERROR
+                _log.log(level, "%s; no item is taken from the queue for %g s", error, POLL_SECONDS)
                 self._failed(found)
                 return [], hints
             items = [

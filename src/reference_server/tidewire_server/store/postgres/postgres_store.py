@@ -4,20 +4,15 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import psycopg
 
 from tidewire_server.store.interfaces import Durability, Jobs, Queue, Replicas, StoreError
 from tidewire_server.store.postgres.append_statements import run_appends
-from tidewire_server.store.postgres.connections import (
-    Command,
-    Database,
-    DatabaseThread,
-    Statement,
-    run_each,
-    run_group,
-)
+from tidewire_server.store.postgres.connections import Command, Database, Statement, run_each, run_group
+from tidewire_server.store.postgres.database_threads import DatabaseThread, OutageLog
 from tidewire_server.store.postgres.log_feed import LogFeed
 from tidewire_server.store.postgres.notifications import Listener, Notifier
 from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
@@ -36,7 +31,7 @@ _TEST_WRITE: Final = "UPDATE server SET host = host WHERE id = %(me)s"
 class PostgresStore:
     """Store in a PostgreSQL database.
 
-    It uses seven connections. `connections` describes the threads that own them.
+    It uses eight connections. `database_threads` describes the threads that own them.
     """
 
     may_have_lost = False
@@ -59,18 +54,27 @@ class PostgresStore:
         """
         self._database = database = Database(url)
         try:
-            with database.connect(durable=True, prepared=False) as connection:
+            with database.connect(durable=True, schema_exists=False) as connection:
                 opened = open_schema(connection, database.place, socket.gethostname(), LEASE_SECONDS)
         except psycopg.Error as error:
             raise StoreError(database.describe(error)) from None
         self.secret = opened.secret
         self.durability: Durability = "replicated" if opened.replicated else "host"
-        self._appends = DatabaseThread(database, "tidewire-appends", run_appends, durable=True)
-        self._submits = DatabaseThread(database, "tidewire-submits", run_group, durable=True)
-        self._control = DatabaseThread(database, "tidewire-control", run_each, durable=False)
-        self._notifies = DatabaseThread(database, "tidewire-notifier", run_each, durable=False)
-        self._readers = DatabaseThread(database, "tidewire-readers", run_each, durable=False, threads=2)
-        self._threads = (self._appends, self._submits, self._control, self._notifies, self._readers)
+        new_thread = partial(DatabaseThread, database, outages=OutageLog())
+        self._appends = new_thread("tidewire-appends", run_appends, durable=True)
+        self._large_appends = new_thread("tidewire-large-appends", run_appends, durable=True)
+        self._submits = new_thread("tidewire-submits", run_group, durable=True)
+        self._control = new_thread("tidewire-control", run_each, durable=False)
+        self._notifies = new_thread("tidewire-notifier", run_each, durable=False)
+        self._readers = new_thread("tidewire-readers", run_each, durable=False, threads=2)
+        self._threads = (
+            self._appends,
+            self._large_appends,
+            self._submits,
+            self._control,
+            self._notifies,
+            self._readers,
+        )
         try:
             for thread in self._threads:
                 thread.start()
@@ -85,7 +89,13 @@ class PostgresStore:
         self._feed = LogFeed(self._readers)
         self._feed.on_watch = self._listener.start
         access = LogAccess(
-            self._appends, self._readers, retention, self._feed, lambda _: None, lambda _: None
+            self._appends,
+            self._large_appends,
+            self._readers,
+            retention,
+            self._feed,
+            lambda _: None,
+            lambda _: None,
         )
         self._jobs = PostgresJobs(
             database, self._submits, access, self._feed, self._queue, opened.server, self._notifier
@@ -97,7 +107,7 @@ class PostgresStore:
             opened.server,
             self._queue.endpoints,
             self._jobs.written,
-            self._jobs.lost,
+            self._jobs.stop_writing,
         )
         self._jobs.trusts_leases = lambda: self._server.trusted
         self._jobs.has_others = lambda: self._server.has_others

@@ -2,7 +2,8 @@
 
 A server renews its lease each second by the database's clock. When the lease has expired, other servers adopt its jobs. After
 an outage of the database, all leases have expired. Therefore a server adopts jobs only after its own beats have succeeded for
-a whole lease, by which time every server that is alive has renewed its own.
+a whole lease, by which time every server that is alive has renewed its own. A pause of half a lease between two beats counts as
+an outage: otherwise a server whose beat comes first after a short outage would adopt the jobs of one whose beat is on its way.
 """
 
 import socket
@@ -13,11 +14,15 @@ from typing import Final
 import orjson
 
 from tidewire_server.store.interfaces import Beat, OwnedJob
-from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement, is_storable
+from tidewire_server.store.postgres.connections import Command, Rows, Statement, is_storable
+from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.postgres.notifications import Notifier
 
 LEASE_SECONDS: Final = 5.0
 """Time after the last beat of a server after which other servers adopt its jobs."""
+
+_MAX_PAUSE: Final = LEASE_SECONDS / 2
+"""Time between two beats from which the leases of other servers may have expired during an outage."""
 
 READ_NOW: Final = "now() + interval '2 seconds'"
 """Value of `job.read_at` for a job that has a reader now: the time until which the job counts as read. Servers record their
@@ -59,7 +64,7 @@ class ServerRow:
         server: int,
         endpoints: Callable[[], Iterable[str] | None],
         written: Mapping[str, object],
-        lost: Callable[[str], None],
+        stop_writing: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a row that exists.
@@ -71,7 +76,7 @@ class ServerRow:
             server: Number of the row.
             endpoints: Function that returns the endpoints whose items this server takes, or None for all.
             written: Jobs whose logs this server writes, by id.
-            lost: Function that is called with each of these jobs that another server has adopted.
+            stop_writing: Function that makes this server a reader of the log of one of these jobs.
             clock: Clock in seconds.
         """
         self.id = server
@@ -80,7 +85,7 @@ class ServerRow:
         self._notifier = notifier
         self._endpoints = endpoints
         self._written = written
-        self._lost = lost
+        self._stop_writing = stop_writing
         self._clock = clock
         self._first_beat: float | None = None
         """Time of the first of the beats of which each came in time after the previous one."""
@@ -112,7 +117,7 @@ class ServerRow:
 
         def then(found: list[Rows]) -> None:
             now = self._clock()
-            if self._first_beat is None or now - self._last_beat >= LEASE_SECONDS:
+            if self._first_beat is None or now - self._last_beat >= _MAX_PAUSE:
                 self._first_beat = now
             self._last_beat = now
             self.has_others = self._notifier.enabled = found[2][0][0] > 1
@@ -122,8 +127,12 @@ class ServerRow:
         # A job that has ended or was released since the beat began is not written any more.
         lost = sorted((written & self._written.keys()) - {job.id for job in jobs})
         for job in lost:
-            self._lost(job)
+            self._stop_writing(job)
         return Beat(jobs, lost, servers[0][0])
+
+    def stop_writing(self, job: str) -> None:
+        """Stop writing the log of a job. See `Replicas.stop_writing`."""
+        self._stop_writing(job)
 
     async def mark_read(self, jobs: Collection[str]) -> None:
         """Record that jobs that other servers run have readers here. See `Replicas.mark_read`."""

@@ -6,44 +6,25 @@ results only after the commit, so that no code acts on uncommitted data.
 
 import asyncio
 import logging
-import queue
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from tidewire_server.store.interfaces import HeadMovedError, StoreError
+from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.sqlite import sqlite_file
+from tidewire_server.store.thread_tasks import Task, TaskQueue
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
-_MAX_TOGETHER: Final = 256
-"""Number of tasks in one transaction above which no further tasks are added."""
-
 _CHECK_SECONDS: Final = 0.5
 """Time between two checks whether the file was removed or replaced."""
-
-
-class _Task:
-    """Function that the thread runs, with the future that receives the function's result."""
-
-    __slots__ = ("failed", "future", "loop", "outcome", "then", "work")
-
-    def __init__(
-        self, work: Work[Any], then: Callable[[Any], None] | None, failed: Callable[[], None] | None
-    ) -> None:
-        self.work = work
-        self.then = then
-        self.failed = failed
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.outcome: Any = None
 
 
 class WriterThread:
@@ -65,9 +46,7 @@ class WriterThread:
         """Whether the previous server process closed the file cleanly."""
         self.secret = b""
         """Signing key stored in the file. See `Store.secret`."""
-        self._pending: list[_Task] = []
-        """Tasks that the event loop passes to the thread at the end of its current iteration."""
-        self._tasks: queue.SimpleQueue[list[_Task] | None] = queue.SimpleQueue()
+        self._tasks = TaskQueue()
         self._fsync = fsync
         self._close_as_clean = False
         self._thread: threading.Thread | None = None
@@ -108,25 +87,14 @@ class WriterThread:
             StoreError: The file cannot be read or written.
             HeadMovedError: The log's last event is not the event that `work` expected.
         """
-        task = _Task(work, then, failed)
-        # Pass all tasks of one event loop iteration together. If the thread woke up for each task, it would compete
-        # with the event loop for the interpreter, and each transaction would be small.
-        if not self._pending or self._pending[-1].loop is not task.loop:
-            task.loop.call_soon(self._pass_tasks)
-        self._pending.append(task)
-        found: T = await task.future
+        found: T = await self._tasks.add(Task(work, then, failed))
         return found
-
-    def _pass_tasks(self) -> None:
-        tasks, self._pending = self._pending, []
-        if tasks:
-            self._tasks.put(tasks)
 
     async def close(self, *, clean: bool) -> None:
         """Finish pending work and close the file. If `clean` is true, record a clean shutdown."""
         self._close_as_clean = clean
-        self._pass_tasks()
-        self._tasks.put(None)
+        self._tasks.pass_tasks()
+        self._tasks.end()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
@@ -153,10 +121,10 @@ class WriterThread:
         opened.set_result(found)
         ending, next_check = False, 0.0
         while not ending:
-            tasks, ending = self._next()
+            tasks, ending = self._tasks.next(_CHECK_SECONDS)
             if tasks:
                 self._transact(connection, tasks)
-                _deliver(tasks)
+                self._tasks.deliver(tasks)
             if time.monotonic() >= next_check:
                 self.check_file()
                 next_check = time.monotonic() + _CHECK_SECONDS
@@ -192,24 +160,7 @@ class WriterThread:
             return None
         return found.st_dev, found.st_ino
 
-    def _next(self) -> tuple[list[_Task], bool]:
-        try:
-            tasks = self._tasks.get(timeout=_CHECK_SECONDS)
-        except queue.Empty:
-            return [], False
-        if tasks is None:
-            return [], True
-        try:
-            while len(tasks) < _MAX_TOGETHER:
-                more = self._tasks.get_nowait()
-                if more is None:
-                    return tasks, True
-                tasks += more
-        except queue.Empty:
-            pass
-        return tasks, False
-
-    def _transact(self, connection: sqlite3.Connection, tasks: list[_Task]) -> None:
+    def _transact(self, connection: sqlite3.Connection, tasks: list[Task]) -> None:
         try:
             before = connection.total_changes
             connection.execute("BEGIN IMMEDIATE")
@@ -219,12 +170,12 @@ class WriterThread:
                 except sqlite3.Error:
                     raise
                 except StoreError as error:
-                    task.outcome = _Failed(StoreError(f"log {self.path}: {error}"))
+                    task.fail(StoreError(f"log {self.path}: {error}"))
                 except (ValueError, TypeError, LookupError) as error:
                     # The content of a row cannot be decoded.
-                    task.outcome = _Failed(StoreError(sqlite_file.describe_damage(self.path, error)))
+                    task.fail(StoreError(sqlite_file.describe_damage(self.path, error)))
                 except Exception as error:  # noqa: BLE001 - `do` raises it
-                    task.outcome = _Failed(error)
+                    task.fail(error)
             connection.execute("COMMIT")
             if connection.total_changes != before:
                 self.last_error = None
@@ -237,7 +188,7 @@ class WriterThread:
                     self._transact(connection, [task])
                 return
             self.last_error = StoreError(sqlite_file.explain(self.path, error))
-            tasks[0].outcome = _Failed(self.last_error)
+            tasks[0].fail(self.last_error)
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
@@ -245,39 +196,3 @@ class WriterThread:
                 connection.execute("ROLLBACK")
             except sqlite3.Error as error:
                 self.last_error = StoreError(sqlite_file.explain(self.path, error))
-
-
-class _Failed:
-    """Outcome of a failed task. It contains the exception that the task raised."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-def _deliver(tasks: list[_Task]) -> None:
-    loop = tasks[0].loop
-    try:
-        loop.call_soon_threadsafe(_settle, tasks)
-    except RuntimeError:  # The event loop is closed, so nothing waits for the results.
-        return
-
-
-def _settle(tasks: list[_Task]) -> None:
-    for task in tasks:
-        outcome, future = task.outcome, task.future
-        if isinstance(outcome, _Failed):
-            if task.failed is not None:
-                task.failed()
-            if not future.done():
-                # Create a new exception for each caller. The traceback of a shared exception would grow with each
-                # raise.
-                error = outcome.error
-                own = type(error)(*error.args) if isinstance(error, StoreError | HeadMovedError) else error
-                future.set_exception(own)
-            continue
-        if task.then is not None:
-            task.then(outcome)
-        if not future.done():
-            future.set_result(outcome)
