@@ -158,7 +158,7 @@ class Actor:
     def _work(self, call: _Call, arguments: dict[str, Any], size: int) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            result = None
+            result: list[Any] = []
             if is_generator(self._called):
                 self._drive(call, arguments)
             else:
@@ -183,8 +183,9 @@ class Actor:
                 except (StopIteration, StopAsyncIteration):
                     return
                 if isinstance(yielded, Mapping):
-                    yielded = {row: dump_result(value, to_json) for row, value in yielded.items()}
-                call.put("yielded", yielded)
+                    call.put("rows", {row: dump_result(value, to_json) for row, value in yielded.items()})
+                else:  # nothing, or an object that the server rejects
+                    call.put("yielded", yielded)
                 if self._shapes.takes_late_joiners:
                     joined = call.sent.get()
         finally:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -35,10 +35,9 @@ class RayCluster:
             WorkersUnavailableError: Ray is not installed, or the cluster cannot be reached.
         """
         self._users += 1
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "ray")
+        self._thread = self._thread or ThreadPoolExecutor(1, "ray")
         try:
-            self._connected = await self.do(_connect, address) or self._connected
+            self._connected |= await self.do(_connect, address)
         except BaseException:
             await self.leave()
             raise
@@ -46,17 +45,13 @@ class RayCluster:
     async def leave(self) -> None:
         """Disconnect after the last user has left. A local cluster ends."""
         self._users -= 1
-        thread = self._thread
-        if self._users or thread is None:
-            return
-        try:
+        if self._users == 0 and self._thread is not None:
             if self._connected:
                 import ray  # noqa: PLC0415 - only if it is used
 
                 await self.do(ray.shutdown)
-        finally:
+            self._thread.shutdown(wait=False)
             self._connected, self._thread = False, None
-            thread.shutdown(wait=False)
 
     async def do(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a blocking function of Ray in the thread of the connection."""
@@ -72,39 +67,35 @@ def _connect(address: str | None) -> bool:
     try:
         import ray  # noqa: PLC0415 - only if it is used
     except ModuleNotFoundError as error:
-        raise WorkersUnavailableError(
-            f"ray_workers needs {error.name}, which is not installed: {install_command('ray')}"
-        ) from None
+        reason = f"ray_workers needs {error.name}, which is not installed: {install_command('ray')}"
+        raise WorkersUnavailableError(reason) from None
     if ray.is_initialized():
         return False
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    if address is not None and address.startswith("ray://"):
-        raise WorkersUnavailableError(
-            f"ray_workers cannot use the Ray client ({address}), which does not transport generators: run the server on a "
-            "node of the cluster, with address='auto'"
-        )
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    host, _, port = address.rpartition(":")
     try:
-        _check_reachable(address)
-        # A local cluster would otherwise listen on all interfaces. A test checks this private name of Ray.
-        with contextlib.nullcontext() if address not in {None, "local"} else _on_loopback():
+        if address.startswith("ray://"):
+            raise ConnectionError(
+                "run the server on a node of the cluster, because ray:// transports no generators"
+            )
+        if port.isdigit():
+            socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
+        with on_loopback() if address == "local" else contextlib.nullcontext():
             ray.init(address, include_dashboard=False, logging_level="WARNING")
-    except (Exception, SystemExit) as error:
-        where = "start a local Ray cluster" if address is None else f"reach the Ray cluster at {address}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - Ray raises many types
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise WorkersUnavailableError(
-            f"cannot {where}: {reason}; check the argument address of ray_workers and RAY_ADDRESS"
+            f"cannot use the Ray cluster {address!r}: {reason} (set by address of ray_workers, or RAY_ADDRESS)"
         ) from None
     return True
 
 
-def _check_reachable(address: str | None) -> None:
-    host, _, port = (address or "").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
-
-
 @contextlib.contextmanager
-def _on_loopback() -> Any:
+def on_loopback() -> Iterator[None]:
+    """Let `ray.init` start a cluster on the loopback interface. Otherwise it would listen on all interfaces.
+
+    Ray has only a private name for this. `test_local_cluster_listens_on_loopback_only` fails if Ray changes it.
+    """
     from ray._private import ray_constants  # noqa: PLC0415 - only if it is used
 
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False

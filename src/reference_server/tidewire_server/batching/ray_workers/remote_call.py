@@ -1,13 +1,12 @@
 """One call of an endpoint's function on a Ray actor (`RemoteCall`), as the server sees it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any
 
 from tidewire_server.batching.ray_workers.actor import RowArrival
-from tidewire_server.batching.ray_workers.cluster import CLUSTER
-from tidewire_server.batching.ray_workers.wire import dump_inputs, load_error, load_result, load_rows
+from tidewire_server.batching.ray_workers.wire import dump_inputs, load_error, load_result
 from tidewire_server.endpoints.context import Context
 from tidewire_server.errors import WorkerLostError
 
@@ -16,7 +15,6 @@ class RemoteCall:
     """A call on one actor. All methods must be called on the event loop."""
 
     def __init__(self, actor: Any, arguments: Mapping[str, Any]) -> None:
-        self.actor = actor
         self.ended = False
         """Whether the function has ended, so that the actor can run another call."""
         self.lost = False
@@ -26,9 +24,10 @@ class RemoteCall:
         contexts = [each for each in arguments.values() if isinstance(each, Context)]
         self._rows: Mapping[int, Context] = contexts[0].rows if contexts else {}
         self._inputs = {name: each for name, each in arguments.items() if not isinstance(each, Context)}
+        self._actor = actor
         self._events: Any = None
 
-    async def yields(self) -> AsyncIterator[Any]:
+    async def yields(self) -> AsyncGenerator[Any, None]:
         """Start the call. Yield what the function yields, and apply its reports to the rows in between.
 
         Raises:
@@ -40,16 +39,18 @@ class RemoteCall:
         inputs = {name: dump_inputs(values) for name, values in self._inputs.items()}
         size = max(map(len, inputs.values()))
         # Ray pauses the actor's generator until the server has taken the last batch of events.
-        run = self.actor.run.options(num_returns="streaming", _generator_backpressure_num_objects=1)
+        run = self._actor.run.options(num_returns="streaming", _generator_backpressure_num_objects=1)
         try:
-            self._events = await CLUSTER.do(run.remote, inputs, self._arrivals(self._rows), size)
+            self._events = run.remote(inputs, self._arrivals(self._rows), size)
             async for ref in self._events:
                 for kind, *event in await ref:
                     if kind == "yielded":
-                        yield load_rows(event[0])
+                        yield event[0]
+                    elif kind == "rows":
+                        yield {row: load_result(value) for row, value in event[0].items()}
                     elif kind == "returned":
                         self.ended = True
-                        self.result = event[0] and [load_result(value) for value in event[0]]
+                        self.result = [load_result(value) for value in event[0]]
                     elif kind == "raised":
                         self.ended = True
                         raise load_error(event[0])
@@ -87,16 +88,16 @@ class RemoteCall:
         """Ask the function to end, and drop its remaining events. Return whether it has ended within the time-out."""
         from ray.exceptions import RayError  # noqa: PLC0415 - only if it is used
 
-        if self._events is None:
-            return True
-        self._control("stop")
-        try:
-            async with asyncio.timeout(timeout):
-                async for ref in self._events:
-                    await ref
-        except (TimeoutError, RayError):
-            return False
+        if self._events is not None:
+            self._control("stop")
+            try:
+                async with asyncio.timeout(timeout):
+                    async for ref in self._events:
+                        await ref
+            except (TimeoutError, RayError):
+                return False
+        self.ended = True
         return True
 
     def _control(self, method: str, *args: Any) -> None:
-        getattr(self.actor, method).options(concurrency_group="control").remote(*args)
+        getattr(self._actor, method).options(concurrency_group="control").remote(*args)

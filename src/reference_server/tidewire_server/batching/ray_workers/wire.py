@@ -2,9 +2,8 @@
 
 import pickle
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -47,21 +46,7 @@ def load_result(value: Any) -> Any:
     return load_error(value) if isinstance(value, DumpedError) else value
 
 
-def load_rows(yielded: Any) -> Any:
-    """Restore the object that a generator has yielded. If it is not a mapping, the batched call rejects it."""
-    return (
-        {row: load_result(value) for row, value in yielded.items()}
-        if isinstance(yielded, Mapping)
-        else yielded
-    )
-
-
-class RemoteTracebackError(Exception):
-    """Traceback of an exception in an actor. It is the cause of the exception, so that the server's log contains it."""
-
-
-@dataclass(frozen=True)
-class DumpedError:
+class DumpedError(NamedTuple):
     """An exception of user code. It can be pickled, even if the exception cannot."""
 
     pickled: bytes
@@ -71,10 +56,15 @@ class DumpedError:
     traceback: str
 
 
+class RemoteTracebackError(Exception):
+    """Traceback of an exception in an actor. It is the cause of the exception, so that the server's log contains it."""
+
+
 def dump_error(error: BaseException) -> DumpedError:
     """Convert an exception to an object that can be pickled."""
     from ray import cloudpickle  # noqa: PLC0415 - pickles also classes that the server has sent by value
 
+    text = "".join(traceback.format_exception(error)).rstrip()
     if not isinstance(error, Exception):
         error = exit_replacement(error)
     try:
@@ -82,7 +72,6 @@ def dump_error(error: BaseException) -> DumpedError:
         pickle.loads(pickled)  # noqa: S301 - the exception of this process
     except Exception:  # noqa: BLE001 - the methods of an exception can raise any error
         pickled = b""
-    text = "".join(traceback.format_exception(error)).rstrip()
     return DumpedError(pickled, f"{type(error).__name__}: {error}", text)
 
 
