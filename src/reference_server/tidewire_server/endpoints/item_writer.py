@@ -47,6 +47,7 @@ class ItemWriter:
         "attempt",
         "failure",
         "growing",
+        "on_cancel",
         "pending",
         "principal",
     )
@@ -79,6 +80,8 @@ class ItemWriter:
         """State of the job when the server restarted. None in the first attempt."""
         self._closed = False
         self._cancelled = False
+        self.on_cancel: Callable[[], None] | None = None
+        """Function that is called when the item is cancelled, if its function runs outside of this process."""
         self._usage: dict[str, int | float] = {}
         self.failure: StateTooLargeError | LogUnavailableError | None = None
         """Error of a write that was rejected because the job's state would exceed its limit, or because too many changes
@@ -297,6 +300,8 @@ class ItemWriter:
     def cancel(self) -> None:
         """Set the flag `cancelled`. The function can read this flag through its stream."""
         self._cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
 
     def replace(self, value: Any) -> None:
         """Replace the item's value. Only the differences from the previous value are written to the log.
