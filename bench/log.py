@@ -108,7 +108,7 @@ def blocks(events: int, size: int) -> tuple[Block, list[Block]]:
             text = f" {seq}"
             document.apply(text)
             frames.append(b'id:1-%d\ndata:"%b"\n\n' % (seq, text.encode()))
-        generated.append(Block(frames, StateAt(Cursor(1, seq), document.columns, document.view())))
+        generated.append(Block(frames, StateAt(Cursor(1, seq), document.columns, document.mark())))
     return first, generated
 
 

@@ -6,6 +6,7 @@ methods may be called on the event loop and in worker threads.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from tidewire.protocol import messages
     from tidewire.protocol.document.view import View
     from tidewire_server.job_log.pending_events import PendingEvents
+
+
+def value_path(index: int, column: str = "") -> str:
+    """Return the path of an item's value, or of a column in it. All jobs share one string for each path, which therefore
+    stays in the processor's cache.
+    """
+    return sys.intern(f"/items/{index}/value{column}")
 
 
 class ItemWriter:
@@ -66,7 +74,7 @@ class ItemWriter:
     ) -> None:
         self.pending = pending
         self._index = index
-        self._place = place = f"/items/{index}/value"
+        self._place = place = value_path(index)
         self._guard = TextGuard(pending.state, index, rollback=rollback)
         self._yielded = YieldedValue(place, lambda: pending.state.value(place), to_json)
         self.set_columns(columns)
@@ -280,7 +288,7 @@ class ItemWriter:
 
     def set_columns(self, columns: Sequence[str]) -> None:
         """Set the JSON Pointers of the columns, relative to the value. They must not change while the function runs."""
-        self._columns = self._guard.columns = tuple([self._place + column for column in columns])
+        self._columns = self._guard.columns = tuple([value_path(self._index, column) for column in columns])
         self.growing = self._columns[0] if len(self._columns) == 1 else self._place
         """Path to which `Stream.append` appends by default. `PendingEvents.append_text` accepts appends to it after the
         first append, and refuses them while yielded values are compared, since an append must first end the comparison."""

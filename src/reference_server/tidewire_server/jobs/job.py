@@ -188,9 +188,23 @@ class Job:
         item = self._items[index]
         if item.status != "queued":
             return
+        outcome: JsonValue | Unset | BaseException
         try:
             self.begin(index)
-            outcome = await self._outcome(index)
+            # The current task runs only this item, so the function needs no other task. A second task would begin only
+            # after the item's start was committed. A function that never waits would then need a second commit. A function
+            # in a thread cannot be cancelled.
+            item.task = asyncio.current_task() if self.endpoint.is_async else None
+            try:
+                outcome = await self._work(index)
+            except BaseException as error:
+                # If a function in a thread raises a `CancelledError`, `run` converts it. This task was cancelled.
+                if item.task is None and isinstance(error, asyncio.CancelledError):
+                    raise
+                outcome = error
+            task, item.task = item.task, None
+            if task is not None and task.cancelling():
+                await _consume_cancellation(task)
             await free()
             await self._after_run(index, outcome)
         except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
@@ -298,30 +312,15 @@ class Job:
         """Write the pending changes to the log."""
         await self._log_writer.commit_shielded()
 
-    async def _outcome(self, index: int) -> JsonValue | Unset | BaseException:
-        """Run the function of an item. Return the function's value, or the exception that it raised."""
+    def _work(self, index: int) -> Coroutine[Any, Any, JsonValue | Unset]:
+        """Return the coroutine that runs the function of an item. The caller awaits it itself, because each coroutine between
+        the task and the function runs again whenever the function waits.
+        """
         item = self._items[index]
         if item.value is None:
-            work = self._run_recovered(index)
-        else:
-            work = run(self.endpoint, item.value, item.writer, self._log_writer)
-            if self.commits_starts:
-                work = self._after_commit(work)
-        # The current task runs only this item, so the function needs no other task. A second task would begin only after
-        # the item's start was committed. A function that never waits would then need a second commit. A function in a
-        # thread cannot be cancelled.
-        task = item.task = asyncio.current_task() if self.endpoint.is_async else None
-        try:
-            return await work
-        except BaseException as error:
-            # If a function in a thread raises a `CancelledError`, `run` converts it. This task was cancelled.
-            if task is None and isinstance(error, asyncio.CancelledError):
-                raise
-            return error
-        finally:
-            item.task = None
-            if task is not None and task.cancelling():
-                await _consume_cancellation(task)
+            return self._run_recovered(index)
+        work = run(self.endpoint, item.value, item.writer, self._log_writer)
+        return self._after_commit(work) if self.commits_starts else work
 
     async def _after_run(self, index: int, outcome: JsonValue | Unset | BaseException) -> None:
         if self._items[index].status not in ENDED:

@@ -9,10 +9,10 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import JsonValue
@@ -574,10 +574,11 @@ class JobService:
             self.metrics.add(self.metrics.items_started, 1, entry.endpoint)
         return job
 
-    async def _run_item(self, entry: QueueEntry, free: Callable[[], Awaitable[None]]) -> None:
+    def _run_item(
+        self, entry: QueueEntry, free: Callable[[], Coroutine[Any, Any, None]]
+    ) -> Coroutine[Any, Any, None]:
         job = self._on_start(entry)
-        if job is not None:
-            await job.run_item(entry.index, free)
+        return free() if job is None else job.run_item(entry.index, free)
 
     def _announce(self, job_id: str, message: QueueMessage) -> None:
         job = self._live.get(job_id)

@@ -49,6 +49,7 @@ from tidewire.protocol.messages import ENDED, Done, JobStatus, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.sse import Decoder
 from tidewire_server.endpoints.endpoint import Endpoint, Options
+from tidewire_server.endpoints.item_writer import value_path
 from tidewire_server.jobs.admission.submit_body import Submission, read_stored
 from tidewire_server.jobs.recovered_inputs import StoredInputs
 from tidewire_server.settings import Settings
@@ -261,7 +262,7 @@ def _new_attempt(
 
 def column_pointers(columns: Iterable[Iterable[str]]) -> list[str]:
     """Convert the columns of each item, which are relative to the item's value, to the columns of the job."""
-    return [f"/items/{index}/value{column}" for index, item in enumerate(columns) for column in item]
+    return [value_path(index, column) for index, item in enumerate(columns) for column in item]
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:

@@ -15,7 +15,9 @@ in a service shared by several servers. Every implementation follows these rules
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
@@ -90,15 +92,21 @@ class KeyUsedError(Exception):
         self.use = use
 
 
-class StateAt(NamedTuple):
+class StateAt(msgspec.Struct, frozen=True):
     """State of a job after one event has been applied, together with the id of that event."""
 
     cursor: Cursor
     columns: tuple[str, ...]
-    view: View
+    mark: tuple[list[Any], int]
+    """Result of `Document.mark` after the event."""
+
+    @property
+    def view(self) -> View:
+        """View of the state, which is made when it is read, because most states are never read."""
+        return View(*self.mark)
 
 
-class Block(NamedTuple):
+class Block(msgspec.Struct, frozen=True):
     """Events that are appended to a log in one step. A block contains the encoded events and the state after them."""
 
     frames: Sequence[bytes]

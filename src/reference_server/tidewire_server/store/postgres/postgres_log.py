@@ -178,7 +178,7 @@ class PostgresLog(Subscribers):
         if oldest:
             rows = await self._access.readers.do(Command([Statement(_OLDEST_STATE, {"job": self.number})]))
             seq, document = self._document_of(rows)
-            return StateAt(self._extent.id_at(seq), document.columns, document.view())
+            return StateAt(self._extent.id_at(seq), document.columns, document.mark())
         if self._state is None:
             self._state = await self._newest_state()
         return self._state
@@ -197,7 +197,7 @@ class PostgresLog(Subscribers):
             self._document = None
         elif self._extent.head == head:
             self._document = (seq, document)
-        return StateAt(self._extent.id_at(seq), document.columns, document.view())
+        return StateAt(self._extent.id_at(seq), document.columns, document.mark())
 
     def _document_of(self, rows: Rows) -> tuple[int, Document]:
         """Return the state after the last of the rows of `_STATE`, and the sequence number of its event.
