@@ -539,14 +539,14 @@ def _blocks(n: int) -> tuple[Block, list[tuple[Cursor, Block]]]:
     head = Cursor(1, 1)
     columns = document.columns
     first = Block(
-        [snapshot_frame(head, document.value(), columns, "start")], StateAt(head, columns, document.view())
+        [snapshot_frame(head, document.value(), columns, "start")], StateAt(head, columns, document.mark())
     )
     blocks = []
     for at in range(n):
         document.apply("word ")
         after, head = head, Cursor(1, at + 2)
         blocks.append(
-            (after, Block([b'id:1-%d\ndata:"word "\n\n' % head.seq], StateAt(head, columns, document.view())))
+            (after, Block([b'id:1-%d\ndata:"word "\n\n' % head.seq], StateAt(head, columns, document.mark())))
         )
     return first, blocks
 

@@ -10,10 +10,14 @@ times, so that a change of the machine's load affects both. The server's CPU tim
 than the throughput.
 
     python bench/jobs.py --connections 100 --log memory sqlite --against ../old --rounds 5
+
+PostgreSQL runs on the same machine with its default settings, so each commit waits for the disk. Its CPU time is not part of
+the server's. Without PostgreSQL, the script prints the reason and measures the other stores.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -27,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from local_postgres import LocalPostgres, local_postgres
 from measured import save
 
 HERE = Path(__file__).resolve().parent.parent
@@ -46,6 +51,8 @@ async def double(n: int) -> int:
 
 server.run(port=0, port_file=port_file, started=lambda url: None)
 """
+
+LOGS = ("memory", "sqlite", "postgres")
 
 _HEAD = (
     "POST /v1/endpoints/double/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n"
@@ -174,7 +181,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _send_jobs(jobs: int, connections: int, server: int, port: int) -> Load:
+async def send_jobs(jobs: int, connections: int, server: int, port: int) -> Load:
     load = Load(jobs, server)
     loop = asyncio.get_running_loop()
     for _ in range(connections):
@@ -185,23 +192,35 @@ async def _send_jobs(jobs: int, connections: int, server: int, port: int) -> Loa
     return load
 
 
-def run(tree: Path, log: str, jobs: int, connections: int, retained: int) -> dict[str, Any]:
+def log_url(log: str, folder: str, postgres: LocalPostgres | None) -> str:
+    """Return the URL of a new, empty log."""
+    if log == "sqlite":
+        return f"sqlite:///{folder}/jobs.db"
+    if log == "postgres":
+        assert postgres is not None
+        return postgres.new_database()
+    return log
+
+
+def run(
+    tree: Path, log: str, jobs: int, connections: int, retained: int, postgres: LocalPostgres | None = None
+) -> dict[str, Any]:
     """Measure one server.
 
     Args:
         tree: Checkout whose server runs.
-        log: `memory` or `sqlite`.
+        log: `memory`, `sqlite` or `postgres`.
         jobs: Number of jobs.
         connections: Number of connections.
         retained: Number of ended jobs that the store retains.
+        postgres: Database server for the log `postgres`.
     """
     source = tree / "src"
     path = os.pathsep.join(str(source / name) for name in ("reference_server", "client"))
     with tempfile.TemporaryDirectory() as folder:
         port_file = Path(folder, "port")
-        url = log if log == "memory" else f"sqlite:///{folder}/jobs.db"
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, url, str(retained), str(port_file)],
+            [sys.executable, "-c", SERVER, log_url(log, folder, postgres), str(retained), str(port_file)],
             env={**os.environ, "PYTHONPATH": path},
             cwd=folder,
         )
@@ -211,7 +230,7 @@ def run(tree: Path, log: str, jobs: int, connections: int, retained: int) -> dic
                     raise RuntimeError("the server did not start")
                 time.sleep(0.02)
             port = int(port_file.read_text())
-            load = uvloop.run(_send_jobs(jobs, connections, process.pid, port))
+            load = uvloop.run(send_jobs(jobs, connections, process.pid, port))
         finally:
             process.terminate()
             process.wait(30)
@@ -241,6 +260,27 @@ def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {**numbers, "rows": middle["rows"]}
 
 
+def measure(
+    log: str, trees: dict[str, Path], options: argparse.Namespace, postgres: LocalPostgres | None
+) -> dict[str, Any]:
+    """Measure one kind of log with the server of each checkout, and print the results."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
+    for _ in range(options.rounds):
+        for name, tree in trees.items():
+            runs[name].append(run(tree, log, options.jobs, options.connections, options.retained, postgres))
+            print(_line(f"{log} {name}", runs[name][-1]), flush=True)
+    results = {name: _median(each) for name, each in runs.items()}
+    for name, found in results.items():
+        print(_line(f"{log} {name} *", found))
+    if options.against:
+        this, against = results["this"], results["against"]
+        print(
+            f"{log}: {this['per_second'] / against['per_second']:.2f} x the jobs per second, "
+            f"{this['cpu_us_per_job'] / against['cpu_us_per_job']:.2f} x the CPU time per job"
+        )
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -249,7 +289,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=100)
     parser.add_argument("--retained", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--log", nargs="+", choices=("memory", "sqlite"), default=["memory", "sqlite"])
+    parser.add_argument("--log", nargs="+", choices=LOGS, default=LOGS)
     parser.add_argument(
         "--against", type=Path, help="second checkout of the repository, measured alternately"
     )
@@ -257,23 +297,15 @@ def main() -> None:
     options = parser.parse_args()
     trees = {"this": HERE} | ({"against": options.against.resolve()} if options.against else {})
     results: dict[str, dict[str, Any]] = {}
-    for log in options.log:
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
-        for _ in range(options.rounds):
-            for name, tree in trees.items():
-                runs[name].append(run(tree, log, options.jobs, options.connections, options.retained))
-                print(_line(f"{log} {name}", runs[name][-1]), flush=True)
-        results[log] = {name: _median(each) for name, each in runs.items()}
-        for name, found in results[log].items():
-            print(_line(f"{log} {name} *", found))
-        if options.against:
-            this, against = results[log]["this"], results[log]["against"]
-            print(
-                f"{log}: {this['per_second'] / against['per_second']:.2f} x the jobs per second, "
-                f"{this['cpu_us_per_job'] / against['cpu_us_per_job']:.2f} x the CPU time per job"
-            )
+    with contextlib.ExitStack() as stack:
+        postgres = stack.enter_context(local_postgres()) if "postgres" in options.log else None
+        for log in options.log:
+            if log == "postgres" and postgres is None:
+                continue
+            results[log] = measure(log, trees, options, postgres)
+        versions = {} if postgres is None else {"PostgreSQL": postgres.version()}
     body = {"retained": options.retained, "connections": options.connections, "results": results}
-    save(options.json, body, "tidewire", "uvicorn")
+    save(options.json, body, "tidewire", "uvicorn", "psycopg", also=versions)
 
 
 if __name__ == "__main__":

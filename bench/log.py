@@ -6,6 +6,11 @@ once with one row and one commit per block of 100 events. Plain SQLite has no st
 states. Results are CPU time of all threads and wall time, per event. "20 logs" means twenty concurrent writers that
 share commits, as in a busy server.
 
+Concurrent jobs: 1, 16, 64 and 256 writers append blocks of one event for some seconds, and each of them waits for its commit
+before its next block. The results are blocks per second over all jobs, and the time that one append takes. PostgreSQL runs on
+the same machine with its default settings, so each commit waits for the disk. Compare it with `SQLite, log_fsync`. Without
+PostgreSQL, the script prints the reason and measures the other stores.
+
 Kill: the script kills a server process while a reader follows a job, and starts the server again. The result is the
 time from the kill to the first event of the new attempt. Most of this time is the start of a Python process, which is
 also measured separately.
@@ -16,6 +21,7 @@ logs.
 
 import argparse
 import asyncio
+import contextlib
 import math
 import os
 import signal
@@ -29,21 +35,24 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import uvloop
+from local_postgres import LocalPostgres, local_postgres
 from measured import save
 
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.job_log.snapshot_events import first_block
-from tidewire_server.store.interfaces import Block, NewJob, StateAt, Store
+from tidewire_server.store.interfaces import Block, Log, NewJob, StateAt, Store
 from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.records import JobRecord, QueueLimits, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 
 BLOCK = 100
 LOGS = 20
+CONCURRENT = (1, 16, 64, 256)
+"""Numbers of jobs that append at the same time."""
 START_LIMIT = 60.0
 NO_LIMITS = QueueLimits(math.inf, math.inf, math.inf)
 RETENTION = Retention(600, 3600, 86_400, 86_400, 20_000, 1 << 40, 100_000, 1 << 30)
@@ -52,6 +61,14 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "SQLite": lambda folder: SqliteStore(folder / "log.db", RETENTION),
     "SQLite, log_fsync": lambda folder: SqliteStore(folder / "log.db", RETENTION, fsync=True),
 }
+
+
+def postgres_store(postgres: LocalPostgres, _: Path) -> Store:
+    """Open a store in a new database."""
+    from tidewire_server.store.postgres.postgres_store import PostgresStore
+
+    return PostgresStore(postgres.new_database(), RETENTION)
+
 
 SERVER = """
 import asyncio, sys
@@ -91,8 +108,59 @@ def blocks(events: int, size: int) -> tuple[Block, list[Block]]:
             text = f" {seq}"
             document.apply(text)
             frames.append(b'id:1-%d\ndata:"%b"\n\n' % (seq, text.encode()))
-        generated.append(Block(frames, StateAt(Cursor(1, seq), document.columns, document.view())))
+        generated.append(Block(frames, StateAt(Cursor(1, seq), document.columns, document.mark())))
     return first, generated
+
+
+async def open_log(store: Store, job: str, first: Block) -> Log:
+    """Add a job, and become the writer of its log."""
+    opened: list[Log] = []
+    record = JobRecord(job, "e", "p", batch=False, created_at=time.time())
+    await store.jobs.add(NewJob(record, b"{}", first, None, [], None, NO_LIMITS), opened.append)
+    if not opened:  # In a store that several servers share, a new job has no writer yet.
+        await store.jobs.claim(job)
+        interrupted = await store.jobs.reopen(job)
+        assert interrupted is not None
+        opened.append(interrupted.log)
+    return opened[0]
+
+
+async def append_concurrently(make: Callable[[Path], Store], jobs: int, seconds: float) -> dict[str, float]:
+    """Measure blocks of one event that many jobs append at the same time, for some seconds."""
+    latencies: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        store = make(Path(folder))
+        if store.replicas is not None:
+            await store.replicas.beat()  # A server that is alone sends no notifications.
+        state = {"status": "queued", "items": [{"status": "queued", "value": ""}], "usage": {}, "notes": []}
+        opened = [
+            await open_log(store, f"j{number}", first_block(state, ["/items/0/value"])[0])
+            for number in range(jobs)
+        ]
+
+        async def write(log: Log) -> None:
+            _, document, _ = first_block(state, ["/items/0/value"])
+            seq = 1
+            while (began := time.perf_counter()) < end:
+                text = f" {seq % 1000:03}"
+                document.apply(text)
+                frames = [b'id:1-%d\ndata:"%b"\n\n' % (seq + 1, text.encode())]
+                at = StateAt(Cursor(1, seq + 1), document.columns, document.view())
+                await log.append(Cursor(1, seq), Block(frames, at))
+                latencies.append(time.perf_counter() - began)
+                seq += 1
+
+        start = time.perf_counter()
+        end = start + seconds
+        await asyncio.gather(*(write(log) for log in opened))
+        took = time.perf_counter() - start
+        await store.close()
+    percentiles = statistics.quantiles(latencies, n=100) if len(latencies) > 1 else latencies * 99
+    return {
+        "blocks_per_second": len(latencies) / took,
+        "p50_ms": 1000 * percentiles[49],
+        "p99_ms": 1000 * percentiles[98],
+    }
 
 
 async def append_and_replay(make: Callable[[Path], Store], events: int, size: int, logs: int) -> Costs:
@@ -100,10 +168,7 @@ async def append_and_replay(make: Callable[[Path], Store], events: int, size: in
     with tempfile.TemporaryDirectory() as folder:
         store = make(Path(folder))
         works = [blocks(events // logs, size) for _ in range(logs)]
-        opened = []
-        for number, (first, _) in enumerate(works):
-            record = JobRecord(f"j{number}", "e", "p", batch=False, created_at=time.time())
-            await store.jobs.add(NewJob(record, b"{}", first, None, [], None, NO_LIMITS), opened.append)
+        opened = [await open_log(store, f"j{number}", first) for number, (first, _) in enumerate(works)]
 
         async def write(number: int) -> None:
             log, at = opened[number], Cursor(1, 1)
@@ -217,6 +282,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="duration of each measurement of concurrent jobs"
+    )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results/log.json")
@@ -230,10 +298,28 @@ def main() -> None:
             f"{name:32} blocks of {block:3}, {logs:2} logs: append {found['append']:8.3f}, replay {found['replay']:7.3f}"
         )
 
-    for name, make in STORES.items():
-        for size, logs in ((BLOCK, 1), (BLOCK, LOGS), (1, 1), (1, LOGS)):
-            events = options.events if size > 1 else options.events // 50
-            row(name, size, logs, partial(appended, make, events, size, logs))
+    with contextlib.ExitStack() as stack:
+        postgres = stack.enter_context(local_postgres())
+        stores, versions = dict(STORES), {"sqlite": sqlite3.sqlite_version}
+        if postgres is not None:
+            stores["PostgreSQL"] = partial(postgres_store, postgres)
+            versions["PostgreSQL"] = postgres.version()
+        for name, make in stores.items():
+            for size, logs in ((BLOCK, 1), (BLOCK, LOGS), (1, 1), (1, LOGS)):
+                events = options.events if size > 1 else options.events // 50
+                if name == "PostgreSQL" and logs == 1:
+                    events //= 4  # A single job waits for the disk after each block.
+                row(name, size, logs, partial(appended, make, events, size, logs))
+        concurrent: list[dict[str, Any]] = []
+        for name, make in stores.items():
+            for jobs in CONCURRENT:
+                found = uvloop.run(append_concurrently(make, jobs, options.seconds))
+                concurrent.append({"log": name, "jobs": jobs, **found})
+                print(
+                    f"{name:32} {jobs:3} jobs: {found['blocks_per_second']:8.0f} blocks/s, median {found['p50_ms']:7.2f} ms, "
+                    f"p99 {found['p99_ms']:7.2f} ms",
+                    flush=True,
+                )
     for size in (BLOCK, 1):
         events = options.events if size > 1 else options.events // 10
         row("plain SQLite", size, 1, partial(plain_sqlite, events, size))
@@ -242,9 +328,11 @@ def main() -> None:
     result = {
         "repetitions": options.repetitions,
         "rows": rows,
+        "seconds": options.seconds,
+        "concurrent": concurrent,
         "kill": killed,
     }
-    save(options.json, result, also={"sqlite": sqlite3.sqlite_version})
+    save(options.json, result, "psycopg", also=versions)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import log_tables
 import tables
 
 PAGE = Path(__file__).parents[1] / "docs/explanation/measurements.md"
@@ -159,8 +160,25 @@ def main() -> None:
             "SQLite* is a program that only inserts the events into one table, with one commit for each block of events. It has no\n"
             "writer thread, does not check the expected head of a job, and stores no snapshots. The script is `python bench/log.py`.\n"
             "For blocks of 100 events, the targets are 0.1 µs per event in memory, and 0.5 µs per event in a file to which 20 jobs\n"
-            "write.",
-            tables.log,
+            "write. For blocks of one event, the targets are 2,500 blocks per second of 64 jobs in PostgreSQL, and 6,000 of 256 jobs.",
+            log_tables.log,
+        ),
+        section(
+            "Load on PostgreSQL",
+            "A server keeps its log in a PostgreSQL database with default settings, so each commit waits for the disk. One reader\n"
+            "follows each stream. The store merges the tokens of 50 ms into one row, and commits the rows of all jobs together. A\n"
+            "commit is a transaction with an id. Bytes on disk are those of all tables and indexes, and bytes of WAL include the\n"
+            "images of pages after a checkpoint. The script is `python bench/postgres_load.py`. Counts hardly depend on the machine,\n"
+            "but CPU times do.",
+            log_tables.postgres_load,
+        ),
+        section(
+            "Capacity on paper",
+            "These tables multiply the measured cost of one token and of one short job. No such load was run. In particular, they\n"
+            "assume that cost is proportional to load, as it is for bytes and rows. Commits are an upper bound, because a commit\n"
+            "contains the rows of more jobs if there are more. The CPU times are those of the machine above: measure your own.\n"
+            "[Capacity](../how-to/operate-postgresql.md#capacity) explains how to use the numbers.",
+            log_tables.capacity,
         ),
         section(
             "Starting a process",
@@ -182,7 +200,7 @@ def main() -> None:
             "A client sends jobs over 100 connections, and reads the event stream of each job up to its end. The client runs in a\n"
             "separate process on the same machine. The memory of the server does not grow with the number of finished jobs. The\n"
             "script is `python bench/jobs.py`.",
-            tables.jobs,
+            log_tables.jobs,
         ),
         section(
             "Arrays of numbers",

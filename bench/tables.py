@@ -401,32 +401,6 @@ def busy_threads() -> str:
     return f"{table(head, rows)}\n\nThe numbers were measured with Python {result['python']}.\n"
 
 
-def log() -> str:
-    result = json.loads((HERE / "results/log.json").read_text())
-    head = ["log", "events per block", "concurrent logs", "append, µs", "replay, µs", "append, wall time, µs"]
-    rows = [
-        [
-            row["log"],
-            str(row["block"]),
-            str(row["logs"]),
-            f"{row['append']:.2f}",
-            f"{row['replay']:.3f}",
-            f"{row['append_wall']:.2f}",
-        ]
-        for row in result["rows"]
-    ]
-    killed = result["kill"]
-    return (
-        f"{table(head, rows)}\n\n"
-        f"After a server is killed and started again, the first event of the new attempt arrives {killed['resumed_ms']:.0f} ms after the kill.\n"
-        f"Most of this time is spent on the start of Python and the imports of the server. A separate process that only starts, imports the\n"
-        f"server and ends takes {killed['process_start_ms']:.0f} ms. Both numbers are medians of {killed['kills']} runs.\n\n"
-        f"The numbers are medians of {result['repetitions']} repetitions, measured with Python {result['python']} on "
-        f"{result['cpus']} cores, using "
-        f"{versions(result['versions'])}.\n"
-    )
-
-
 def start() -> str:
     result = json.loads((HERE / "results/start.json").read_text())
     programs = result["cpu_seconds"]
@@ -456,28 +430,6 @@ def start() -> str:
         ],
     )
     return f"{table(head, rows)}\n\n{held}\n\nThe numbers are medians of {result['runs']} runs with Python {result['python']}.\n"
-
-
-def jobs() -> str:
-    result = json.loads((HERE / "results/jobs.json").read_text())
-    measured = {log: runs["this"] for log, runs in result["results"].items()}
-    speeds = table(
-        ["log", "jobs/s", "median, ms", "99th percentile, ms", "CPU per job, µs"],
-        [
-            [log, *(f"{each[name]:,.0f}" for name in ("per_second", "p50_ms", "p99_ms", "cpu_us_per_job"))]
-            for log, each in measured.items()
-        ],
-    )
-    rows = zip(*(each["rows"] for each in measured.values()), strict=True)
-    memory = table(
-        ["jobs", *(f"MiB, log in {log}" for log in measured)],
-        [[f"{row[0]['jobs']:,}", *(f"{each['rss_kib'] / 1024:.1f}" for each in row)] for row in rows],
-    )
-    kept = f"{result['retained']:,}"
-    return (
-        f"{speeds}\n\n{memory}\n\nThe server keeps {kept} ended jobs. The numbers were measured over {result['connections']} "
-        f"connections with Python {result['python']}.\n"
-    )
 
 
 def arrays() -> str:

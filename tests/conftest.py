@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support import postgres_server
 from support.leak_checks import no_task_is_left, nothing_is_left
 
 __all__ = ["no_task_is_left", "nothing_is_left"]
@@ -110,3 +111,20 @@ def pytest_terminal_summary(terminalreporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     if skipped:
         terminalreporter.write_line(f"{len(skipped)} not run here: their reasons stand above")
+
+
+@pytest.fixture(scope="session")
+def postgres_of_the_run(tmp_path_factory):
+    """PostgreSQL server that all processes of the test run share."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with postgres_server.postgres_server(shared) as server:
+        yield server
+
+
+@pytest.fixture
+def database_url(postgres_of_the_run, tmp_path):
+    """URL of a new, empty PostgreSQL database."""
+    with postgres_of_the_run.database() as url:
+        (tmp_path / postgres_server.DATABASE_URL).write_text(url)
+        yield url

@@ -34,7 +34,7 @@ def test_readers_of_a_killed_server_lose_nothing_and_see_no_repeats(kills):
         before = server.events(ended)
         words = 250
         jobs = [server.submit("talk", input={"words": words}).json()["id"] for _ in range(3)]
-        readers = [Reader(server, job) for job in jobs]
+        readers = [Reader([server], job) for job in jobs]
         for reader in readers:
             reader.start()
         values: list[Any] = []

@@ -3,7 +3,8 @@
 ```python            is executed; the blocks of a page share a namespace and a working folder, and a block may use `await`,
                      as a notebook cell may
 ```python file=NAME  is also written to that folder, so that later blocks can import it; its tests are executed
-```console           its `tidewire` commands are executed; `tidewire serve` is started, called and stopped
+```console           its `tidewire` commands are executed; `tidewire serve` is started, called and stopped. A new PostgreSQL
+                     database replaces the database that a command names
 """
 
 import ast
@@ -24,10 +25,12 @@ import httpx
 import pytest
 
 from proof.forked_process import Forked
+from support.postgres_server import needs_postgres
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN_URL = "http://127.0.0.1:8000"
+WRITTEN_DATABASE = "postgresql://tidewire@db/tidewire"
 IMPORTS = (
     "tidewire.commands.cli",
     "tidewire_server.serving",
@@ -143,19 +146,21 @@ def commands(page: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "command"),
     [
-        (page, command)
+        pytest.param(page, command, marks=needs_postgres if WRITTEN_DATABASE in command else ())
         for page in with_language("console")
         for command in commands(page)
         if "~" not in command or "--show-config" in command  # `~` refers to a folder of the reader
     ],
     ids=lambda value: value if isinstance(value, str) else name_of(value),
 )
-def test_command_of_a_page_works(page, command, site, tmp_path):
+def test_command_of_a_page_works(page, command, site, tmp_path, request):
     for block in blocks(page):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text)
     _, *words = shlex.split(command)
     arguments = [word.replace(WRITTEN_URL, site) for word in words]
+    if WRITTEN_DATABASE in words:
+        arguments[words.index(WRITTEN_DATABASE)] = request.getfixturevalue("database_url")
     if words[0] != "serve" or "--show-config" in words:
         # As with an activated environment: `python3` in a command has the packages installed.
         env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

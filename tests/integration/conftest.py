@@ -4,11 +4,10 @@ pyproject.toml disables the plugin because loading it takes a second.
 """
 
 import importlib.util
-import os
 
 import pytest
 
-from support import fake_and_real, postgres_server, stores
+from support import fake_and_real
 
 INSTALLED = importlib.util.find_spec("schemathesis") is not None
 
@@ -33,20 +32,3 @@ def either_server(request, shared_reference_server):
     else:
         with fake_and_real.served(request.param) as url:
             yield url
-
-
-@pytest.fixture(scope="session")
-def postgres_of_the_run(tmp_path_factory):
-    """PostgreSQL server that all processes of the test run share."""
-    folder = tmp_path_factory.getbasetemp()
-    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    with postgres_server.postgres_server(shared) as server:
-        yield server
-
-
-@pytest.fixture
-def database_url(postgres_of_the_run, tmp_path):
-    """URL of a new, empty PostgreSQL database."""
-    with postgres_of_the_run.database() as url:
-        (tmp_path / stores.DATABASE_URL).write_text(url)
-        yield url

@@ -1,64 +1,15 @@
 """Client and server with a real nginx between them, configured as docs/how-to/behind-nginx.md shows."""
 
-import re
-import shutil
-import socket
-import subprocess
-import time
-from contextlib import contextmanager
-from pathlib import Path
-from urllib.parse import urlsplit
-
 import pytest
 
 from support.free_port import free_port
+from support.nginx import needs_nginx, nginx
 from support.sample_server import sentence, served
 from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, event, hello, job, snapshot, state
 from tidewire import Client, RetryPolicy
 from tidewire.errors import InvalidInputError
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/behind-nginx.md"
-NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-
-pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed: apt install nginx-light")
-
-
-def page_configuration(*, path):
-    """The configuration from the page: at the root, or with its lines inside the `location` of a path."""
-    server, under_path = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    if not path:
-        return server
-    lines = re.search(r"proxy_pass [^\n]*\n(.*?)\n    }", server, re.DOTALL)[1]
-    location = under_path.replace("    # and the lines from above", lines)
-    return f"server {{ listen 8080;\n{location}\n}}"
-
-
-@contextmanager
-def nginx(folder, upstream, port, *, path=False):
-    site = page_configuration(path=path).replace("127.0.0.1:8000", urlsplit(upstream).netloc)
-    site = site.replace("listen 8080", f"listen 127.0.0.1:{port}")
-    temporary = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (folder / "nginx.conf").write_text(
-        f"pid {folder}/pid;\nworker_processes 1;\nevents {{}}\nhttp {{ access_log off;\n{temporary}{site}\n}}\n"
-    )
-    command = [NGINX, "-p", str(folder), "-e", f"{folder}/error.log", "-c", "nginx.conf", "-g", "daemon off;"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        try:
-            deadline = time.monotonic() + 20
-            while True:
-                assert process.poll() is None, process.stderr.read().decode()
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                assert time.monotonic() < deadline, "nginx did not start"
-                time.sleep(0.01)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(20)
+pytestmark = needs_nginx
 
 
 @pytest.mark.parametrize("path", [False, True], ids=["root", "path"])

@@ -354,7 +354,7 @@ def count(server: Killed, text: str) -> int:
 def test_streams_continue_without_gap_or_repeat_when_the_database_is_killed(tmp_path: Path) -> None:
     with own_postgres() as database, server_on(database.url, tmp_path) as server:
         jobs = [server.submit("talk", input={"words": 250, "pause": 0.01}).json()["id"] for _ in range(3)]
-        readers = [Reader(server, job) for job in jobs]
+        readers = [Reader([server], job) for job in jobs]
         for reader in readers:
             reader.start()
         for _ in range(2):
@@ -372,14 +372,14 @@ def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_i
     tmp_path: Path,
 ) -> None:
     with own_postgres() as database:
-        server = server_on(database.url, tmp_path, wait_limit=0.5, store_outage_timeout=2)
+        server = server_on(database.url, tmp_path, wait_limit=2.0, store_outage_timeout=2)
         with server as server:
             talk = server.submit("talk", input={"words": 120, "pause": 0.02}).json()["id"]
             pay = server.submit("pay").json()["id"]
             waiting = server.submit("pay").json()["id"]
             journal = tmp_path / "journal"
             wait_for(lambda: journal.exists() and journal.read_text())
-            reader = Reader(server, talk)
+            reader = Reader([server], talk)
             reader.start()
             wait_for(lambda: reader.at is not None and reader.at.seq > 3)
             database.kill()
@@ -403,10 +403,10 @@ def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_i
 
 def test_a_stream_that_must_read_the_database_ends_with_goaway(tmp_path: Path) -> None:
     with own_postgres() as database:
-        with server_on(database.url, tmp_path, wait_limit=0.5) as server:
+        with server_on(database.url, tmp_path, wait_limit=2.0) as server:
             job = server.submit("churn", input={"chunks": 5000}).json()["id"]
             server.until(job, lambda found: found["status"] == "running")
-            reader = Reader(server, job)
+            reader = Reader([server], job)
             reader.start()
             # More than the newest 256 KiB of the log, which the server has in memory.
             wait_for(lambda: reader.at is not None and reader.at.seq > 20)

@@ -60,7 +60,7 @@ def block_after(writer: Writer, head: Cursor, events: int, name: int) -> Block:
     frames = [
         f"id:{head.epoch}-{head.seq + each}\ndata:[{name}]\n\n".encode() for each in range(1, events + 1)
     ]
-    return Block(frames, StateAt(last, writer.document.columns, writer.document.view()))
+    return Block(frames, StateAt(last, writer.document.columns, writer.document.mark()))
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)

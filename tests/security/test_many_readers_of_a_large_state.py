@@ -131,7 +131,7 @@ def test_unchanged_large_state_is_encoded_once_in_a_worker_thread(peer, encoded)
 def state(size: int, seq: int = 1) -> StateAt:
     """Return a state whose JSON text has `size` bytes."""
     text = "x" * (size - len('{"a":""}'))
-    return StateAt(Cursor(1, seq), (), Document({"a": text}, []).view())
+    return StateAt(Cursor(1, seq), (), Document({"a": text}, []).mark())
 
 
 async def test_texts_above_the_limit_are_shared():
@@ -179,7 +179,7 @@ async def test_text_in_use_is_shared_after_it_is_no_longer_recent(monkeypatch, e
 
 
 async def test_concurrent_readers_wait_for_one_encoding(encoded):
-    many = StateAt(Cursor(1, 1), (), Document({"a": list(range(20_000))}, []).view())
+    many = StateAt(Cursor(1, 1), (), Document({"a": list(range(20_000))}, []).mark())
     texts = SharedTexts(MAX_UNSENT)
     found = await asyncio.gather(*(texts.state("j", many) for _ in range(5)))
     assert len(encoded) == 1

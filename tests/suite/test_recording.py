@@ -16,7 +16,7 @@ from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.schema_violations import json_text, named_members
 from tidewire_conformance.wire.event_stream_decoder import EventStreamDecoder
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
-from tidewire_conformance.wire.recording_client import Wire
+from tidewire_conformance.wire.recording_client import MAX_EMPTY_RESPONSES, Wire
 from tidewire_server import Server
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +87,24 @@ async def test_a_stream_that_ends_with_goaway_is_resumed(method, responses, curs
         assert (b"Last-Event-ID: %b\r\n" % cursor in request) == bool(cursor)
         assert b"Authorization: Bearer x" in request
         assert b"Content-Length" not in request
+
+
+async def test_a_stream_whose_responses_all_end_at_once_is_not_resumed_forever():
+    empty = (OK, HELLO + goaway(b"rotate"))
+    _, record, _ = await read([empty] * (MAX_EMPTY_RESPONSES + 1))
+    assert len(record) == MAX_EMPTY_RESPONSES
+    progress = (OK, HELLO + FIRST + goaway(b"rotate"))
+    _, record, _ = await read([*[empty] * (MAX_EMPTY_RESPONSES - 1), progress, empty, (OK, HELLO + DONE)])
+    assert len(record) == MAX_EMPTY_RESPONSES + 2
+
+
+async def test_checks_of_the_whole_run_are_judged_although_the_time_is_over():
+    name = "queue_progress_ping_goaway.stream_ends_with_a_closing_event"
+    chosen = [each for each in registry.checks() if each.name in {name, "jobs.submit_returns_the_job"}]
+    with running_server() as url:
+        found = {each.check: each for each in (await run(plan(url, budget=0.0), chosen)).verdicts}
+    assert found["jobs.submit_returns_the_job"].why is SkipReason.UNTESTED
+    assert found[name].why is not SkipReason.UNTESTED
 
 
 async def test_credentials_are_not_sent_to_another_origin():

@@ -1,8 +1,10 @@
-"""Reader of one job that checks each event against the rules for ids, for tests that kill a server or its database."""
+"""Reader of one job's stream that checks each event against the rules for ids, and goes on at the next server after a cut."""
 
+import itertools
 import json
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -14,15 +16,14 @@ from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
 
 PATIENCE = 240
-"""Time limit in seconds for the end of a stream."""
 
 
 class Reader(threading.Thread):
-    """Reads one job's stream to its end across reconnects, and checks each event against the rules for ids."""
+    """Reads one job's stream to its end across reconnects, at each of the servers in turn, and checks each event."""
 
-    def __init__(self, server: Killed, job: str) -> None:
+    def __init__(self, servers: Sequence[Killed], job: str) -> None:
         super().__init__(daemon=True)
-        self.http = server.http
+        self.servers = itertools.cycle([server.http for server in servers])
         self.url = f"/v1/jobs/{job}/events"
         self.at: Cursor | None = None
         self.document: Document | None = None
@@ -42,7 +43,8 @@ class Reader(threading.Thread):
     def _read(self) -> None:
         decoder = Decoder()
         cursor = "0-0" if self.at is None else str(self.at)
-        with self.http.stream("GET", self.url, headers={"last-event-id": cursor}, timeout=5) as answer:
+        headers = {"last-event-id": cursor}
+        with next(self.servers).stream("GET", self.url, headers=headers, timeout=5) as answer:
             if answer.status_code == 503:
                 time.sleep(0.01)
                 return
@@ -79,13 +81,13 @@ class Reader(threading.Thread):
             self.seen[cursor] = (event.type, event.data)
 
 
-def check_reader(reader: Reader, server: Killed, job: str, text: str) -> None:
+def check_reader(reader: Reader, server: Killed, job: str, value: Any) -> None:
     """Assert that the reader has seen exactly the logged events, and that the value is complete."""
     reader.join(PATIENCE)
     assert not reader.faults, reader.faults
     assert reader.done is not None, f"no `done` event after {reader.at}"
     items = reader.document.value("/items")
-    assert items == [{"status": "succeeded", "value": text}]
+    assert items == [{"status": "succeeded", "value": value}]
     assert digest(items) == reader.done["digest"]
     logged = {
         Cursor.parse(each.id): (each.type, each.data)

@@ -26,6 +26,8 @@ import pytest
 from support.free_port import free_port
 
 START_LIMIT = 60.0
+DATABASE_URL = "database-url"
+"""File in the folder of a test that contains the URL of the test's database. The fixture `database_url` writes it."""
 USER = "postgres"
 """User that runs the server if the tests run as root, because PostgreSQL refuses to."""
 

@@ -97,7 +97,7 @@ class Writer:
         ]
 
     def at(self) -> StateAt:
-        return StateAt(self.head, self.document.columns, self.document.view())
+        return StateAt(self.head, self.document.columns, self.document.mark())
 
     async def write(self, *texts: str) -> None:
         frames, before = [], self.head

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from support.postgres_server import needs_postgres
+from support.postgres_server import DATABASE_URL, needs_postgres
 from support.store_log_writer import RETENTION, Clock
 from tidewire_server.store.interfaces import Store
 from tidewire_server.store.memory_store import MemoryStore
 from tidewire_server.store.records import Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
-
-DATABASE_URL = "database-url"
-"""File in the folder of a test that contains the URL of the test's database. The fixture `database_url` writes it."""
 
 
 def open_postgres(folder: Path, retention: Retention) -> Store:

@@ -5,7 +5,7 @@ from tidewire.protocol.document import Document
 from tidewire_server.store.interfaces import Block, StateAt
 from tidewire_server.store.subscribers import Subscribers
 
-BLOCK = Block([b"a"], StateAt(Cursor(1, 1), (), Document({}).view()))
+BLOCK = Block([b"a"], StateAt(Cursor(1, 1), (), Document({}).mark()))
 
 
 def test_each_subscriber_gets_each_block_and_ephemeral_event_in_order():

@@ -185,7 +185,14 @@ def shared_overrides_falsy_members(body):
     return body
 
 
-@faulty_server("TW-FRM-053", "batch.failed_batch_has_an_error", also_fails=DONE_WITHOUT_ERROR)
+@faulty_server(
+    "TW-FRM-053",
+    "batch.failed_batch_has_an_error",
+    also_fails={
+        "the state of the job, which has its end, lacks the error, too": "state.each_id_has_one_state"
+    }
+    | DONE_WITHOUT_ERROR,
+)
 def failed_batch_without_error(hooks):
     """The `done` of a batch whose items have all failed lacks `error`."""
 

@@ -268,7 +268,7 @@ def all_changes_merged(hooks):
     from tidewire.protocol.cursor import Cursor
     from tidewire_server.job_log.commit_schedule import GroupCommit
     from tidewire_server.job_log.pending_events import PendingEvents
-    from tidewire_server.store.interfaces import Block
+    from tidewire_server.store.interfaces import Block, StateAt
 
     soon, inner = GroupCommit.soon, PendingEvents.take
 
@@ -291,7 +291,10 @@ def all_changes_merged(hooks):
         cursor = Cursor(after.epoch, after.seq + 1)
         if len(data) > pending._event_bytes or len(ops) > pending._event_ops:
             return found
-        return Block([b"id:%d-%d\ndata:%b\n\n" % (*cursor, data)], found.state._replace(cursor=cursor))
+        return Block(
+            [b"id:%d-%d\ndata:%b\n\n" % (*cursor, data)],
+            StateAt(cursor, found.state.columns, found.state.mark),
+        )
 
     GroupCommit.soon, PendingEvents.take = later, take
 

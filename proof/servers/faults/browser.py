@@ -55,7 +55,9 @@ fault("fatal_inband_problem_without_id", "TW-ERR-015", "browser.errors_inband_re
       frames=rewrite_events(b"id:0-1\n", b""))
 fault("purged_job_not_inband", "TW-ERR-014", "browser.errors_inband_returns_problem_events",
       "If a job was purged, the server responds with 410 despite `errors=inband`.",
-      **refuse_purged_jobs(lambda exchange: True))
+      **refuse_purged_jobs(lambda exchange: True),
+      also_fails={"all purged jobs get 410, also those of other callers":
+          "purges.purged_jobs_of_other_principals_look_unknown"})
 fault("cursor_0_1_of_purged_job_gets_410", "TW-ERR-021", "browser.errors_inband_returns_problem_events",
       "The cursor `0-1` of a purged job is answered with 410 instead of 204.",
       **refuse_purged_jobs(lambda exchange: exchange.cursor == "0-1"))

@@ -134,7 +134,9 @@ fault("restart_loses_tombstones", "TW-JOB-062", "durable.ended_items_keys_and_pu
 fault("job_list_empty_after_restart", "TW-OVR-024", "durable.ended_items_keys_and_purges_survive_a_restart",
       "The job list is empty after a restart.",
       has_durable_log=True,
-      bodies=after_a_restart(rewrite_body(rb'.*"jobs":.*', b'{"jobs":[]}', at="/v1/jobs")))
+      bodies=after_a_restart(rewrite_body(rb'.*"jobs":.*', b'{"jobs":[]}', at="/v1/jobs")),
+      also_fails={"the server stays without a list after the restart":
+          "requests_with_several_errors.refused_submit_starts_no_job"})
 fault("new_attempt_restarts_succeeded_items", "TW-OVR-019",
       "durable.ended_items_keys_and_purges_survive_a_restart",
       "A new attempt also restarts items that have already succeeded.",

@@ -27,7 +27,8 @@ fault("unregistered_problem_code", "TW-ERR-020", "errors.errors_are_valid_proble
 fault("unknown_job_returns_empty_object", "TW-JOB-043", "errors.unknown_resources_return_404",
       "A request for an unknown job is answered with 200 and an empty object.",
       bodies=lambda exchange, status, body: (200, b"{}") if status == 404 and "/v1/jobs/" in exchange.path else None,
-      also_fails=UNKNOWN_WITH_ERRORS)
+      also_fails={"an empty object is no job":
+          "jobs.response_bodies_fit_their_schemas"} | UNKNOWN_WITH_ERRORS)
 fault("unknown_endpoint_is_500", "TW-JOB-013", "errors.unknown_resources_return_404",
       "A request to submit a job to an unknown endpoint is answered with 500.",
       instead=refuse(lambda exchange: "there-is-none/jobs" in exchange.path, 500, "internal"),

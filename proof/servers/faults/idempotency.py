@@ -35,7 +35,9 @@ fault("keys_case_insensitive", "TW-JOB-026", "idempotency.keys_are_case_sensitiv
 
 fault("keys_cut_at_64_characters", "TW-JOB-026", "idempotency.keys_are_compared_in_full",
       "Only the first 64 characters of an idempotency key are compared.",
-      requests=change_key(lambda exchange: exchange.key[:64] + exchange.key[255:]))
+      requests=change_key(lambda exchange: exchange.key[:64] + exchange.key[255:]),
+      also_fails={"a long invalid key becomes the valid key of an earlier request":
+          "requests_with_several_errors.request_with_several_errors_reports_one"})
 fault("keys_unquoted", "TW-JOB-026", "idempotency.keys_are_compared_in_full",
       "Quotation marks around an idempotency key are removed.",
       requests=change_key(lambda exchange: exchange.key.strip('"')))
@@ -137,7 +139,13 @@ def wrong_media_type_uses_up_key(exchange):
     return None
 
 
-@faulty_server("TW-JOB-034", "idempotency.rejected_submit_does_not_use_up_its_key")
+@faulty_server(
+    "TW-JOB-034",
+    "idempotency.rejected_submit_does_not_use_up_its_key",
+    also_fails={
+        "a refused submission starts a job": "requests_with_several_errors.refused_submit_starts_no_job"
+    },
+)
 def unacceptable_submit_runs_its_job(hooks):
     """A request to submit a job is rejected because of its `Accept` header, but the job runs anyway."""
     late = lambda exchange: exchange.own.get("accept") == "text/html"  # noqa: E731

@@ -68,11 +68,15 @@ fault("submit_stream_is_rewound", "TW-JOB-020", "jobs.submit_ignores_a_cursor",
       also_fails={"the rewound snapshot has no state before it": "state.* resume.*"})
 fault("usage_missing_in_the_state_of_an_ended_job", "TW-FRM-052", "jobs.state_of_an_ended_job_has_its_end",
       "The state of an ended job lacks the usage of `done`.",
-      bodies=rewrite_body(rb'("state":\{.*?"usage":)\{"tokens":2\}', rb"\1{}", at="/v1/jobs/.*"))
+      bodies=rewrite_body(rb'("state":\{.*?"usage":)\{"tokens":2\}', rb"\1{}", at="/v1/jobs/.*"),
+      also_fails={"the job and its stream have different states":
+          "state.each_id_has_one_state"})
 fault("error_missing_in_the_state_of_a_failed_job", "TW-FRM-052", "jobs.state_of_an_ended_job_has_its_end",
       "The state of a failed job lacks the error of `done`.",
       bodies=change_json("/v1/jobs/[^/]*", lambda found: found | {"state":
-          {name: value for name, value in found.get("state", {}).items() if name != "error"}}))
+          {name: value for name, value in found.get("state", {}).items() if name != "error"}}),
+      also_fails={"the job and its stream have different states":
+          "state.each_id_has_one_state"})
 fault("links_without_the_prefix", "TW-OVR-014", "jobs.links_resolve_to_their_resources",
       "Behind a proxy that adds a prefix to the paths, links lack the prefix.",
       prefix="/tide", also_run="jobs.submit_returns_the_job",

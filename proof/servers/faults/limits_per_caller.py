@@ -96,7 +96,14 @@ def queued_job_gets_no_pings(exchange, frame):
     return b"" if PING in frame and exchange.own.get("waits") else frame
 
 
-@faulty_server("TW-FRM-083", "limits_per_caller.job_above_the_limit_returns_429", hook="frames")
+@faulty_server(
+    "TW-FRM-083",
+    "limits_per_caller.job_above_the_limit_returns_429",
+    hook="frames",
+    also_fails={
+        "the server repeats positions in place of pings, also after the start of the job": "queue_progress_ping_goaway.queue_positions_start_at_1"
+    },
+)
 def moving_queued_job_gets_no_pings(exchange, frame):
     """The position in the queue changes three times, and then no pings are sent on a stream of a queued job."""
     if found := re.search(rb'event:queue\ndata:\{"position":(\d+)', frame):

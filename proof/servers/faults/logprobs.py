@@ -65,12 +65,16 @@ def change_prompt_columns(change):
 fault("candidates_ascending", "TW-GEN-030", "logprobs.token_columns_stay_aligned",
       "Candidate tokens are sorted by ascending probability.",
       deltas=change_candidates(lambda ids, found: (ids[::-1], found[::-1])),
-      also_run="logprobs.candidates_match_chosen_tokens")
+      also_run="logprobs.candidates_match_chosen_tokens",
+      also_fails={"checks of ties and of split characters read the same candidates":
+          "ties.* split_characters.text_of_tokens_is_decoded_separately"})
 fault("probabilities_sum_above_1", "TW-GEN-029", "logprobs.token_columns_stay_aligned",
       "The probabilities at a position add up to more than 1, as if they were not normalized.",
       deltas=change_candidates(
           lambda ids, found: (ids, [round(each + 3, 6) if each < -3 else -0.001 for each in found])),
-      also_run="logprobs.candidates_match_chosen_tokens")
+      also_run="logprobs.candidates_match_chosen_tokens",
+      also_fails={"the wrong log-probabilities are equal":
+          "ties.*"})
 fault("rollback_keeps_logprobs", "TW-GEN-013", "logprobs.token_columns_stay_aligned",
       "When text is retracted, the text is truncated, but not the lists of tokens and log-probabilities.",
       frames=rewrite_events(rb'data:\[(\["r",.*\])\]', rb'data:[\1,["t","/items/0/value/text",1]]'),
@@ -83,7 +87,9 @@ fault("probabilities_instead_of_logprobs", "TW-GEN-022", "logprobs.candidates_ma
       deltas=change_candidates(lambda ids, found: (ids, [round(math.exp(each), 6) for each in found])))
 fault("candidate_missing", "TW-GEN-031", "logprobs.candidates_match_chosen_tokens",
       "One candidate is missing.",
-      deltas=change_candidates(lambda ids, found: (ids[:-1], found[:-1])))
+      deltas=change_candidates(lambda ids, found: (ids[:-1], found[:-1])),
+      also_fails={"checks of ties and of split characters read the same candidates":
+          "ties.* split_characters.text_of_tokens_is_decoded_separately"})
 fault("logprobs_in_base_2", "TW-GEN-022", "logprobs.candidates_match_chosen_tokens",
       "The chosen token's log-probability is a logarithm to base 2.",
       deltas=lambda delta, request: setattr(delta, "logprobs", [each / math.log(2) for each in delta.logprobs]))
@@ -131,7 +137,9 @@ fault("if_none_match_with_several_tags_ignored", "TW-GEN-041", "logprobs.vocabul
           lambda exchange: "," in exchange.header("if-none-match")))
 fault("vocabulary_shifted_by_one", "TW-GEN-038", "logprobs.vocabulary_decodes_the_tokens",
       "The vocabulary is shifted by one token.",
-      bodies=change_json(".*/vocabulary", lambda found: found | {"tokens": [*found["tokens"][1:], found["tokens"][0]]}))
+      bodies=change_json(".*/vocabulary", lambda found: found | {"tokens": [*found["tokens"][1:], found["tokens"][0]]}),
+      also_fails={"the vocabulary decodes each token":
+          "split_characters.text_of_tokens_is_decoded_separately"})
 
 fault("first_prompt_token_has_logprob_0", "TW-GEN-020", "logprobs.first_prompt_token_has_no_logprob",
       "The first prompt token has log-probability 0 instead of null.",
@@ -161,7 +169,14 @@ def logprobs_normalized_over_candidates(ids, found):
     return ids, [round(each - whole, 6) for each in found]
 
 
-@faulty_server("TW-GEN-031", "logprobs.candidates_match_chosen_tokens", hook="deltas")
+@faulty_server(
+    "TW-GEN-031",
+    "logprobs.candidates_match_chosen_tokens",
+    hook="deltas",
+    also_fails={
+        "checks of ties and of split characters read the same candidates": "ties.* split_characters.text_of_tokens_is_decoded_separately"
+    },
+)
 def chosen_token_missing_from_candidates(delta, request):
     """The chosen token is missing from the candidates."""
     for row, token in enumerate(delta.token_ids if delta.top_ids else ()):

@@ -27,7 +27,9 @@ fault("stream_parameter_validated_at_every_url", "TW-JOB-006", "parameters.defau
           "bad_parameter"))
 fault("submit_validates_after", "TW-JOB-006", "parameters.default_parameter_values_are_accepted",
       "A request to submit a job is rejected if `after` is invalid, although such a request has no cursor.",
-      instead=refuse(lambda exchange: exchange.is_submit and b"after=x" in exchange.query, 400, "bad_cursor"))
+      instead=refuse(lambda exchange: exchange.is_submit and b"after=x" in exchange.query, 400, "bad_cursor"),
+      also_fails={"a submission has no cursor, whichever way it is sent":
+          "jobs.submit_ignores_a_cursor"})
 
 fault("limit_0_means_no_limit", "TW-JOB-007", "parameters.limit_outside_1_to_1000_returns_400",
       "`limit=0` is accepted and means no limit.",

@@ -9,7 +9,8 @@ from proof.servers.server_process import BOB
 fault("purged_stream_ends_without_done", "TW-JOB-060", "purges.purge_sends_done_to_readers",
       "Streams of a purged job end without `done`.",
       frames=replace_events(b'"status":"cancelled","usage"', lambda frame: b":gone\n\n"),
-      also_fails=REPLICA_FEATURES | {"a purge cancels a running job, and cancelled jobs end without `done`":
+      also_fails={"a cancelled job ends without `done`, also if it waits":
+          "waiting_jobs.waiting_jobs_end_without_running"} | REPLICA_FEATURES | {"a purge cancels a running job, and cancelled jobs end without `done`":
           "cancels.cancel_ends_the_job queue_progress_ping_goaway.stream_ends_with_a_closing_event limits_per_caller.stream_above_the_limit_returns_429", "without `done` there is no usage":
           "generation.cancelled_generation_reports_reason_and_usage"})
 

@@ -31,15 +31,18 @@ def shift_cursor(by):
 fault("cursor_ignored", "TW-RES-019", "resume.ended_job_resumes_from_every_id",
       "`Last-Event-ID` is ignored, and the whole log is replayed.",
       requests=set_request_header("last-event-id", "0-0", lambda exchange: exchange.cursor),
-      also_fails=CURSOR_VALIDATION)
+      also_fails={"invalid cursors are ignored, too":
+          "requests_with_several_errors.long_numbers_are_refused"} | CURSOR_VALIDATION)
 fault("cursor_event_sent_again", "TW-RES-019", "resume.ended_job_resumes_from_every_id",
       "The event with the id of the cursor is sent again.",
       requests=shift_cursor(-1),
-      also_fails=WRONG_EVENT)
+      also_fails={"the server cannot compute with a cursor of 5,000 digits, and answers with 500":
+          "requests_with_several_errors.long_numbers_are_refused jobs.job_responses_are_not_cacheable errors.errors_are_valid_problem_documents"} | WRONG_EVENT)
 fault("event_after_cursor_skipped", "TW-RES-020", "resume.ended_job_resumes_from_every_id",
       "The event after the cursor is skipped.",
       requests=shift_cursor(+1),
-      also_fails=WRONG_EVENT)
+      also_fails={"the server cannot compute with a cursor of 5,000 digits, and answers with 500":
+          "requests_with_several_errors.long_numbers_are_refused jobs.job_responses_are_not_cacheable errors.errors_are_valid_problem_documents"} | WRONG_EVENT)
 fault("replay_has_other_text", "TW-RES-020", "resume.ended_job_resumes_from_every_id",
       "The text in a replay differs from the text in the original stream.",
       frames=rewrite_events(rb'data:"2', b'data:"3', where=lambda exchange: exchange.cursor not in {"", "0-0"}),
@@ -69,7 +72,8 @@ fault("duplicate_ids", "TW-RES-006", "resume.ids_are_consecutive",
 fault("first_event_is_a_diff", "TW-DIF-009", "resume.ids_are_consecutive",
       "A new stream begins with a diff.",
       frames=lambda exchange, frame: b"" if b"event:snapshot" in frame and not exchange.cursor else frame,
-      also_fails=NEW_STREAM | {"the stream of snapshots in the check is a new stream":
+      also_fails={"new streams lack their snapshot":
+          "catch_up.no_event_is_lost_between_replay_and_live_events jobs.submit_ignores_a_cursor"} | NEW_STREAM | {"the stream of snapshots in the check is a new stream":
           "snapshots_only.diffs_0_returns_snapshots_and_done"})
 fault("old_epoch_writer_continues", "TW-RES-006", "resume.ids_are_consecutive",
       "After a new epoch has begun, events of the old epoch are still written.",
@@ -168,7 +172,10 @@ def ids_restart_after_reconnect(exchange, frame):
     "TW-RES-011",
     "resume.malformed_cursor_returns_400",
     hook="requests",
-    also_fails=CURSOR_VALIDATION
+    also_fails={
+        "an invalid cursor is no error": "requests_with_several_errors.request_with_several_errors_reports_one"
+    }
+    | CURSOR_VALIDATION
     | {
         "because of the fault, the server ignores a percent-encoded cursor and sends the whole log": "cursors_in_urls.after_works_like_last_event_id"
     },

@@ -23,7 +23,14 @@ fault("snapshot_stream_ignores_min_interval_ms", "TW-JOB-073", "snapshots_only.d
 # fmt: on
 
 
-@faulty_server("TW-JOB-072", "snapshots_only.diffs_0_returns_snapshots_and_done", hook="requests")
+@faulty_server(
+    "TW-JOB-072",
+    "snapshots_only.diffs_0_returns_snapshots_and_done",
+    hook="requests",
+    also_fails={
+        "a stream of diffs lacks the events that a stream of snapshots may leave out": "resume.ids_are_consecutive"
+    },
+)
 def diffs_0_ignored(exchange):
     """`diffs=0` is ignored."""
     exchange.query = exchange.query.replace(b"diffs=0", b"diffs=1")

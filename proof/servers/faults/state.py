@@ -112,7 +112,8 @@ fault("job_with_failed_item_succeeds", "TW-OVR-020", "state.item_status_transiti
       "A job with a failed item ends with the status `succeeded`.",
       frames=rewrite_events(b'"status":"failed","usage"', b'"status":"succeeded","usage"'),
       also_run="framing.log_ends_with_exactly_one_done",
-      also_fails=WRONG_EVENT | FAILED_JOB)
+      also_fails={"the state of the job differs from its `done`":
+          "jobs.state_of_an_ended_job_has_its_end"} | WRONG_EVENT | FAILED_JOB)
 # fmt: on
 
 
@@ -198,7 +199,11 @@ def item_added_while_running(exchange, kind, data):
 
 
 @faulty_server(
-    "TW-OVR-018", "state.item_status_transitions_are_valid", hook="frames", also_fails=WRONG_HISTORY
+    "TW-OVR-018",
+    "state.item_status_transitions_are_valid",
+    hook="frames",
+    also_fails={"an event is left out": "catch_up.no_event_is_lost_between_replay_and_live_events"}
+    | WRONG_HISTORY,
 )
 @change_data
 def queued_item_succeeds_directly(exchange, kind, data):

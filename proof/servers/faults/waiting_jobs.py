@@ -25,7 +25,13 @@ def deadline_counts_from_the_start(hooks):
     Job.set_deadline, Job._start = note, started
 
 
-@faulty_server("TW-BAT-015", "waiting_jobs.waiting_jobs_end_without_running")
+@faulty_server(
+    "TW-BAT-015",
+    "waiting_jobs.waiting_jobs_end_without_running",
+    also_fails={
+        "cancelled jobs keep their places": "durable.any_replica_serves_any_job limits_per_caller.job_above_the_limit_returns_429"
+    },
+)
 def cancelled_waiting_job_runs(hooks):
     """A request to cancel a job that waits is accepted, but the job runs as soon as there is a place."""
     from tidewire_server.jobs.job import Job

@@ -4,6 +4,7 @@ from tidewire.install_command import install_command
 
 try:
     from tidewire.protocol.jsonable import Binary
+    from tidewire_server.batching.ray_workers import ray_workers
     from tidewire_server.endpoints.context import Context
     from tidewire_server.endpoints.stream import Stream
     from tidewire_server.endpoints.yieldables import Append, Last
@@ -17,4 +18,4 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-__all__ = ["Append", "Binary", "Context", "ItemError", "Last", "Server", "Stream"]
+__all__ = ["Append", "Binary", "Context", "ItemError", "Last", "Server", "Stream", "ray_workers"]

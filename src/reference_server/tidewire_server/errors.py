@@ -108,6 +108,14 @@ class StreamClosedError(RuntimeError):
     """A function has written to the stream of an item that had already ended."""
 
 
+class WorkerLostError(Exception):
+    """The worker that ran a function has died, or had to be replaced. The rows of the call follow `on_restart`."""
+
+
+class WorkersUnavailableError(Exception):
+    """The workers of an endpoint cannot be used. If this happens when the server starts, the server does not start."""
+
+
 class UnknownEndpointError(KeyError):
     """The server has no endpoint with this name."""
 

@@ -22,7 +22,8 @@ from tidewire_server.endpoints.endpoint import (
     Resource,
 )
 from tidewire_server.endpoints.user_values import plain
-from tidewire_server.errors import ItemError, UnknownEndpointError, refuse
+from tidewire_server.endpoints.workers import Workers
+from tidewire_server.errors import ItemError, UnknownEndpointError, WorkersUnavailableError, refuse
 from tidewire_server.http.application import TidewireApp
 from tidewire_server.jobs.endpoint_queues_and_groups import group_limits
 from tidewire_server.jobs.job_service import JobService
@@ -98,6 +99,7 @@ class Server:
         max_cost: float | None = None,
         key: Callable[[Any], Hashable] | None = None,
         bisect: bool = False,
+        workers: Workers | None = None,
     ) -> Callable[[F], F]: ...
 
     def endpoint(
@@ -126,6 +128,7 @@ class Server:
         max_cost: float | None = None,
         key: Callable[[Any], Hashable] | None = None,
         bisect: bool = False,
+        workers: Workers | None = None,
     ) -> Any:
         """Register a function as an endpoint. The decorator returns the function unchanged.
 
@@ -156,7 +159,7 @@ class Server:
                 setting.
             time_limit: Number of seconds after which an item fails with `deadline_exceeded` and its function is
                 cancelled, or None for no limit.
-            on_restart: Treatment of items that were running when the server stopped, if the log is in a file. With
+            on_restart: Treatment of items that were running when the server stopped, unless the log is in memory. With
                 "rerun", the restarted server runs them again from the start. With "fail", they fail with
                 `worker_lost`. Use "fail" for functions that must not run twice. With "continue", the restarted server
                 keeps their logged values and runs them again. Use "continue" for functions that read `ctx.previous`
@@ -200,6 +203,10 @@ class Server:
             bisect: Whether the server splits a batch that raised an exception into halves, and retries each half
                 separately. The server repeats this until only the inputs that cause the exception have failed. The
                 function is then called several times with the same input.
+            workers: Workers that call the function outside of the server's process, such as `ray_workers(4,
+                num_gpus=1)`. The endpoint can then be a class: each worker creates an instance, which loads the
+                model, and calls it for each batch. The default of `concurrency_limit` is the number of workers. If a
+                worker dies, its items follow `on_restart`.
 
         Raises:
             TypeError: The function's signature is not supported.
@@ -317,7 +324,7 @@ class Server:
                 started=started,
                 switch_interval=switch_interval,
             )
-        except (ExposedServerError, StoreError, PortFileError) as error:
+        except (ExposedServerError, StoreError, WorkersUnavailableError, PortFileError) as error:
             listener.close()
             sys.exit(str(error))
 
@@ -344,6 +351,7 @@ class Server:
             ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is
                 on.
             StoreError: The log cannot be opened, or another server is using it.
+            WorkersUnavailableError: The workers of an endpoint cannot be started.
             RuntimeError: The server is already running.
         """
         from tidewire_server.serving.listener import bind  # noqa: PLC0415

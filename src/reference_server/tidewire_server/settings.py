@@ -209,7 +209,8 @@ class Settings(BaseModel):
     )
     log_fsync: bool = Field(
         False,
-        description="Sync each commit to the disk. This is slower, but nothing is lost in a power failure.",
+        description="Sync each commit to a log file to the disk. This is slower, but nothing is lost in a power failure. A "
+        "database always does this.",
     )
     store_outage_timeout: float = Field(
         60.0,
@@ -273,7 +274,7 @@ class Settings(BaseModel):
         min_length=32,
         repr=False,
         description="Key that signs stream tokens, with at least 32 characters. Use the same key in all processes "
-        "behind one address. By default, a key is generated once per log file, or at each start if the log is in "
+        "behind one address. By default, a key is generated once per log file or database, or at each start if the log is in "
         "memory.",
     )
     stream_token_ttl: float = Field(
@@ -437,7 +438,7 @@ class Launch(BaseModel):
     )
     on_restart: Literal["auto", "rerun", "fail", "continue"] = Field(
         "auto",
-        description="Treatment of texts that were being generated when the server stopped, if the log is in a file: rerun from "
+        description="Treatment of texts that were being generated when the server stopped, unless the log is in memory: rerun from "
         "the start, continue after the logged tokens, or fail with worker_lost. With auto, they continue, and with the log in "
         "memory they have no token ids that nobody asked for.",
     )

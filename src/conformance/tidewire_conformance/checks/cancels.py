@@ -22,6 +22,8 @@ async def cancel_ends_the_job(s: Session) -> None:
         "TW-JOB-051", answer.status in {200, 202} and answer.member("id") == job.id, "202 and the job"
     )
     s.at(answer).response("TW-JOB-001", answer.status in {200, 202}, "202 for a request to cancel")
+    if answer.status == 200:
+        s.at(answer).expect("TW-JOB-051", answer.member("done"), "202, because the job has not ended", "200")
     async with s.follow(job, "0-0") as stream:
         ended = await stream.until(lambda now: now.of_type("done"), 10)
         last = stream.exchange

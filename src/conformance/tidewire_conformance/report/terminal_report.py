@@ -119,6 +119,7 @@ class _Printer:
 
     def _not_judged(self, report: Report) -> None:
         verdicts = report.run.verdicts
+        skipped = [each for each in verdicts if each.outcome is Outcome.SKIPPED]
         unjudged = [each for each in report.unjudged if each.why is SkipReason.BLOCKED]
         if unjudged:
             self._line(
@@ -129,7 +130,7 @@ class _Printer:
         for title, chosen in (
             ("error, no verdict", [each for each in verdicts if each.outcome is Outcome.ERROR]),
             ("inconclusive", [each for each in verdicts if each.outcome is Outcome.INCONCLUSIVE]),
-            ("blocked", [each for each in verdicts if each.why is SkipReason.BLOCKED]),
+            ("blocked", [each for each in skipped if each.why is SkipReason.BLOCKED]),
             ("untested", [each for each in verdicts if each.why is SkipReason.UNTESTED]),
         ):
             if chosen:
@@ -138,7 +139,7 @@ class _Printer:
                     self._prose(f"  {note}", indent="    ")
                     self._prose(f"      {', '.join(names)}", "dim", indent="      ")
         for why in (SkipReason.NOT_DECLARED, SkipReason.NO_OCCASION):
-            if chosen := [each for each in verdicts if each.why is why]:
+            if chosen := [each for each in skipped if each.why is why]:
                 self._line(f"\n{why.value}, not counted: {_checks(chosen)}", "dim")
                 for note in _by_note(chosen):
                     self._prose(f"  {note}", "dim", indent="    ")

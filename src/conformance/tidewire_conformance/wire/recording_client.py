@@ -42,6 +42,10 @@ the second one is the result of a test with a slow reader.
 """
 MAX_RESUME_SECONDS: Final = 1.0
 """Longest `retry_ms` of a `goaway`, in seconds, that the client waits before it resumes a stream."""
+MAX_EMPTY_RESPONSES: Final = 100
+"""Maximum number of consecutive responses with no other events than `hello` and `goaway` after which the client resumes a
+stream. A server that ends every response at once would otherwise use up the time of the run.
+"""
 
 _BODY_FIELDS = frozenset({"content-type", "content-length", "transfer-encoding", "idempotency-key"})
 """Header fields of a request to submit a job that a request for its stream does not have, in lower case."""
@@ -103,7 +107,7 @@ class Stream:
         self._request = request
         self._connection = connection
         self._resumed = contextlib.AsyncExitStack()
-        self._chunks = self._blocks = 0
+        self._chunks = self._blocks = self._empty_responses = 0
 
     async def until(
         self, holds: Callable[[RecordedExchange], object], seconds: float = RESPONSE_SECONDS
@@ -193,6 +197,10 @@ class Stream:
         part = self._connection.exchange
         last = part.events[-1] if self._wire.resumes and part.is_stream and part.events else None
         if last is None or last.type != "goaway" or last.member("reason") in FINAL_REASONS:
+            return None
+        is_empty = all(each.type in {"hello", "goaway"} for each in part.events)
+        self._empty_responses = self._empty_responses + 1 if is_empty else 0
+        if self._empty_responses >= MAX_EMPTY_RESPONSES:
             return None
         url, logged = part.url, self.exchange.logged_ids
         if part.method == "POST":

@@ -11,9 +11,11 @@ Each item is a *row* of the call. The kind of function decides how the call runs
                   |                    |   `ctx.cancelled`                    |
   generator       | in a worker thread | the generator is closed between two  | at `Last`, or when the call returns
                   |                    |   yields                             |
+  any, with the   | in a worker, see   | as above, and the worker is replaced | as above
+  option `workers`|   `WorkerPool`     |   after `cancel_timeout`             |
 
 If a row is cancelled or exceeds its deadline, the row ends at once. Later results of the function for this row are
-dropped. When the function has ended, the worker is released for the next batch. At this time, the log may not contain
+dropped. If the worker of the function dies, the unfinished rows follow `on_restart`. When the function has ended, the worker is released for the next batch. At this time, the log may not contain
 the ends of all rows yet.
 """
 
@@ -38,7 +40,7 @@ from tidewire_server.batching.generator_yields import final, take
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.invocation import YieldedSteps, as_value, exit_replacement, in_thread
-from tidewire_server.errors import InvalidValueError
+from tidewire_server.errors import InvalidValueError, WorkerLostError
 
 _log = logging.getLogger(__name__)
 
@@ -173,11 +175,23 @@ class BatchCall:
 
     async def _fail(self, rows: Iterable[BatchRow], error: BaseException) -> None:
         """End all unfinished rows with an error. The server logs the error only once."""
+        if isinstance(error, WorkerLostError):
+            await self._lose_worker(rows, error)
+            return
         told = False
         for row in rows:
             if not row.over:
                 await self._end(row, error, told=told)
                 told = True
+
+    async def _lose_worker(self, rows: Iterable[BatchRow], error: WorkerLostError) -> None:
+        by_job: dict[BatchedJob, list[int]] = {}
+        for row in rows:
+            if not row.over:
+                row.over = True
+                by_job.setdefault(row.job, []).append(row.index)
+        for job, indexes in by_job.items():
+            await job.lose_worker(indexes, error)
 
     # ---- functions ---------------------------------------------------------------------------------------------
 
@@ -237,7 +251,9 @@ class BatchCall:
     def _may_bisect(self, rows: list[BatchRow], error: Exception) -> bool:
         # Do not bisect after an InvalidValueError. This error means that the function returned invalid results for the
         # whole batch, so the cause is not a single input.
-        return self._batching.bisect and len(rows) > 1 and not isinstance(error, InvalidValueError)
+        # Do not bisect after the loss of a worker either, because the rows follow `on_restart`.
+        kept = isinstance(error, InvalidValueError | WorkerLostError)
+        return self._batching.bisect and len(rows) > 1 and not kept
 
     async def _result(self, work: asyncio.Future[Any]) -> Any:
         """Wait for the function to end, and return its result.
@@ -303,7 +319,7 @@ class BatchCall:
     async def _drain(self, arguments: dict[str, Any], rows: int, padding: int) -> None:
         returned = self._endpoint.function(**arguments)
         generator: AsyncGenerator[Any, Any] = await returned if inspect.isawaitable(returned) else returned
-        _check_generator(isinstance(generator, AsyncGenerator), generator)
+        check_generator(isinstance(generator, AsyncGenerator), generator)
         async with aclosing(generator):
             sent: Any = None
             while True:
@@ -322,7 +338,7 @@ class BatchCall:
     def _drive(self, arguments: dict[str, Any], rows: int, padding: int) -> None:
         """Run a synchronous generator and apply the values that it yields. This method runs in a worker thread."""
         generator: Generator[Any, Any, Any] = self._endpoint.function(**arguments)
-        _check_generator(isinstance(generator, Generator), generator)
+        check_generator(isinstance(generator, Generator), generator)
         with closing(generator):
             sent: Any = None
             while True:
@@ -372,7 +388,7 @@ class BatchCall:
         return {number: self._endpoint.input.late_joiner(row.value) for number, row in assigned.items()}
 
 
-def _check_generator(is_one: bool, returned: Any) -> None:
+def check_generator(is_one: bool, returned: Any) -> None:
     if not is_one:
         found = type(returned).__name__
         raise InvalidValueError(

@@ -2,7 +2,7 @@
 changes jobs.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, JsonValue
 from tidewire_server.endpoints.invocation import YieldedSteps
 from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.yieldables import Unset
+from tidewire_server.errors import WorkerLostError
 
 Outcome = JsonValue | Unset | BaseException
 """Outcome of a row: the row's final value, or `UNSET` if the row keeps its current value, or the exception that makes
@@ -52,6 +53,11 @@ class BatchedJob(Protocol):
 
     async def commit(self) -> None:
         """Write the changes of the job to the log, such as the start of an item."""
+
+    async def lose_worker(self, indexes: Sequence[int], error: WorkerLostError) -> None:
+        """Continue some running items as the endpoint's `on_restart` says, because their worker is lost: fail them, or begin
+        a new attempt of the job.
+        """
 
     async def settle(self, index: int, outcome: Outcome, *, told: bool) -> None:
         """End the item with its outcome.

@@ -105,6 +105,7 @@ def _serve(
         from tidewire_server.commands.banner import startup_banner  # noqa: PLC0415
         from tidewire_server.commands.configuration import ConfigurationError, configure  # noqa: PLC0415
         from tidewire_server.commands.load_target import TargetImportError, load_target  # noqa: PLC0415
+        from tidewire_server.errors import WorkersUnavailableError  # noqa: PLC0415
         from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
         from tidewire_server.serving.exposure_check import ExposedServerError  # noqa: PLC0415
@@ -163,7 +164,7 @@ def _serve(
         )
     except ExposedServerError as error:
         _fail(str(error), code=2)
-    except (StoreError, PortFileError) as error:
+    except (StoreError, WorkersUnavailableError, PortFileError) as error:
         _fail(str(error))
     _exit_despite_threads()
 

@@ -26,6 +26,7 @@ from tidewire_server.endpoints.signature_schemas import (
     unwrap_partial,
 )
 from tidewire_server.endpoints.user_values import plain
+from tidewire_server.endpoints.workers import WorkerPool, Workers, as_called
 from tidewire_server.errors import ItemError, ProblemError, refuse
 from tidewire_server.store.records import BatchSlot
 
@@ -68,7 +69,7 @@ class Options:
     """Number of seconds after which an item fails with `deadline_exceeded` and its function is cancelled, or None
     for no limit."""
     on_restart: OnRestart = "rerun"
-    """Treatment of items that were running when the server stopped, if the log is in a file. With "rerun", the
+    """Treatment of items that were running when the server stopped, unless the log is in memory. With "rerun", the
     restarted server runs them again from the start. With "fail", they fail with `worker_lost`. Use "fail" for
     functions that must not run twice. With "continue", the restarted server keeps their logged values and runs them
     again. Use "continue" for functions that read `ctx.previous` and continue from there."""
@@ -122,6 +123,10 @@ class Options:
     """Whether the server splits a batch that raised an exception into halves, and retries each half separately. The
     server repeats this until only the inputs that cause the exception have failed. The function is then called several
     times with the same input."""
+    workers: Workers | None = None
+    """Workers that call the function outside of the server's process, such as `ray_workers(4, num_gpus=1)`. The endpoint can
+    then be a class: each worker creates an instance, which loads the model, and calls it for each batch. The default of
+    `concurrency_limit` is the number of workers. If a worker dies, its items follow `on_restart`."""
 
     def batching(self) -> Batching | None:
         """Return the batching options, or None if each call of the function handles one input.
@@ -134,7 +139,8 @@ class Options:
         options = {name: getattr(self, name) for name in names}
         if self.batch:
             return read_batching(**options, bisect=self.bisect)
-        if given := [name for name, value in options.items() if value is not None] + ["bisect"] * self.bisect:
+        others = ["bisect"] * self.bisect + ["workers"] * (self.workers is not None)
+        if given := [name for name, value in options.items() if value is not None] + others:
             raise ValueError(f"{', '.join(given)}: these options require batch=True")
         return None
 
@@ -164,7 +170,8 @@ class Endpoint:
                 f"an endpoint must be a function, not {function!r}; use @server.endpoint(name=…) to set a name"
             )
         body = unwrap_partial(function)
-        _refuse_unbound(body)
+        described = function if options.workers is None else as_called(function)
+        _refuse_unbound(unwrap_partial(described))
         self.function = function
         self.name: str = str(getattr(body, "__name__", "")) if options.name is None else options.name
         if options.name is None and self.name in {"", "<lambda>"}:
@@ -188,7 +195,7 @@ class Endpoint:
         if self.batching is None:
             self.input, self.value = shapes_of(function, self.name)
         else:
-            shapes = batch_shapes_of(function, self.name)
+            shapes = batch_shapes_of(described, self.name)
             self.input, self.value = shapes.input, shapes.value
             self.outputs, self.takes_late_joiners = shapes.outputs, shapes.takes_late_joiners
         if self.value.decodes_base64():
@@ -197,8 +204,15 @@ class Endpoint:
                 "function passes to the model, so that clients receive wrong bytes; use tidewire_server.Binary",
                 self.name,
             )
-        self.is_async = is_async(function)
-        self.is_generator = is_generator(function)
+        self.is_async = is_async(described)
+        self.is_generator = is_generator(described)
+        self.workers: WorkerPool | None = None
+        """Workers that call the function outside of this process. None if the function is called in this process."""
+        if options.workers is not None:
+            self.workers = options.workers.pool(self.name, function, late_joiners=self.takes_late_joiners)
+            self.function = self.workers.stream if self.is_generator else self.workers.call
+            # A worker returns one list of values, whatever the function returns.
+            self.is_async, self.outputs = True, None
         self.streams = self.is_generator or self.input.stream is not None
         """Whether the value can change while the function runs. If not, the value is set when the function returns."""
         for name, least in (("concurrency_limit", 1), ("max_queue_size", 0)):
@@ -221,6 +235,8 @@ class Endpoint:
             )
         self._check_value_options(options)
         self.concurrency_limit = options.concurrency_limit
+        if options.workers is not None and isinstance(self.concurrency_limit, Default) and group is None:
+            self.concurrency_limit = options.workers.count
         self.concurrency_group = group
         self.max_queue_size = options.max_queue_size
         if options.on_restart not in get_args(OnRestart):

@@ -6,6 +6,7 @@ methods may be called on the event loop and in worker threads.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from tidewire_server.job_log.pending_events import PendingEvents
 
 
+def value_path(index: int, column: str = "") -> str:
+    """Return the path of an item's value, or of a column in it. All jobs share one string for each path, which therefore
+    stays in the processor's cache.
+    """
+    return sys.intern(f"/items/{index}/value{column}")
+
+
 class ItemWriter:
     """Writes the value of one item while its function runs."""
 
@@ -47,6 +55,7 @@ class ItemWriter:
         "attempt",
         "failure",
         "growing",
+        "on_cancel",
         "pending",
         "principal",
     )
@@ -65,7 +74,7 @@ class ItemWriter:
     ) -> None:
         self.pending = pending
         self._index = index
-        self._place = place = f"/items/{index}/value"
+        self._place = place = value_path(index)
         self._guard = TextGuard(pending.state, index, rollback=rollback)
         self._yielded = YieldedValue(place, lambda: pending.state.value(place), to_json)
         self.set_columns(columns)
@@ -79,6 +88,8 @@ class ItemWriter:
         """State of the job when the server restarted. None in the first attempt."""
         self._closed = False
         self._cancelled = False
+        self.on_cancel: Callable[[], None] | None = None
+        """Function that is called when the item is cancelled, if its function runs outside of this process."""
         self._usage: dict[str, int | float] = {}
         self.failure: StateTooLargeError | LogUnavailableError | None = None
         """Error of a write that was rejected because the job's state would exceed its limit, or because too many changes
@@ -277,7 +288,7 @@ class ItemWriter:
 
     def set_columns(self, columns: Sequence[str]) -> None:
         """Set the JSON Pointers of the columns, relative to the value. They must not change while the function runs."""
-        self._columns = self._guard.columns = tuple([self._place + column for column in columns])
+        self._columns = self._guard.columns = tuple([value_path(self._index, column) for column in columns])
         self.growing = self._columns[0] if len(self._columns) == 1 else self._place
         """Path to which `Stream.append` appends by default. `PendingEvents.append_text` accepts appends to it after the
         first append, and refuses them while yielded values are compared, since an append must first end the comparison."""
@@ -297,6 +308,8 @@ class ItemWriter:
     def cancel(self) -> None:
         """Set the flag `cancelled`. The function can read this flag through its stream."""
         self._cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
 
     def replace(self, value: Any) -> None:
         """Replace the item's value. Only the differences from the previous value are written to the log.

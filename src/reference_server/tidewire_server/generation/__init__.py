@@ -49,12 +49,12 @@ def add_generate(
             (`tidewire_server.generation.schema_limits.SchemaLimits`).
         max_mask_share: Maximum share of the time of its steps that the masks of one request with a `json_schema` may take.
             Otherwise the request fails. Only steps that it shares with other requests count. 1 for no limit.
-        on_restart: Treatment of unfinished generations after a restart of the server, if the log is in a file. With
+        on_restart: Treatment of unfinished generations after a restart of the server, unless the log is in memory. With
             "continue", they continue after the logged tokens, and no text is retracted; in float32 and with a seed or a
             temperature of 0, the text is the same as without a restart. So that they can continue, each event and each
             value contains the ids of its tokens, also for readers who did not ask for them. A beam search, and a text
             that another model has generated, run again from the start. With "rerun", all of them run again from the
-            start. With "fail", they fail with `worker_lost`. With "auto", they continue if the log is in a file. A log in
+            start. With "fail", they fail with `worker_lost`. With "auto", they continue unless the log is in memory. A log in
             memory does not survive a restart, so "auto" then adds no ids.
         share_prefixes: Whether the engine reuses the keys and values of a prompt for the prompts of all callers that begin
             with the same tokens. By default, only the prompts of the same principal share them, and without tokens those

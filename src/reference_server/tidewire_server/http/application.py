@@ -26,7 +26,8 @@ responses run inside router and middleware       | event streams run outside of 
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -51,6 +52,14 @@ from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
+
+_WORKER_METRICS: Final = (
+    ("workers", "Workers of the endpoint, whether they run or not (option `workers`)."),
+    ("workers_ready", "Workers that have loaded the function, including the busy ones."),
+    ("workers_busy", "Workers that run a call."),
+    ("workers_lost", "Workers that have died or were replaced since the server started."),
+)
+"""Name and description of the metric for each member of `SlotCounts`."""
 
 _Handler = Callable[[Request], Awaitable[ASGIApp]]
 
@@ -110,6 +119,8 @@ class TidewireApp:
             "items_running", "Items whose function is running.", lambda: self._queue_depths(0)
         )
         self.metrics.measure("items_waiting", "Items waiting in the queue.", lambda: self._queue_depths(1))
+        for number, (name, text) in enumerate(_WORKER_METRICS):
+            self.metrics.measure(name, text, partial(self._worker_counts, number))
         self.lifespan = Lifespan(endpoints, settings, self.metrics, self.authentication, closers)
         self.send_buffers_bounded = False
         """Whether the listening socket has the send buffer size `SEND_BUFFER_BYTES`, which its connections inherit."""
@@ -232,6 +243,13 @@ class TidewireApp:
     def _route(self, method: str, path: str, handler: _Handler, *, public: bool = False) -> Route:
         authenticate = None if public else self.authentication.authenticate
         return Route(path, _RouteApp(handler, authenticate), methods=[method])
+
+    def _worker_counts(self, number: int) -> list[tuple[str, float]]:
+        return [
+            (name, each.workers.counts()[number])
+            for name, each in self._endpoints.items()
+            if each.workers is not None
+        ]
 
     def _queue_depths(self, which: int) -> list[tuple[str, float]]:
         if not self.lifespan.started:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from starlette.types import Receive, Send
 
 from tidewire_server.endpoints.endpoint import Endpoint
+from tidewire_server.errors import WorkersUnavailableError
 from tidewire_server.http.authentication import Authentication
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
@@ -73,6 +74,7 @@ class Lifespan:
 
         Raises:
             StoreError: The log cannot be opened or read, or another server is using it.
+            WorkersUnavailableError: The workers of an endpoint cannot be started.
         """
         async with self._starting:
             if self._service is None:
@@ -103,7 +105,7 @@ class Lifespan:
             if message["type"] == "lifespan.startup":
                 try:
                     await self.start()
-                except StoreError as error:
+                except (StoreError, WorkersUnavailableError) as error:
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return
                 await send({"type": "lifespan.startup.complete"})

@@ -126,16 +126,13 @@ class LogWriter:
         starting a task.
         """
         self.waits_until = None
-        if (
-            not self.pending.backlog.size
-        ):  # `end` has already written the changes of a function that returned at once
-            return 0, 0
-        if self._append_at_once is None or self._committing.locked():
-            if self._task is None or self._task.done():
+        if self._append_at_once is None:
+            if self.backlog and (self._task is None or self._task.done()):
                 self._task = self._loop.create_task(self._commit_or_stop())
             return 0, 0
+        # No other commit is in progress, because a log in memory never waits.
         block = self.pending.take(self._head)
-        if block is None:
+        if block is None:  # `end` has already written the changes of a function that returned at once
             return 0, 0
         self.committed_at = now
         try:
@@ -239,7 +236,7 @@ class LogWriter:
             record = make_record(found, pending.pending_checks())
             assert record.done is not None  # noqa: S101 - `make_record` sets it
             if last is None:
-                frames, state = [], StateAt(self._head, pending.columns, pending.state.document.view())
+                frames, state = [], StateAt(self._head, pending.columns, pending.state.document.mark())
             else:
                 frames, state = list(last.frames), last.state
             cursor = Cursor(state.cursor.epoch, state.cursor.seq + 1)

@@ -279,9 +279,10 @@ class PendingEvents:
                 event.appends[path] = op = [head, inner, _TEXT_END]
                 event.ops.append(op)
                 if not (event.has_row and path in event.texts):
-                    changes = self._unchecked.changes.get(path, CHECK_EVERY) + 1
-                    if changes < CHECK_EVERY:
-                        self._unchecked.changes[path] = changes
+                    changes = self._unchecked.changes
+                    count = changes.get(path, CHECK_EVERY) + 1
+                    if count < CHECK_EVERY:
+                        changes[path] = count
                     else:
                         self._due += note_growth(self._unchecked, (path,))
             else:
@@ -372,8 +373,7 @@ class PendingEvents:
             and event.ops[0][0] == self._column_head
         ):
             # A diff that is a string appends to the only column, which is a text.
-            _, *pieces, _ = event.ops[0]
-            fields = b'data:"%b"' % b"".join(pieces)
+            fields = b'data:"%b"' % b"".join(event.ops[0][1:-1])
         else:
             ops = b",".join(map(b"".join, event.ops))
             fields = _diff_fields(ops, checks_of(self._due, self.state.document))
@@ -381,8 +381,10 @@ class PendingEvents:
         self._ended.append(fields)
         event.ops.clear()
         event.appends.clear()
-        event.texts.clear()
-        event.has_row, event.size = False, 0
+        if event.has_row:
+            event.texts.clear()
+            event.has_row = False
+        event.size = 0
         self.backlog.size += EVENT_BYTES
 
     def _add(self, fields: bytes) -> None:
@@ -475,7 +477,7 @@ class PendingEvents:
             if not self._ended:
                 return None
             ended, self._ended = self._ended, []
-            view = self.state.document.view()
+            mark = self.state.document.mark()
             self.backlog.size = 0
             if self.backlog.fell is not None:
                 self.backlog.fell.notify_all()
@@ -484,7 +486,7 @@ class PendingEvents:
         for fields in ended:
             seq += 1
             frames.append(b"id:%d-%d\n%b\n\n" % (epoch, seq, fields))
-        return Block(frames, StateAt(Cursor(epoch, seq), self.columns, view))
+        return Block(frames, StateAt(Cursor(epoch, seq), self.columns, mark))
 
     def pending_checks(self, below: str = "") -> list[JsonValue]:
         """Return the lengths and CRC-32s that are due for the texts at or below a path, and mark them as sent.

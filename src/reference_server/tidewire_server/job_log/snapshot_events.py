@@ -28,7 +28,7 @@ def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Docume
     document = Document(state, columns)
     cursor = Cursor(1, 1)
     frame = snapshot_frame(cursor, state, columns, "start")
-    return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
+    return Block([frame], StateAt(cursor, document.columns, document.mark())), document, len(frame)
 
 
 def epoch_block(
@@ -54,7 +54,7 @@ def epoch_block(
     # the epoch makes that unlikely.
     cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
     frame = snapshot_frame(cursor, state, columns, reason)
-    return Block([frame], StateAt(cursor, document.columns, document.view())), document, len(frame)
+    return Block([frame], StateAt(cursor, document.columns, document.mark())), document, len(frame)
 
 
 def snapshot_fields(state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:

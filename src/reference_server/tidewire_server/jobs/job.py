@@ -27,7 +27,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -43,9 +43,14 @@ from tidewire_server.endpoints.invocation import run
 from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yieldables import UNSET, Unset
-from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.errors import (
+    InvalidValueError,
+    StateTooLargeError,
+    StreamClosedError,
+    WorkerLostError,
+)
 from tidewire_server.job_log.log_writer import LogWriter
-from tidewire_server.jobs.live_item import Item, ItemEnd
+from tidewire_server.jobs.live_item import Item, ItemEnd, batch_slot, queue_entry
 from tidewire_server.jobs.outcomes import (
     add_usage,
     done_of,
@@ -83,27 +88,6 @@ async def _consume_cancellation(task: asyncio.Task[Any]) -> None:
         pass
 
 
-def queue_entry(record: JobRecord, index: int) -> QueueEntry:
-    """Return the queue entry of an item."""
-    return QueueEntry(record.endpoint, record.id, index, record.principal, record.created_at)
-
-
-def batch_slot(endpoint: Endpoint, value: BaseModel) -> BatchSlot:
-    """Return the batch key and the cost of an item. They determine into which batches the item fits.
-
-    If the endpoint's functions fail, return a default, because the input was admitted, so the item must run.
-    """
-    try:
-        return endpoint.place(value)
-    except Exception:  # noqa: BLE001 - an error of user code
-        _log.exception(
-            "endpoint %r: key() or cost() failed for an input, although it had not failed for this input when the "
-            "job was submitted",
-            endpoint.name,
-        )
-        return BatchSlot()
-
-
 class Job:
     """A job that was committed to the log and has not ended. All methods must be called on one event loop."""
 
@@ -122,6 +106,7 @@ class Job:
         discard: Callable[[QueueEntry], Coroutine[Any, Any, None]],
         on_item_end: Callable[["Job"], None],
         on_end: Callable[["Job"], Coroutine[Any, Any, None]],
+        restart: Callable[["Job"], Coroutine[Any, Any, None]],
     ) -> None:
         self.record = record
         self.endpoint = endpoint
@@ -131,13 +116,14 @@ class Job:
         """Inputs of a job that was reopened. None for a new job."""
         self._crashed = crashed
         """Whether the previous owner of the job has crashed."""
-        self._log = log
+        self.log = log
         self._log_writer = log_writer
         self._pending = log_writer.pending
         self._settings = settings
         self._discard = discard
         self._on_item_end = on_item_end
         self._on_end = on_end
+        self._restart = restart
         self._usage = record.usage
         self._suspended = False
         self._errors: list[Problem] = []
@@ -202,9 +188,23 @@ class Job:
         item = self._items[index]
         if item.status != "queued":
             return
+        outcome: JsonValue | Unset | BaseException
         try:
             self.begin(index)
-            outcome = await self._outcome(index)
+            # The current task runs only this item, so the function needs no other task. A second task would begin only
+            # after the item's start was committed. A function that never waits would then need a second commit. A function
+            # in a thread cannot be cancelled.
+            item.task = asyncio.current_task() if self.endpoint.is_async else None
+            try:
+                outcome = await self._work(index)
+            except BaseException as error:
+                # If a function in a thread raises a `CancelledError`, `run` converts it. This task was cancelled.
+                if item.task is None and isinstance(error, asyncio.CancelledError):
+                    raise
+                outcome = error
+            task, item.task = item.task, None
+            if task is not None and task.cancelling():
+                await _consume_cancellation(task)
             await free()
             await self._after_run(index, outcome)
         except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
@@ -284,7 +284,7 @@ class Job:
             self.record.started_at = self.record.started_at or time.time()
             self.record.status = "running"
             ops.append(["s", "/status", "running"])
-            publish_queue_position(self._log, None)
+            publish_queue_position(self.log, None)
         return ops
 
     def _start_time_limit(self, index: int) -> None:
@@ -312,30 +312,15 @@ class Job:
         """Write the pending changes to the log."""
         await self._log_writer.commit_shielded()
 
-    async def _outcome(self, index: int) -> JsonValue | Unset | BaseException:
-        """Run the function of an item. Return the function's value, or the exception that it raised."""
+    def _work(self, index: int) -> Coroutine[Any, Any, JsonValue | Unset]:
+        """Return the coroutine that runs the function of an item. The caller awaits it itself, because each coroutine between
+        the task and the function runs again whenever the function waits.
+        """
         item = self._items[index]
         if item.value is None:
-            work = self._run_recovered(index)
-        else:
-            work = run(self.endpoint, item.value, item.writer, self._log_writer)
-            if self.commits_starts:
-                work = self._after_commit(work)
-        # The current task runs only this item, so the function needs no other task. A second task would begin only after
-        # the item's start was committed. A function that never waits would then need a second commit. A function in a
-        # thread cannot be cancelled.
-        task = item.task = asyncio.current_task() if self.endpoint.is_async else None
-        try:
-            return await work
-        except BaseException as error:
-            # If a function in a thread raises a `CancelledError`, `run` converts it. This task was cancelled.
-            if task is None and isinstance(error, asyncio.CancelledError):
-                raise
-            return error
-        finally:
-            item.task = None
-            if task is not None and task.cancelling():
-                await _consume_cancellation(task)
+            return self._run_recovered(index)
+        work = run(self.endpoint, item.value, item.writer, self._log_writer)
+        return self._after_commit(work) if self.commits_starts else work
 
     async def _after_run(self, index: int, outcome: JsonValue | Unset | BaseException) -> None:
         if self._items[index].status not in ENDED:
@@ -460,9 +445,42 @@ class Job:
         if not self.finished.is_set() and not self._unfinished:
             await self._finish()
 
+    async def lose_worker(self, indexes: Sequence[int], error: WorkerLostError) -> None:
+        """Fail running items whose worker is lost, or begin a new attempt of the job, as `on_restart` says."""
+        if self._suspended:
+            return
+        _log.error("job %s items %s: %s", self.id, list(indexes), error)
+        if self.endpoint.on_restart != "fail":
+            await self._restart(self)
+            return
+        reason = "the worker was lost while the item was running, and the item's function must not run twice"
+        for index in indexes:
+            await self._end_item(index, "failed", problem("worker_lost", reason))
+
+    async def interrupt(self) -> None:
+        """Log all changes so far, and then stop the job like `suspend`, so that this process can begin a new attempt. The
+        caller sets `finished` when the new attempt has begun.
+
+        Raises:
+            HeadMovedError: The log was deleted, or another process writes it.
+        """
+        self._suspended = True
+        self._pending.close()
+        await self.commit()
+        self._stop()
+
+    @property
+    def cancelled_items(self) -> frozenset[int]:
+        """Indexes of the unfinished items that were cancelled."""
+        return frozenset(index for index in self.unfinished() if self._items[index].cancelled)
+
     def suspend(self) -> None:
         """Stop the job without logging that it has ended, so that the next server process can recover the job."""
         self._suspended = True
+        self._stop()
+        self.finished.set()
+
+    def _stop(self) -> None:
         self._log_writer.stop()
         if self._deadline is not None:
             self._deadline.cancel()
@@ -470,7 +488,6 @@ class Job:
             if item.status not in ENDED:
                 item.stop()
                 item.stop_timers()
-        self.finished.set()
 
     # ---- ending early ------------------------------------------------------------------------------------------
 
@@ -499,6 +516,7 @@ class Job:
         for index in self.unfinished(items):
             item = self._items[index]
             if item.status == "queued":
+                item.cancelled = True
                 await self._discard(self._queue_entry(index))
                 await self._end_item(index, "cancelled")
             elif item.status == "running" and not item.cancelled:
@@ -594,7 +612,7 @@ class Job:
                 used = item.writer.close()
             item.stop_timers()
             item.leave = None
-            forget_progress(self._log, index)
+            forget_progress(self.log, index)
             add_usage(self._usage, used)
             if not self._unfinished:
                 await self._finish()
@@ -624,4 +642,4 @@ class Job:
     def announce(self, message: messages.Queue) -> None:
         """Publish the job's queue position, unless an item of the job has already started."""
         if self.record.status == "queued":
-            publish_queue_position(self._log, message)
+            publish_queue_position(self.log, message)

@@ -209,6 +209,14 @@ class JobScheduler:
             if size := self._queue.size(endpoint_queue.endpoint.name):
                 self._announcer.changed(endpoint_queue, size)
 
+    async def requeue(self, job: Job) -> None:
+        """Return the waiting items of a job with a batched endpoint to the queue, after its earlier attempt was interrupted."""
+        endpoint_queue = self._endpoint_queues[job.record.endpoint]
+        for entry in job.waiting_entries:
+            if job.has_input(entry.index) or await job.check_input(entry.index):
+                await self._queue.put([entry], [job.batch_slot(entry.index)])
+        await self._start_waiting(endpoint_queue.group)
+
     async def discard(self, entry: QueueEntry) -> None:
         """Remove an item from the queue, so that it never runs."""
         await self._queue.discard(entry)

@@ -9,10 +9,10 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import JsonValue
@@ -32,10 +32,11 @@ from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
-from tidewire_server.jobs.job import Job, batch_slot, queue_entry
+from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.job_cleanup import JobCleanup
 from tidewire_server.jobs.job_resource import encode_job, read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
+from tidewire_server.jobs.live_item import batch_slot, queue_entry
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
 from tidewire_server.jobs.publish_ephemeral_events import publish_queue_position
@@ -54,6 +55,8 @@ from tidewire_server.metrics import Metrics
 from tidewire_server.principals import CALLER, may_use
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import (
+    HeadMovedError,
+    Interrupted,
     KeyUsedError,
     Log,
     LogReader,
@@ -159,7 +162,6 @@ class JobService:
             self._heartbeat = Heartbeat(
                 store.replicas,
                 store.jobs,
-                store.queue,
                 self._ownership,
                 self._live,
                 self.readers,
@@ -175,7 +177,11 @@ class JobService:
 
         Raises:
             StoreError: The store cannot be read or written.
+            WorkersUnavailableError: The workers of an endpoint cannot be started.
         """
+        for endpoint in self.endpoints.values():
+            if endpoint.workers is not None:
+                await endpoint.workers.start(self.settings.cancel_timeout)
         if self._heartbeat is None:
             for job in await self.store.jobs.adopt():
                 await self._ownership.recover(job)
@@ -365,6 +371,7 @@ class JobService:
             discard=self._scheduler.discard,
             on_item_end=self.shutdown.item_ended,
             on_end=self._on_end,
+            restart=partial(self._restart, admitted),
         )
         if submission.cancel_on_disconnect:
             grace = max(submission.grace, settings.min_grace)
@@ -398,6 +405,15 @@ class JobService:
             await self.store.jobs.save(record)
             return None
         admitted, reason = await admit_again(interrupted, self.endpoints, self.store, self._turn)
+        return await self._continue(interrupted, admitted, reason)
+
+    async def _continue(
+        self, interrupted: Interrupted, admitted: AdmittedJob, reason: str | None = None
+    ) -> Job | None:
+        """Continue the log of an interrupted job as `recovery` describes. The arguments and the result are those of
+        `recovery_plan_of` and `_open`.
+        """
+        record, log = interrupted.record, interrupted.log
         plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)
         head = log.extent().head
         if plan.reason is None:
@@ -408,14 +424,19 @@ class JobService:
             block, document, size = epoch_block(head, plan.state, plan.columns, plan.reason)
             await log.append(head, block)
             self.metrics.logged(1, len(block.frames[0]))
-        # The columns of each item are set when its input is checked.
-        columns: list[list[str]] = [[] for _ in plan.items]
+        # Without values, the columns of each item are set when its input is checked.
+        columns = [admitted.endpoint.columns(value) for value in admitted.values] or [[] for _ in plan.items]
         job = self._activate(record, admitted, columns, log, document, size, crashed=interrupted.crashed)
         self.inputs.add(record.id, record.principal, admitted.submission.size)
         job.restore(plan.items, plan.previous)
-        await job.end_cancelled(interrupted.cancelled)
+        submission = admitted.submission
+        if submission.cancel_on_disconnect and job_id not in self.readers.jobs():
+            unread = interrupted.unread >= max(submission.grace, self.settings.min_grace)
+        else:
+            unread = False
+        await job.end_cancelled(job.unfinished() if unread else interrupted.cancelled)
         if interrupted.purge:
-            await self.store.jobs.delete_job(job_id)
+            await self.store.jobs.delete_job(record.id)
         queued = job.waiting_entries
         if plan.fail is not None:
             await job.fail(plan.fail, status=plan.fail_status)
@@ -423,6 +444,30 @@ class JobService:
             # All items have ended. This call changes no item, and only logs the end of the job.
             await job.fail(problem("worker_lost"))
         return None if job.finished.is_set() else job
+
+    async def _restart(self, admitted: AdmittedJob, job: Job) -> None:
+        """Begin a new attempt of a running job whose worker is lost, and return its unfinished items to the queue."""
+        try:
+            await job.interrupt()
+            cancelled = job.cancelled_items
+            self.inputs.release(job.id)
+            self.readers.unwatch(job.id)
+            interrupted = Interrupted(job.record, b"", job.log, cancelled, crashed=True)
+            restarted = await self._continue(interrupted, admitted)
+        except (StoreError, HeadMovedError) as error:
+            _log.error("job %s: cannot begin a new attempt: %s", job.id, error)
+            self._forget(job)
+            return
+        finally:
+            job.finished.set()
+        if restarted is None:
+            return
+        # The cancellations that arrived during the restart.
+        await restarted.cancel(sorted(job.cancelled_items - cancelled))
+        if self.store.replicas is None:
+            await self._scheduler.requeue(restarted)
+        else:
+            await self._ownership.return_to_queue(restarted)
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
@@ -509,9 +554,11 @@ class JobService:
     async def outcome(self, record: JobRecord) -> Job | None:
         """Wait until a job of this process has ended. Return the job, or None if the job had already ended before the call."""
         job = self._live.get(record.id)
-        if job is not None:
+        waited = None
+        while job is not None and job is not waited:  # a new attempt of the job is another object
             await job.finished.wait()
-        return job
+            job, waited = self._live.get(record.id), job
+        return waited
 
     # ---- callbacks --------------------------------------------------------------------------------------------
 
@@ -527,10 +574,11 @@ class JobService:
             self.metrics.add(self.metrics.items_started, 1, entry.endpoint)
         return job
 
-    async def _run_item(self, entry: QueueEntry, free: Callable[[], Awaitable[None]]) -> None:
+    def _run_item(
+        self, entry: QueueEntry, free: Callable[[], Coroutine[Any, Any, None]]
+    ) -> Coroutine[Any, Any, None]:
         job = self._on_start(entry)
-        if job is not None:
-            await job.run_item(entry.index, free)
+        return free() if job is None else job.run_item(entry.index, free)
 
     def _announce(self, job_id: str, message: QueueMessage) -> None:
         job = self._live.get(job_id)
@@ -595,6 +643,9 @@ class JobService:
                 job.suspend()
         if functions:
             await asyncio.wait(functions, timeout=self.settings.cancel_timeout)
+        for endpoint in self.endpoints.values():
+            if endpoint.workers is not None:
+                await endpoint.workers.close()
         await self.shutdown.close_streams()
         self._watchdog.stop()
         await self._cleanup.stop()

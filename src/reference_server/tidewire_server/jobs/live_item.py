@@ -1,13 +1,18 @@
 """An item of an unfinished job, with its input, its writer, its timers, and the task that runs its function."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
+
+_log = logging.getLogger(__name__)
 
 ItemEnd = Literal["succeeded", "failed", "cancelled"]
 
@@ -48,3 +53,24 @@ class Item:
         for timer in (self.timer, self.limit):
             if timer is not None:
                 timer.cancel()
+
+
+def queue_entry(record: JobRecord, index: int) -> QueueEntry:
+    """Return the queue entry of an item."""
+    return QueueEntry(record.endpoint, record.id, index, record.principal, record.created_at)
+
+
+def batch_slot(endpoint: Endpoint, value: BaseModel) -> BatchSlot:
+    """Return the batch key and the cost of an item. They determine into which batches the item fits.
+
+    If the endpoint's functions fail, return a default, because the input was admitted, so the item must run.
+    """
+    try:
+        return endpoint.place(value)
+    except Exception:  # noqa: BLE001 - an error of user code
+        _log.exception(
+            "endpoint %r: key() or cost() failed for an input, although it had not failed for this input when the "
+            "job was submitted",
+            endpoint.name,
+        )
+        return BatchSlot()

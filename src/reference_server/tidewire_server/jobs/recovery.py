@@ -22,6 +22,9 @@ logged values, and their functions do not run again.
 `on_restart="continue"` differs from `"rerun"` only in a new attempt, which keeps the values of all items, except for those
 that the endpoint cannot continue (`Endpoint.continues`). Their functions run again, and continue from these values.
 
+If a worker of the endpoint dies (`WorkerLostError`), the job is treated as if the server had crashed, except that with
+`on_restart="fail"` only the items of this worker fail.
+
 A new attempt starts a new epoch of the log with a snapshot whose reason is `restart`. If a job continues without a new
 attempt, the log usually stays in its epoch. But if an item had started, or the log may have lost its last events, a new
 epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
@@ -46,6 +49,7 @@ from tidewire.protocol.messages import ENDED, Done, JobStatus, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.sse import Decoder
 from tidewire_server.endpoints.endpoint import Endpoint, Options
+from tidewire_server.endpoints.item_writer import value_path
 from tidewire_server.jobs.admission.submit_body import Submission, read_stored
 from tidewire_server.jobs.recovered_inputs import StoredInputs
 from tidewire_server.settings import Settings
@@ -59,7 +63,7 @@ class AdmittedJob(NamedTuple):
     endpoint: Endpoint
     submission: Submission
     values: list[BaseModel]
-    """Validated inputs of the items. Empty in a recovered job."""
+    """Validated inputs of the items. Empty in a job that an earlier process has accepted."""
     stored: StoredInputs | None = None
     """Inputs of a recovered job. None for a new job."""
 
@@ -156,7 +160,7 @@ async def recovery_plan_of(
         and interrupted.record.attempt >= settings.max_attempts
     ):
         reason = (
-            f"the server crashed {settings.max_attempts} times while the job was running, so the job is not run again "
+            f"the server or the worker crashed {settings.max_attempts} times while the job was running, so the job is not run again "
             "(max_attempts)"
         )
     deadline = admitted.submission.deadline
@@ -184,6 +188,8 @@ async def _initial_values(interrupted: Interrupted, admitted: AdmittedJob) -> li
 
     If the beginning of the log was trimmed, the values are those of an endpoint without the option `initial`.
     """
+    if admitted.values:
+        return [admitted.endpoint.initial(value) for value in admitted.values]
     oldest = await interrupted.log.state(oldest=True)
     state: Any = oldest.view.value()
     if oldest.cursor.seq != 1:
@@ -256,7 +262,7 @@ def _new_attempt(
 
 def column_pointers(columns: Iterable[Iterable[str]]) -> list[str]:
     """Convert the columns of each item, which are relative to the item's value, to the columns of the job."""
-    return [f"/items/{index}/value{column}" for index, item in enumerate(columns) for column in item]
+    return [value_path(index, column) for index, item in enumerate(columns) for column in item]
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
+from tidewire_server.errors import WorkersUnavailableError
 from tidewire_server.http.application import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
@@ -130,16 +131,17 @@ def in_background(app: TidewireApp, settings: Settings, listener: socket.socket)
     Raises:
         ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
         StoreError: The log cannot be opened, or another server is using it.
+        WorkersUnavailableError: The workers of an endpoint cannot be started.
     """
     ready = threading.Event()
-    start_errors: list[StoreError] = []
+    start_errors: list[StoreError | WorkersUnavailableError] = []
     with removed_at_exit(listener), contextlib.closing(listener):
         runner = _prepare(app, settings, listener, ready.set)
 
         def run() -> None:
             try:
                 runner.run_on(listener)
-            except StoreError as error:
+            except (StoreError, WorkersUnavailableError) as error:
                 start_errors.append(error)
             finally:
                 ready.set()

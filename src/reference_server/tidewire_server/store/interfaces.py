@@ -15,7 +15,9 @@ in a service shared by several servers. Every implementation follows these rules
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
@@ -90,15 +92,21 @@ class KeyUsedError(Exception):
         self.use = use
 
 
-class StateAt(NamedTuple):
+class StateAt(msgspec.Struct, frozen=True):
     """State of a job after one event has been applied, together with the id of that event."""
 
     cursor: Cursor
     columns: tuple[str, ...]
-    view: View
+    mark: tuple[list[Any], int]
+    """Result of `Document.mark` after the event."""
+
+    @property
+    def view(self) -> View:
+        """View of the state, which is made when it is read, because most states are never read."""
+        return View(*self.mark)
 
 
-class Block(NamedTuple):
+class Block(msgspec.Struct, frozen=True):
     """Events that are appended to a log in one step. A block contains the encoded events and the state after them."""
 
     frames: Sequence[bytes]
@@ -275,6 +283,8 @@ class Interrupted:
     """Whether a client has deleted the job (`Replicas.request_purge`). All items are then in `cancelled`."""
     crashed: bool = False
     """Whether the process that wrote the log has crashed, so that the attempt counts (`max_attempts`)."""
+    unread: float = 0.0
+    """See `Replicas.unread_for`. 0 if only this process uses the store."""
 
 
 class Jobs(Protocol):
@@ -398,6 +408,8 @@ class Jobs(Protocol):
     async def reopen(self, job: str) -> Interrupted | None:
         """Load an unfinished job that this process owns since `adopt`, `claim`, or a `take` of one of its items, in order to
         continue its log. Return None if the job has ended or was deleted in the meantime.
+
+        If the caller fails to continue or to `release` the job, it may reopen the job again.
         """
         ...
 
@@ -607,7 +619,7 @@ class Replicas(Protocol):
 
     async def unread_for(self, job: str) -> float:
         """Return the number of seconds since any process had a reader of the job, as recorded by `mark_read`, or since the job
-        was submitted.
+        was submitted, adopted or released. It may be up to two seconds too low, and is negative at first.
         """
         ...
 

@@ -58,6 +58,19 @@ class MemoryLog(Subscribers):
     The log stores at most `max_bytes` of events. It keeps its newest block even if that block alone is larger.
     """
 
+    __slots__ = (
+        "_checkpoint_every",
+        "_checkpoints",
+        "_closed",
+        "_extent",
+        "_frames",
+        "_max_bytes",
+        "_next_checkpoint_at",
+        "_oldest",
+        "_state",
+        "_state_bytes",
+    )
+
     def __init__(self, first: Block, max_bytes: int) -> None:
         super().__init__()
         start = first.first
@@ -65,21 +78,25 @@ class MemoryLog(Subscribers):
         self._frames.add(first.frames)
         base = Cursor(start.epoch, start.seq - 1)
         self._extent = Extent(base, first.last, first.done, (start,), first.state.columns)
+        """Range of the events. `extent` moves its head, which only readers need, up to the event of `_state`."""
         self._state = first.state
         self._state_bytes = first.state_bytes
         self._oldest = first.state
         self._checkpoints: list[StateAt] = []
         self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
         self._max_bytes = max_bytes
-        self._closed = False
+        self._closed = first.done
+        """Whether the log accepts no more blocks, because it has ended or was deleted."""
 
     # ---- for readers -------------------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
+        if self._extent.head < self._state.cursor:
+            self._extent = self._extent._replace(head=self._state.cursor)
         return self._extent
 
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
-        extent = self._extent
+        extent = self.extent()
         if not extent.holds_after(after):
             return None
         frames, seq = self._frames.read(after.seq, max_bytes)
@@ -96,22 +113,18 @@ class MemoryLog(Subscribers):
 
     def append_at_once(self, after: Cursor, block: Block) -> None:
         """Append a block synchronously. This is possible because writing to memory never waits."""
-        extent, cursor = self._extent, block.state.cursor
-        if self._closed or after != extent.head or extent.ended:
+        if self._closed or after != self._state.cursor:
             raise HeadMovedError(
-                f"the append expected {after} to be the log's last event, but the last event is {extent.head}"
+                f"the append expected {after} to be the log's last event, but the last event is {self.extent().head}"
             )
         written = self._frames.add(block.frames)
-        if cursor.epoch == after.epoch and not block.done:
-            self._extent = Extent(extent.base, cursor, False, extent.starts, extent.columns)
-        else:
-            self._extent = extent_after(extent, block)
+        if block.done or block.state.cursor.epoch != after.epoch:
+            self._extent = extent_after(self.extent(), block)
+            self._closed = block.done
         self._state, self._state_bytes = block.state, block.state_bytes
         if written >= self._next_checkpoint_at or self._checkpoints:
             self._limit_size(written)
-        for wake in tuple(
-            self._watchers.values()
-        ):  # As `deliver` does, without its call for each isolated event.
+        for wake in tuple(self._watchers.values()):
             wake(block)
 
     # ---- for the store -----------------------------------------------------------------------------------------
@@ -144,7 +157,7 @@ class MemoryLog(Subscribers):
         while (
             self._checkpoints
             and self._frames.size > self._max_bytes
-            and self._checkpoints[0].cursor < self._extent.head
+            and self._checkpoints[0].cursor < self.extent().head
         ):
             self._trim(self._checkpoints.pop(0))
 

@@ -213,10 +213,14 @@ class Document:
 
     def view(self) -> View:
         """Return an immutable view of the document's current state."""
+        return View(*self.mark())
+
+    def mark(self) -> tuple[list[Any], int]:
+        """Return the arguments of `View` for the current state, so that a view of this state can be made later."""
         tree = self._tree
-        view = View(tree.top, tree.version)
-        tree.version += 1
-        return view
+        version = tree.version
+        tree.version = version + 1
+        return tree.top, version
 
     def value(self, pointer: str = "") -> JsonValue:
         """Return a copy of the current value at a pointer.

@@ -14,7 +14,7 @@ from typing import Final
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
-from tidewire_server.store.interfaces import Beat, Jobs, Queue, Replicas, StoreError
+from tidewire_server.store.interfaces import Beat, Jobs, Replicas, StoreError
 
 BEAT_SECONDS: Final = 1.0
 """Maximum time between two renewals of the lease."""
@@ -29,7 +29,6 @@ class Heartbeat:
         self,
         replicas: Replicas,
         jobs: Jobs,
-        queue: Queue,
         ownership: JobOwnership,
         live: Mapping[str, Job],
         readers: StreamReaders,
@@ -43,7 +42,6 @@ class Heartbeat:
         Args:
             replicas: Lease of this process.
             jobs: Jobs of the store.
-            queue: Queue of the store.
             ownership: Opens and ends the jobs.
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
@@ -54,7 +52,6 @@ class Heartbeat:
         """
         self._replicas = replicas
         self._jobs = jobs
-        self._queue = queue
         self._ownership = ownership
         self._live = live
         self._readers = readers
@@ -99,6 +96,8 @@ class Heartbeat:
                 _log.debug("cannot renew the lease of this server: %s", error)
                 if not error.outage:  # For example, a disk is full.
                     self._set_timer()
+            except Exception:  # noqa: BLE001 - a bug of the server, but without a lease the process loses its jobs
+                _log.exception("internal server error after renewing the lease of this server")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_SECONDS):
                     await self._due.wait()
@@ -162,5 +161,5 @@ class Heartbeat:
             if job is None:
                 await self._ownership.recover(job_id)
             elif job.only_waits:
-                await self._queue.put(job.waiting_entries)
+                await self._ownership.put_again(job)
         self._idle = idle

@@ -30,7 +30,7 @@ from tidewire_server.jobs.job import Job
 from tidewire_server.store.interfaces import HeadMovedError, LogReader, OwnedJob, Store, StoreError
 from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
 
-PURGE_SECONDS: Final = 2.0
+PURGE_SECONDS: Final = 3.0
 """Time in which the process that runs a job may end it before the job is deleted, so that its readers receive `done`."""
 
 _log = logging.getLogger(__name__)
@@ -124,21 +124,34 @@ class JobOwnership:
         if self._replicas is None:
             await self._restore(job.waiting_entries)
             return
-        # The processes that take the items for batches do not know the inputs.
-        slots: list[BatchSlot] | None = None
-        if job.endpoint.batching is not None:
-            slots = [
-                job.batch_slot(entry.index)
-                for entry in job.waiting_entries
-                if await job.check_input(entry.index)
-            ]
+        await self._check_inputs(job)
         if job.finished.is_set():
             return
         await job.commit()
         # From now on, a request for this job finds no open job here, and waits for the lock.
-        entries = job.waiting_entries
+        entries, slots = job.waiting_entries, self._slots(job)
         self._forget(job)
         await self._jobs.release(job.id, entries, slots)
+
+    async def put_again(self, job: Job) -> None:
+        """Add the waiting items of an open job to the queue, in which they may be missing."""
+        await self._check_inputs(job)
+        if entries := job.waiting_entries:
+            await self._store.queue.put(entries, self._slots(job))
+
+    async def _check_inputs(self, job: Job) -> None:
+        """Check the inputs of the waiting items of a batched endpoint: a process that takes items for a batch does not know
+        their inputs, so their batch keys and costs are stored.
+        """
+        if job.endpoint.batching is not None:
+            for entry in job.waiting_entries:
+                await job.check_input(entry.index)
+
+    def _slots(self, job: Job) -> list[BatchSlot] | None:
+        """Return the batch keys and costs of the waiting items, whose inputs were checked."""
+        if job.endpoint.batching is None:
+            return None
+        return [job.batch_slot(entry.index) for entry in job.waiting_entries]
 
     def lose(self, job_id: str) -> None:
         """Stop a job that another process has adopted, or whose log was deleted."""
@@ -158,8 +171,7 @@ class JobOwnership:
         if self._replicas is None:
             return False
         async with self._lock(record.id):
-            job = self._live.get(record.id)
-            if job is None and await self._jobs.claim(record.id):
+            if record.id not in self._live and await self._jobs.claim(record.id):
                 job = await self._open(record.id)
                 if job is None:
                     return False
@@ -167,12 +179,19 @@ class JobOwnership:
                 if not job.finished.is_set():
                     await self.return_to_queue(job)
                 return True
+            if job is not None:  # An item of the job was taken in the meantime.
+                await self._jobs.save_cancelled(record.id, job.unfinished(items))
+                await job.cancel(items)
+                return True
         if items is None:
             log = await self._jobs.log(record.id)
             if log is None:
                 return False
             items = list(range((await log.state()).view.length("/items")))
-        return await self._jobs.save_cancelled(record.id, items)
+        stored = await self._jobs.save_cancelled(record.id, items)
+        if stored and (opened := self._live.get(record.id)) is not None:
+            await opened.cancel(items)
+        return stored
 
     async def end_elsewhere(self, job_id: str) -> None:
         """End a job that this process does not run, because it will be deleted. Its readers receive `done`, unless the process
@@ -181,10 +200,13 @@ class JobOwnership:
         if self._replicas is None:
             return
         async with self._lock(job_id):
-            if job_id not in self._live and await self._jobs.claim(job_id):
+            job = self._live.get(job_id)
+            claimed = job is None and await self._jobs.claim(job_id)
+            if claimed:
                 job = await self._open(job_id)
-                if job is not None:
-                    await job.abandon()
+            if job is not None:
+                await job.abandon()
+            if claimed or job is not None:
                 return
         log = await self._jobs.log(job_id)
         if log is not None and await self._replicas.request_purge(job_id):

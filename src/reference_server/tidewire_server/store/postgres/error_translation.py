@@ -7,6 +7,7 @@ none, 08, 57P, 53300, | outage: the database cannot be     | the connection is o
 40001, 40P01, 55P03   | conflict with another transaction  | the transaction is repeated
 23503                 | the job was deleted meanwhile      | `HeadMovedError`
 53100                 | a disk of the database is full     | `StoreError` at once, because waiting does not help
+23503 of job.owner    | the row of this server was deleted | `StoreError`; the next beat inserts the row again
 all others            | the statement cannot succeed now   | `StoreError`
 """
 
@@ -20,6 +21,7 @@ _OUTAGE_CLASSES: Final = ("08", "57P")
 _OUTAGE_CODES: Final = frozenset({"53300", "25006"})
 _CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _MISSING_JOB: Final = "23503"
+_OWNER_CONSTRAINT: Final = "job_owner_fkey"
 _DISK_FULL: Final = "53100"
 
 _ADVICE_BY_CODE: Final = {
@@ -77,7 +79,7 @@ def translate(error: psycopg.Error, place: str, password: str | None = None) -> 
         place: URL of the database without the password.
         password: Password, which is removed from the message.
     """
-    if error.sqlstate == _MISSING_JOB:
+    if error.sqlstate == _MISSING_JOB and error.diag.constraint_name != _OWNER_CONSTRAINT:
         return HeadMovedError("the job was deleted")
     return StoreError(describe(error, place, password))
 

@@ -48,11 +48,15 @@ from tidewire_server.store.postgres.postgres_log import (
 )
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue, encode_key, endless
 from tidewire_server.store.postgres.retention import delete_jobs, expire
+from tidewire_server.store.postgres.server_rows import READ_NOW
 from tidewire_server.store.records import BatchSlot, JobRecord, Key, KeyUse, QueueEntry, Retention, Tombstone
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
 _MAX_ADOPTED: Final = 100
 """Number of jobs that one call of `adopt` claims of each kind."""
+
+_LAST_SECONDS: Final = 3.0
+"""Time for which a job that a client deletes stays in the database after its end, so that each server delivers its end."""
 
 _RECORD: Final = (
     "j.id, j.endpoint, j.principal, j.batch, j.created_at, j.attempt, j.status, j.started_at, j.ended_at, j.expires_at, "
@@ -64,7 +68,7 @@ _FIND_KEY: Final = """
     SELECT body, job FROM key WHERE principal = %(principal)s AND endpoint = %(endpoint)s AND text = %(key)s
 """
 
-_ADD: Final = """
+_ADD: Final = f"""
     WITH found AS MATERIALIZED (
         SELECT
             (SELECT job FROM key WHERE principal = %(key_principal)s AND endpoint = %(key_endpoint)s AND text = %(key)s) AS used,
@@ -80,10 +84,10 @@ _ADD: Final = """
                 (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) AS turn),
     new AS (
         INSERT INTO job (id, principal, endpoint, batch, items, created_at, attempt, status, usage, submit, deadline_at,
-            grace, starts, columns)
+            grace, read_at, starts, columns)
         SELECT %(id)s, %(principal)s, %(endpoint)s, %(batch)s, %(n)s::int, %(created_at)s, %(attempt)s, %(status)s,
             %(usage)s, %(submit)s, now() + make_interval(secs => %(deadline)s::float8),
-            make_interval(secs => %(grace)s::float8), %(starts)s::bigint[], %(columns)s
+            make_interval(secs => %(grace)s::float8), {READ_NOW}, %(starts)s::bigint[], %(columns)s
         FROM found WHERE mine IS NULL AND used IS NULL AND jobs < %(max_jobs)s
             AND waiting + %(n)s::int <= %(max_items)s AND own + %(n)s::int <= %(max_own)s
         RETURNING number),
@@ -105,19 +109,24 @@ _ADD: Final = """
             unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n))
     SELECT found.used, found.body, found.jobs, found.waiting, found.own, found.mine, new.number
     FROM found LEFT JOIN new ON true
-"""
+"""  # noqa: S608
 
-_GET: Final = f"SELECT {_RECORD} FROM job j WHERE j.id = %(id)s"  # noqa: S608
+# A deleted job may still be in the database for a moment. See `retention`.
+_VISIBLE: Final = "NOT EXISTS (SELECT FROM tombstone WHERE id = j.id)"
+_GET: Final = f"SELECT {_RECORD} FROM job j WHERE j.id = %(id)s AND {_VISIBLE}"  # noqa: S608
 _GET_TOMBSTONE: Final = "SELECT id, principal FROM tombstone WHERE id = %(id)s"
 _LIST: Final = f"""
     SELECT {_RECORD} FROM job j WHERE j.principal = %(principal)s AND j.number < coalesce(
-        (SELECT number FROM job WHERE id = %(before)s AND principal = %(principal)s), 9223372036854775807)
+        (SELECT number FROM job WHERE id = %(before)s AND principal = %(principal)s), 9223372036854775807) AND {_VISIBLE}
     ORDER BY j.number DESC LIMIT %(limit)s
 """  # noqa: S608
 _UNFINISHED: Final = "SELECT count(*) FROM job WHERE principal = %(principal)s AND ended_at IS NULL"
-_OPEN: Final = f"SELECT {_RECORD}, j.number, {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.id = %(id)s"  # noqa: S608
+_OPEN: Final = (
+    f"SELECT {_RECORD}, j.number, {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.id = %(id)s AND {_VISIBLE}"  # noqa: S608
+)
 _REOPEN: Final = f"""
-    SELECT {_RECORD}, j.number, {EXTENT_COLUMNS}, j.submit, j.cancelled, j.purge FROM {EXTENT_TABLES}
+    SELECT {_RECORD}, j.number, {EXTENT_COLUMNS}, j.submit, j.cancelled, j.purge,
+        extract(epoch FROM clock_timestamp() - j.read_at)::float8 FROM {EXTENT_TABLES}
     WHERE j.id = %(id)s AND j.owner = %(me)s AND j.ended_at IS NULL
 """  # noqa: S608
 _ROW_SIZES: Final = """
@@ -135,14 +144,15 @@ _SAVE_CANCELLED: Final = """
 """
 _DELETE_TICKETS: Final = "DELETE FROM ticket WHERE job = %(job)s"
 
-_CLAIM: Final = """
+_CLAIM: Final = f"""
     WITH found AS MATERIALIZED (
         SELECT j.number, coalesce(NOT s.clean, false) AS crashed FROM job j LEFT JOIN server s ON s.id = j.owner
         WHERE j.id = %(id)s AND j.ended_at IS NULL
             AND (j.owner IS NULL OR (j.owner = %(me)s AND j.held) OR s.until < now()) FOR UPDATE OF j)
-    UPDATE job j SET owner = %(me)s, held = true FROM found f WHERE j.number = f.number RETURNING j.id, f.crashed
-"""
-_ADOPT: Final = """
+    UPDATE job j SET owner = %(me)s, held = true, read_at = CASE WHEN j.owner IS NULL THEN read_at ELSE {READ_NOW} END
+    FROM found f WHERE j.number = f.number RETURNING j.id, f.crashed
+"""  # noqa: S608
+_ADOPT: Final = f"""
     WITH dead AS MATERIALIZED (
         SELECT id, clean FROM server WHERE until < now() AND (clean OR %(trusted)s) AND id <> %(me)s),
     picked AS MATERIALIZED (
@@ -150,8 +160,9 @@ _ADOPT: Final = """
         WHERE j.owner = ANY (ARRAY(SELECT id FROM dead)) AND j.ended_at IS NULL
             AND (%(mine)s::text[] IS NULL OR j.endpoint = ANY (%(mine)s::text[]))
         ORDER BY j.number LIMIT %(n)s FOR UPDATE OF j SKIP LOCKED)
-    UPDATE job j SET owner = %(me)s, held = true FROM picked p WHERE j.number = p.number RETURNING j.number, j.id, NOT p.clean
-"""
+    UPDATE job j SET owner = %(me)s, held = true, read_at = {READ_NOW}
+    FROM picked p WHERE j.number = p.number RETURNING j.number, j.id, NOT p.clean
+"""  # noqa: S608
 _ADOPT_DUE: Final = """
     WITH picked AS MATERIALIZED (
         SELECT number FROM job WHERE owner IS NULL AND ended_at IS NULL
@@ -177,12 +188,12 @@ _ADD_TICKETS: Final = """
     WHERE j.id = %(id)s AND j.owner = %(me)s
     ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true WHERE EXCLUDED.placed
 """
-# The time without readers begins again, because only other servers have recorded their readers while this server ran the job.
-_RELEASE: Final = """
-    UPDATE job SET owner = NULL, held = false, read_at = now(),
+# The time without readers begins again, because a server does not record its readers of the jobs that it runs.
+_RELEASE: Final = f"""
+    UPDATE job SET owner = NULL, held = false, read_at = {READ_NOW},
         cancelled = CASE WHEN cancelled IS DISTINCT FROM %(seen)s::int[] THEN cancelled END
     WHERE id = %(id)s AND owner = %(me)s RETURNING number
-"""
+"""  # noqa: S608
 
 
 class PostgresJobs:
@@ -209,6 +220,8 @@ class PostgresJobs:
         self._notifier = notifier
         self.trusts_leases: Callable[[], bool] = lambda: False
         """Function that returns whether expired leases are those of dead servers. See `server_rows`."""
+        self.has_others: Callable[[], bool] = lambda: False
+        """Function that returns whether other servers are alive."""
         self._retention: Retention = access.retention
         self._clock = clock
         self._in_flight: dict[Key, KeyUse] = {}
@@ -429,8 +442,8 @@ class PostgresJobs:
         return bool(await self._submits.do(Command([Statement(_CLAIM, parameters)]), then))
 
     async def reopen(self, job: str) -> Interrupted | None:
-        if job in self.written:
-            return None
+        # The caller does not use the log as a writer. It may have failed to open or to release the job before.
+        self._forget_written(job)
         parameters = {"id": job, "me": self._server}
         statements = [Statement(sql, parameters) for sql in (_REOPEN, _ROW_SIZES, _STATE_SIZES)]
         # In the thread of claims and releases, whose transaction shows one state of the database.
@@ -439,7 +452,7 @@ class PostgresJobs:
         if not found:
             self._adopted.pop(job, None)
             return None
-        *opened, submit, cancelled, purge = found[0]
+        *opened, submit, cancelled, purge, unread = found[0]
         log = self._logs.get(job) or self._open_log(tuple(opened))
         record, extent = _record(tuple(opened[:_RECORD_LENGTH])), extent_of(tuple(opened[-7:]), self._place)
         schedule = CheckpointSchedule.of_rows(self._retention.max_log_bytes, rows, states)
@@ -451,7 +464,7 @@ class PostgresJobs:
             raise
         self.written[job], self._seen[job] = log, cancelled
         self._adopted.pop(job, None)
-        return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed)
+        return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed, unread)
 
     async def release(
         self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
@@ -493,22 +506,25 @@ class PostgresJobs:
 
     async def delete_job(self, job: str) -> None:
         if is_storable(job):
-            await self._delete_jobs([job])
+            # Without other servers, all readers are here, and `detach` keeps `done` for them.
+            await self._delete_jobs([job], last=_LAST_SECONDS if self.has_others() else 0.0)
 
-    async def _delete_jobs(self, jobs: Sequence[str]) -> None:
+    async def _delete_jobs(self, jobs: Sequence[str], last: float = 0.0) -> None:
         for log in filter(None, map(self.log_in_use, jobs)):
             await log.detach()
-        until = self._clock() + self._retention.tombstone_ttl
-        command = delete_jobs(jobs, until, self._retention.max_tombstones)
+        now, retention = self._clock(), self._retention
+        command = delete_jobs(
+            jobs, now + retention.tombstone_ttl, retention.max_tombstones, now=now, last=last
+        )
         await self._submits.do(command, lambda _: self._deleted(jobs))
 
     def _deleted(self, jobs: Iterable[str]) -> None:
         for job in jobs:
-            log = self.log_in_use(job)
+            log, written_here = self.log_in_use(job), job in self.written
             self._forget_written(job)
             self._adopted.pop(job, None)
             if log is not None:
-                log.close()
+                log.close(written_here=written_here)
                 del self._logs[job]
 
     async def expire(self, now: float) -> float | None:

@@ -142,6 +142,8 @@ class PostgresLog(Subscribers):
         """Checkpoints of the log. None if this server is not the log's writer."""
         self._saved = record_columns(record)
         self._closed = False
+        self._vanished = False
+        """Whether the job was deleted, and this server will never receive its end."""
 
     # ---- for readers -------------------------------------------------------------------------------------------
 
@@ -151,6 +153,8 @@ class PostgresLog(Subscribers):
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
         if not self._extent.holds_after(after):
             return None
+        if self._vanished and after.seq >= self._extent.head.seq:
+            raise StoreError(f"job {self.record.id} was deleted before this server had received its end")
         if after.seq >= self._tail.base:
             frames, seq = self._tail.read(after.seq, max_bytes)
         else:
@@ -174,7 +178,7 @@ class PostgresLog(Subscribers):
         if oldest:
             rows = await self._access.readers.do(Command([Statement(_OLDEST_STATE, {"job": self.number})]))
             seq, document = self._document_of(rows)
-            return StateAt(self._extent.id_at(seq), document.columns, document.view())
+            return StateAt(self._extent.id_at(seq), document.columns, document.mark())
         if self._state is None:
             self._state = await self._newest_state()
         return self._state
@@ -193,7 +197,7 @@ class PostgresLog(Subscribers):
             self._document = None
         elif self._extent.head == head:
             self._document = (seq, document)
-        return StateAt(self._extent.id_at(seq), document.columns, document.view())
+        return StateAt(self._extent.id_at(seq), document.columns, document.mark())
 
     def _document_of(self, rows: Rows) -> tuple[int, Document]:
         """Return the state after the last of the rows of `_STATE`, and the sequence number of its event.
@@ -265,7 +269,9 @@ class PostgresLog(Subscribers):
 
         def then(written: AppendResult) -> None:
             if self._schedule is not schedule:
-                # This server has given up the log, and perhaps opened it again, while the answer was on its way.
+                # This server has given up the log, and perhaps opened it again, while the answer was on its way. The feed delivers
+                # this block, or has delivered it.
+                self._access.on_append(self)
                 return
             schedule.added(block, size, plan, written.state_bytes)
             self._add_to_tail(block.frames)
@@ -375,9 +381,14 @@ class PostgresLog(Subscribers):
         self._extent = self._extent._replace(base=self._extent.id_at(before))
         self.clear_ephemeral_events()
 
-    def close(self) -> None:
-        """Reject further appends, because the job was deleted. Readers keep what is in memory."""
+    def close(self, *, written_here: bool = False) -> None:
+        """Reject further appends, because the job was deleted. Readers keep what is in memory.
+
+        Args:
+            written_here: Whether this server was the writer of the log.
+        """
         self._closed, self._schedule = True, None
+        self._vanished = not written_here and not self._extent.ended
         self._access.feed.remove(self)
         self._extent = self._extent._replace(base=self._extent.id_at(self._tail.base))
         self.deliver(None)

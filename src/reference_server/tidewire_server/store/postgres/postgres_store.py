@@ -110,6 +110,7 @@ class PostgresStore:
             self._jobs.stop_writing,
         )
         self._jobs.trusts_leases = lambda: self._server.trusted
+        self._jobs.has_others = lambda: self._server.has_others
         self.jobs: Jobs = self._jobs
         self.queue: Queue = self._queue
         self.replicas: Replicas | None = self._server

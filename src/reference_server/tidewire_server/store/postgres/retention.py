@@ -4,6 +4,7 @@ what exceeds the limits of `Retention`.
 One server at a time does this, under an advisory lock. The limits count over all servers.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,8 +18,17 @@ _MAX_AT_ONCE: Final = 500
 RETENTION_LOCK: Final = 0x54696466
 """Key of the advisory lock of the server that deletes."""
 
+# A job that has ended only now stays for a moment, so that its readers at all servers receive `done`. It is invisible because
+# of its tombstone, and expires soon.
+_HIDE: Final = """
+    WITH hidden AS (
+        UPDATE job SET expires_at = %(expires_at)s WHERE id = ANY (%(jobs)s::text[]) AND ended_at > %(recent)s
+        RETURNING id, principal)
+    INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM hidden ON CONFLICT DO NOTHING
+"""
 _DELETE: Final = """
-    WITH gone AS (DELETE FROM job WHERE id = ANY (%(jobs)s::text[]) RETURNING id, principal),
+    WITH gone AS (
+        DELETE FROM job WHERE id = ANY (%(jobs)s::text[]) AND coalesce(ended_at <= %(recent)s, true) RETURNING id, principal),
     keys AS (DELETE FROM key USING gone g WHERE key.job = g.id AND key.until IS NULL)
     INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM gone ON CONFLICT DO NOTHING
     RETURNING id
@@ -84,10 +94,26 @@ class Expired(NamedTuple):
     """Whether more entries than a call deletes have expired."""
 
 
-def delete_jobs(jobs: Sequence[str], until: float, max_tombstones: int) -> Command:
-    """Return the command that deletes jobs and inserts a tombstone, valid until the time `until`, for each of them."""
-    parameters = {"jobs": [*jobs], "until": until, "max_tombstones": max_tombstones}
-    return Command([Statement(_DELETE, parameters), Statement(_LIMIT_TOMBSTONES, parameters)])
+def delete_jobs(
+    jobs: Sequence[str], until: float, max_tombstones: int, *, now: float, last: float = 0.0
+) -> Command:
+    """Return the command that deletes jobs and inserts a tombstone for each of them.
+
+    Args:
+        jobs: Ids of the jobs.
+        until: Time until which the tombstones are valid.
+        max_tombstones: Maximum number of tombstones.
+        now: The current time.
+        last: Number of seconds for which a job that has just ended stays in the database, invisible to clients.
+    """
+    parameters = {
+        "jobs": [*jobs],
+        "until": until,
+        "max_tombstones": max_tombstones,
+        "recent": now - last if last else math.inf,
+        "expires_at": now + last,
+    }
+    return Command([Statement(sql, parameters) for sql in (_HIDE, _DELETE, _LIMIT_TOMBSTONES)])
 
 
 def expire(connection: Connection, retention: Retention, now: float) -> Expired:

@@ -31,6 +31,7 @@ MIGRATIONS: Final = (
     -- owner: the server that writes the log. NULL if the job waits or has ended. held: the owner changes the job, so that
     -- no item may be taken. base: cursor after which every event is stored, NULL if no event was trimmed. starts: epoch
     -- and seq of the first event of each epoch. columns: JSON array of the column pointers of the newest epoch.
+    -- read_at: time until which the job counts as read.
     CREATE TABLE job (
         number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE, principal text NOT NULL,
         endpoint text NOT NULL, batch boolean NOT NULL, items int NOT NULL, created_at float8 NOT NULL,

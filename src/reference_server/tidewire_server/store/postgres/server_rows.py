@@ -6,6 +6,7 @@ a whole lease, by which time every server that is alive has renewed its own. A p
 an outage: otherwise a server whose beat comes first after a short outage would adopt the jobs of one whose beat is on its way.
 """
 
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -23,9 +24,16 @@ LEASE_SECONDS: Final = 5.0
 _MAX_PAUSE: Final = LEASE_SECONDS / 2
 """Time between two beats from which the leases of other servers may have expired during an outage."""
 
+READ_NOW: Final = "now() + interval '2 seconds'"
+"""Value of `job.read_at` for a job that has a reader now: the time until which the job counts as read. Servers record their
+readers each second, so the last reader may leave a second after it was recorded.
+"""
+
+# The row may be missing: another server deletes it if this one was suspended for an hour.
 _RENEW: Final = """
-    UPDATE server SET until = now() + make_interval(secs => %(lease)s), endpoints = %(endpoints)s::jsonb, clean = false
-    WHERE id = %(me)s
+    INSERT INTO server (id, host, until, endpoints) OVERRIDING SYSTEM VALUE
+    VALUES (%(me)s, %(host)s, now() + make_interval(secs => %(lease)s), %(endpoints)s::jsonb)
+    ON CONFLICT (id) DO UPDATE SET until = EXCLUDED.until, endpoints = EXCLUDED.endpoints, clean = false
 """
 _OWNED: Final = (
     "SELECT id, cancelled, purge FROM job WHERE owner = %(me)s AND ended_at IS NULL ORDER BY number"
@@ -36,7 +44,9 @@ _LOST: Final = """
     WHERE j.id IS NULL OR (j.owner IS DISTINCT FROM %(me)s AND j.ended_at IS NULL)
 """
 _SERVERS: Final = "SELECT count(*) FROM server WHERE until >= now()"
-_MARK_READ: Final = "UPDATE job SET read_at = now() WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"
+_MARK_READ: Final = (
+    f"UPDATE job SET read_at = {READ_NOW} WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"  # noqa: S608
+)
 _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
 _PURGE: Final = """
     UPDATE job SET purge = true, cancelled = ARRAY(SELECT generate_series(0, items - 1))
@@ -85,6 +95,8 @@ class ServerRow:
         self._first_beat: float | None = None
         """Time of the first of the beats of which each came in time after the previous one."""
         self._last_beat = 0.0
+        self.has_others = False
+        """Whether other servers were alive at the last beat."""
         self._wake: Callable[[], None] | None = None
 
     @property
@@ -101,6 +113,7 @@ class ServerRow:
         """Renew the lease. See `Replicas.beat`."""
         parameters = {
             "me": self.id,
+            "host": socket.gethostname(),
             "lease": LEASE_SECONDS,
             "written": [*self._written],
             "endpoints": orjson.dumps(sorted(self._endpoints() or ())).decode(),
@@ -112,7 +125,7 @@ class ServerRow:
             if self._first_beat is None or now - self._last_beat >= _MAX_PAUSE:
                 self._first_beat = now
             self._last_beat = now
-            self._notifier.enabled = found[2][0][0] > 1
+            self.has_others = self._notifier.enabled = found[2][0][0] > 1
 
         _, owned, servers, gone = await self._control.do(
             Command(statements, result=lambda found: found), then

@@ -324,7 +324,7 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
     seq, epoch, columns, state = found
     document = Document(orjson.loads(state), orjson.loads(columns))
     if oldest:
-        return StateAt(Cursor(epoch, seq), document.columns, document.view())
+        return StateAt(Cursor(epoch, seq), document.columns, document.mark())
     blocks = "SELECT seq, epoch, frames FROM block WHERE job = ? AND seq > ? AND done = 0 ORDER BY seq"
     for last, its_epoch, frames in db.execute(blocks, (number, seq)).fetchall():
         try:
@@ -334,7 +334,7 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
                 f"the events of job number {number} cannot be applied to its state, so the file is damaged: {error}"
             ) from None
         epoch, seq = its_epoch, last
-    return StateAt(Cursor(epoch, seq), document.columns, document.view())
+    return StateAt(Cursor(epoch, seq), document.columns, document.mark())
 
 
 def load_extent(db: sqlite3.Connection, number: int) -> Extent:

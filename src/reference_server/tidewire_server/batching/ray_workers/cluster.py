@@ -1,0 +1,105 @@
+"""Connection of this process to a Ray cluster, which all endpoints with Ray actors share."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from tidewire.install_command import install_command
+from tidewire_server.errors import WorkersUnavailableError
+
+CONNECT_TIMEOUT: Final = 5.0
+"""Time in seconds in which a cluster must accept a connection. `ray.init` itself would try for two minutes."""
+
+
+class RayCluster:
+    """Connection to a cluster. It is opened for the first user, and closed after the last one.
+
+    Blocking calls of Ray run in one thread of their own, which must not end before the connection: the kernel kills the
+    processes of a local cluster when the thread that has started them ends.
+    """
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._users = 0
+        self._connected = False
+        """Whether this object has called `ray.init`. Otherwise the application has."""
+
+    async def join(self, address: str | None) -> None:
+        """Connect to the cluster, unless this process is already connected to one. Each user must call `leave` later.
+
+        Raises:
+            WorkersUnavailableError: Ray is not installed, or the cluster cannot be reached.
+        """
+        self._users += 1
+        self._thread = self._thread or ThreadPoolExecutor(1, "ray")
+        try:
+            self._connected |= await self.do(_connect, address)
+        except BaseException:
+            await self.leave()
+            raise
+
+    async def leave(self) -> None:
+        """Disconnect after the last user has left. A local cluster ends."""
+        self._users -= 1
+        if self._users == 0 and self._thread is not None:
+            if self._connected:
+                import ray  # noqa: PLC0415 - only if it is used
+
+                await self.do(ray.shutdown)
+            self._thread.shutdown(wait=False)
+            self._connected, self._thread = False, None
+
+    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a blocking function of Ray in the thread of the connection."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+
+CLUSTER: Final = RayCluster()
+
+
+def _connect(address: str | None) -> bool:
+    """Connect to a cluster, or start a local one. Return False if the application has already connected this process."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray  # noqa: PLC0415 - only if it is used
+    except ModuleNotFoundError as error:
+        reason = f"ray_workers needs {error.name}, which is not installed: {install_command('ray')}"
+        raise WorkersUnavailableError(reason) from None
+    if ray.is_initialized():
+        return False
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    host, _, port = address.rpartition(":")
+    try:
+        if address.startswith("ray://"):
+            raise ConnectionError(
+                "run the server on a node of the cluster, because ray:// transports no generators"
+            )
+        if port.isdigit():
+            socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
+        with on_loopback() if address == "local" else contextlib.nullcontext():
+            ray.init(address, include_dashboard=False, logging_level="WARNING")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - Ray raises many types
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise WorkersUnavailableError(
+            f"cannot use the Ray cluster {address!r}: {reason} (set by address of ray_workers, or RAY_ADDRESS)"
+        ) from None
+    return True
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """Let `ray.init` start a cluster on the loopback interface. Otherwise it would listen on all interfaces.
+
+    Ray has only a private name for this. `test_local_cluster_listens_on_loopback_only` fails if Ray changes it.
+    """
+    from ray._private import ray_constants  # noqa: PLC0415 - only if it is used
+
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before

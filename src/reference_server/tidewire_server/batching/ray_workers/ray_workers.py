@@ -1,0 +1,74 @@
+"""The option `workers=ray_workers(…)` and its limits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidewire_server.batching.ray_workers.actor_pool import ActorPool
+
+MAX_ACTORS: Final = 10_000
+MAX_IN_FLIGHT: Final = 65_536
+MAX_TIMEOUT: Final = 86_400.0
+"""Upper bounds of the arguments of `ray_workers`."""
+
+_RESERVED: Final = frozenset(
+    {"concurrency_groups", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name"}
+)
+"""Options of Ray actors that cannot be set, because the pool replaces actors itself, and runs one call at a time on each."""
+
+
+@dataclass(frozen=True)
+class RayWorkers:
+    """Ray actors for one endpoint. `ray_workers` documents the fields."""
+
+    count: int
+    address: str | None
+    max_in_flight: int
+    start_timeout: float
+    replace_timeout: float
+    actor_options: dict[str, Any]
+
+    def pool(self, name: str, function: Callable[..., Any], *, late_joiners: bool) -> ActorPool:
+        """See `Workers.pool`."""
+        return ActorPool(self, name, function, late_joiners=late_joiners)
+
+
+def ray_workers(
+    count: int,
+    /,
+    *,
+    address: str | None = None,
+    max_in_flight: int = 64,
+    start_timeout: float = 300.0,
+    replace_timeout: float = 600.0,
+    **actor_options: Any,
+) -> RayWorkers:
+    """Run a batched endpoint on Ray actors, each of which processes one batch at a time.
+
+    If the endpoint is a class, each actor creates one instance, which loads the model, and calls it for each batch. Every node
+    of the cluster must be able to import `tidewire_server` and the module that defines the class or function.
+
+    Args:
+        count: Number of actors. It is the default of the endpoint's `concurrency_limit`.
+        address: Address of the Ray cluster, such as `"auto"` or `"10.0.0.5:6379"`. Without it, the environment variable
+            `RAY_ADDRESS` is used. If this is not set either, the server starts a local cluster on the loopback interface.
+        max_in_flight: Maximum number of yields and reports of a call that the server has not taken yet. The function then waits.
+        start_timeout: Time in seconds in which an actor must have loaded the function. Afterwards another one is started.
+        replace_timeout: Time in seconds for which a batch waits for an actor, for example while a lost actor is replaced.
+            Afterwards its inputs fail with `unavailable`.
+        **actor_options: Options of `ray.remote` for the actors, such as `num_gpus=1`, `num_cpus=2` or `runtime_env={…}`.
+
+    Raises:
+        ValueError: An argument is out of range, or an actor option is reserved.
+    """
+    for name, value, most in (("count", count, MAX_ACTORS), ("max_in_flight", max_in_flight, MAX_IN_FLIGHT)):
+        if type(value) is not int or not 1 <= value <= most:
+            raise ValueError(f"ray_workers: {name} must be an integer from 1 to {most}, not {value!r}")
+    for name, seconds in (("start_timeout", start_timeout), ("replace_timeout", replace_timeout)):
+        if type(seconds) not in {int, float} or not 0 < seconds <= MAX_TIMEOUT:
+            raise ValueError(
+                f"ray_workers: {name} must be greater than 0 and at most {MAX_TIMEOUT:g} seconds, not {seconds!r}"
+            )
+    if reserved := sorted(_RESERVED & set(actor_options)):
+        raise ValueError(f"ray_workers: these options of Ray actors cannot be set: {', '.join(reserved)}")
+    return RayWorkers(count, address, max_in_flight, start_timeout, replace_timeout, actor_options)
