@@ -87,7 +87,9 @@ class Upper:
     def __call__(self, texts: list[str]) -> list[str | ItemError]:
         self.calls += 1
         return [
-            f"{text.upper()} {len(texts)} {self.calls} {os.getpid()}" if text else ItemError("empty", code="empty")
+            f"{text.upper()} {len(texts)} {self.calls} {os.getpid()}"
+            if text
+            else ItemError("empty", code="empty")
             for text in texts
         ]
 
@@ -103,7 +105,9 @@ def test_class_is_created_once_in_each_actor_and_called_for_each_batch():
     assert {each[3] for each in words} == {words[0][3]} != {str(os.getpid())}
     assert second[3]["error"]["code"] == "item_refused.empty"
     assert metrics['tidewire_workers{endpoint="f"}'] == metrics['tidewire_workers_ready{endpoint="f"}'] == 1
-    assert metrics['tidewire_workers_lost{endpoint="f"}'] == metrics['tidewire_workers_busy{endpoint="f"}'] == 0
+    assert (
+        metrics['tidewire_workers_lost{endpoint="f"}'] == metrics['tidewire_workers_busy{endpoint="f"}'] == 0
+    )
 
 
 class Sample(BaseModel):

@@ -158,7 +158,9 @@ class LogWriter:
     def _stop_writing(self, error: HeadMovedError) -> None:
         """Stop writing because the log rejected a block: another process writes the log now, or the log was deleted."""
         self.pending.close()
-        _log.warning("the log of a job rejected its writer: %s", error)
+        # A job that this server has stopped is no news, and there may be hundreds of them.
+        level = logging.DEBUG if self._retries.stopped else logging.WARNING
+        _log.log(level, "the log of a job rejected its writer: %s", error)
         self._on_lost()
 
     async def commit(self) -> None:

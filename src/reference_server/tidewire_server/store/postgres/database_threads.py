@@ -21,7 +21,8 @@ An outage does not fail a task at once. The table shows what happens to a task:
   runs, and the connection breaks                       | unknown, so the task is repeated, unless it must not be
   runs for `WAIT_LIMIT` without an answer               | the thread closes the connection, and the same follows
 
-Every task can therefore run twice, also after its transaction was committed: the answer to a COMMIT may be lost. No time-out
+Each time that a thread gets no answer, its next transaction may take twice as long, so that a slow database is not kept from
+finishing a large one. Every task can therefore run twice, also after its transaction was committed: the answer to a COMMIT may be lost. No time-out
 ends a task while it runs. The caller would otherwise repeat it, and the result would then arrive twice.
 """
 
@@ -50,6 +51,9 @@ WAIT_LIMIT: Final = 10.0
 
 _FUNCTION_LIMIT: Final = 6.0
 """Time for which a task that is a function may run, such as one that deletes many jobs, as a multiple of `WAIT_LIMIT`."""
+
+_MAX_PATIENCE: Final = 64.0
+"""Limit of the factor by which a transaction may take longer than `WAIT_LIMIT` after transactions without an answer."""
 
 _CHECKS: Final = 20.0
 """Number of times that `WAIT_LIMIT` is longer than the time between two checks for tasks that have waited for too long."""
@@ -113,6 +117,11 @@ class OutageLog:
             if now - self._full_at >= _FULL_LOG_SECONDS:
                 self._full_at = now
                 _log.error("%s", error)
+
+
+def no_answer(database: Database) -> str:
+    """Return the message about a database that accepts requests, and does not answer them."""
+    return f"log {database.place}: the database has not answered for {WAIT_LIMIT:g} s"
 
 
 class DatabaseThread:
@@ -204,9 +213,7 @@ class DatabaseThread:
         last = self.last_error
         if last is not None and last.outage:
             return last
-        return _outage_error(
-            f"log {self._database.place}: the database has not answered for {WAIT_LIMIT:g} s"
-        )
+        return _outage_error(no_answer(self._database))
 
     async def close(self) -> None:
         """Finish pending work and close the connections. If the database does not answer, give up after `WAIT_LIMIT`."""
@@ -274,6 +281,8 @@ class _Worker:
         """
         self._stuck_at = float("inf")
         """Time at which the transaction in progress has taken too long."""
+        self._patience = 1.0
+        """Factor of the time that a transaction may take."""
         self._interrupted = False
         """Whether `interrupt_if_stuck` has interrupted the connection."""
         self.last_error: StoreError | None = None
@@ -299,6 +308,7 @@ class _Worker:
         """Interrupt the transaction in progress if it has taken too long."""
         if now >= self._stuck_at:
             self._stuck_at, self._interrupted = float("inf"), True
+            self._patience = min(2 * self._patience, _MAX_PATIENCE)
             self._interrupt()
 
     def _interrupt(self) -> None:
@@ -360,7 +370,7 @@ class _Worker:
             for task in tasks:
                 task.running = True
         limit = _FUNCTION_LIMIT if any(callable(task.work) for task in tasks) else 1.0
-        self._stuck_at = time.monotonic() + limit * WAIT_LIMIT
+        self._stuck_at = time.monotonic() + self._patience * limit * WAIT_LIMIT
         return tasks
 
     def _end(self, tasks: list[Task]) -> list[Task]:
@@ -388,15 +398,16 @@ class _Worker:
                 connecting = self._connection is None
                 if is_conflict(error) and not connecting and conflicts < _MAX_CONFLICTS:
                     conflicts += 1
-                    tasks = self._drop(tasks, error, outage=False)
+                    tasks = self._drop(tasks, self._database.describe(error), outage=False)
                 elif is_outage(error) or (connecting and is_conflict(error)):
                     self._close()
                     # An idle connection may have been closed. That alone is no outage.
                     stale = was_open and not self._interrupted and delay == _FIRST_DELAY
-                    if not stale:
-                        self._outages.failed(self._database.describe(error), began)
+                    text = no_answer(self._database) if self._interrupted else self._database.describe(error)
                     self._interrupted = False
-                    tasks = self._drop(tasks, error, outage=True, overdue=not stale)
+                    if not stale:
+                        self._outages.failed(text, began)
+                    tasks = self._drop(tasks, text, outage=True, overdue=not stale)
                     if tasks and not stale:
                         self._closing.wait(delay)
                     delay = min(delay * 2, _MAX_DELAY)
@@ -418,7 +429,7 @@ class _Worker:
                 return
             else:
                 self._end(tasks)
-                self.last_error = None
+                self.last_error, self._patience = None, 1.0
                 self._outages.succeeded(began)
                 return
 
@@ -428,13 +439,10 @@ class _Worker:
             self._outages.full(found)
         return found
 
-    def _drop(
-        self, tasks: list[Task], error: psycopg.Error, *, outage: bool, overdue: bool = True
-    ) -> list[Task]:
+    def _drop(self, tasks: list[Task], text: str, *, outage: bool, overdue: bool = True) -> list[Task]:
         """Fail the tasks that have waited for too long, if `overdue` is true, and those that must not be repeated after an
         outage. Return the others.
         """
-        text = self._database.describe(error)
         self.last_error = _outage_error(text) if outage else StoreError(text)
         now = time.monotonic()
         dropped = [

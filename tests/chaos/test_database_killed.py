@@ -1,0 +1,59 @@
+"""A database that is killed at random moments while jobs stream: readers lose nothing, and no event is sent twice.
+
+`KILL_SEED` repeats a run.
+"""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from support.checked_reader import Reader, check_reader
+from support.killable_server import Killed, talk_text
+from support.own_postgres import own_postgres
+from support.postgres_server import needs_postgres
+
+pytestmark = needs_postgres
+
+SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
+WORDS = 250
+JOBS = 3
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    print(f"KILL_SEED={SEED}")
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_readers_lose_nothing_and_see_no_repeats_while_the_database_is_killed(
+    kills: int, tmp_path: Path
+) -> None:
+    draw = random.Random(SEED)
+    with own_postgres() as database:
+        url, function = database.url, "support.outage_server:outage_server"
+        with Killed(tmp_path, function, log=url, once=str(tmp_path / "journal")) as server:
+            readers: dict[str, Reader] = {}
+
+            def submit() -> None:
+                answer = server.submit("talk", input={"words": WORDS, "pause": 0.005})
+                if answer.status_code != 503:
+                    job = answer.json()["id"]
+                    readers[job] = Reader([server], job)
+                    readers[job].start()
+
+            for _ in range(JOBS):
+                submit()
+            for _ in range(kills):
+                time.sleep(draw.uniform(0, 1.5))
+                database.again()
+                # A run with many kills must not end before the last one.
+                while sum(reader.done is None for reader in readers.values()) < JOBS:
+                    submit()
+            for job, reader in readers.items():
+                check_reader(reader, server, job, talk_text(WORDS))
+            listed = server.http.get("/v1/jobs", params={"limit": 1000}).json()["jobs"]
+            assert {job["status"] for job in listed} == {"succeeded"}
+            assert len(server.errors().splitlines()) <= 4 * kills, server.errors()
