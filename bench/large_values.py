@@ -74,7 +74,7 @@ class Appender:
             cursor = Cursor(head.epoch, head.seq + 1)
             frame = encode(orjson.dumps([]).decode(), id=str(cursor))
             began = min(due, time.perf_counter())
-            await self._log.append(head, Block([frame], self._state._replace(cursor=cursor)))
+            await self._log.append(head, Block([frame], StateAt(cursor, self._state.columns, self._state.view)))
             self.latencies.append(1000 * (time.perf_counter() - began))
 
 

@@ -49,7 +49,7 @@ def find_binaries() -> Path | None:
     """Return the folder with `initdb` and `postgres`, or None if PostgreSQL is not installed."""
     found = shutil.which("initdb")
     if found is not None:
-        return Path(found).parent
+        return Path(found).resolve().parent
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     return versions[-1].parent if versions else None
 

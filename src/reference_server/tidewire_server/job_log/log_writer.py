@@ -158,7 +158,7 @@ class LogWriter:
     def _stop_writing(self, error: HeadMovedError) -> None:
         """Stop writing because the log rejected a block: another process writes the log now, or the log was deleted."""
         self.pending.close()
-        # A job that this server has stopped is no news, and there may be hundreds of them.
+        # This server has stopped the job itself. There may be hundreds of such jobs.
         level = logging.DEBUG if self._retries.stopped else logging.WARNING
         _log.log(level, "the log of a job rejected its writer: %s", error)
         self._on_lost()

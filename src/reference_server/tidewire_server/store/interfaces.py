@@ -53,7 +53,7 @@ class StoreError(Exception):
     error again.
     """
     outage = False
-    """Whether the store cannot be reached, so that nobody knows whether another process runs the jobs of this one."""
+    """Whether the store cannot be reached, so that it is unknown whether another process runs the jobs of this one."""
 
     def copy(self) -> "StoreError":
         """Return an equal exception. The traceback of an exception that several callers raise would grow with each raise."""

@@ -401,7 +401,7 @@ class _Worker:
                     tasks = self._drop(tasks, self._database.describe(error), outage=False)
                 elif is_outage(error) or (connecting and is_conflict(error)):
                     self._close()
-                    # An idle connection may have been closed. That alone is no outage.
+                    # An idle connection may have been closed. That alone is not an outage.
                     stale = was_open and not self._interrupted and delay == _FIRST_DELAY
                     text = no_answer(self._database) if self._interrupted else self._database.describe(error)
                     self._interrupted = False
