@@ -430,7 +430,7 @@ class JobService:
         self.inputs.add(record.id, record.principal, admitted.submission.size)
         job.restore(plan.items, plan.previous)
         submission = admitted.submission
-        if submission.cancel_on_disconnect and job_id not in self.readers.jobs():
+        if submission.cancel_on_disconnect and record.id not in self.readers.jobs():
             unread = interrupted.unread >= max(submission.grace, self.settings.min_grace)
         else:
             unread = False
