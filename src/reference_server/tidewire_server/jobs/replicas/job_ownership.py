@@ -179,10 +179,6 @@ class JobOwnership:
                 if not job.finished.is_set():
                     await self.return_to_queue(job)
                 return True
-            if job is not None:  # An item of the job was taken in the meantime.
-                await self._jobs.save_cancelled(record.id, job.unfinished(items))
-                await job.cancel(items)
-                return True
         if items is None:
             log = await self._jobs.log(record.id)
             if log is None:
