@@ -55,8 +55,13 @@ def submit(servers: list[Killed], draw: random.Random, endpoint: str, key: str, 
         time.sleep(0.01)
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(3, marks=pytest.mark.timeout(240)),
+        pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+    ],
+)
 def test_readers_lose_nothing_and_see_no_repeats_while_both_servers_are_killed(servers, kills):
     draw = random.Random(SEED)
     jobs: dict[str, Any] = {}
