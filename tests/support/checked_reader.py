@@ -39,6 +39,8 @@ class Reader(threading.Thread):
                 self._read()
             except httpx.TransportError:
                 time.sleep(0.01)
+            except RuntimeError:  # The client was closed, because the test has failed.
+                return
 
     def _read(self) -> None:
         decoder = Decoder()

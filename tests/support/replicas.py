@@ -118,6 +118,8 @@ class Replicas:
 
     def __exit__(self, *exception: object) -> None:
         self._closing.close()
+        for server in self._servers:
+            print(f"---- {server.name}\n{server.errors()}")
 
     def add(self, **settings: Any) -> Replica:
         """Start another server."""
