@@ -203,8 +203,8 @@ class Settings(BaseModel):
     log: str = Field(
         "memory",
         repr=False,  # the URL may contain a password
-        description="Store of jobs and events: memory; sqlite:///PATH (absolute: sqlite:////PATH); or "
-        "postgresql://HOST/NAME, which many servers share.",
+        description="Store of jobs: memory, sqlite:///PATH (absolute: sqlite:////PATH), or "
+        "postgresql://HOST/NAME, for many servers.",
     )
     log_fsync: bool = Field(
         False,
