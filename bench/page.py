@@ -168,8 +168,8 @@ def main() -> None:
             "A server keeps its log in a PostgreSQL database with default settings, so each commit waits for the disk. One reader\n"
             "follows each stream. The store merges the tokens of 50 ms into one row, and commits the rows of all jobs together. A\n"
             "commit is a transaction with an id. Bytes on disk are those of all tables and indexes, and bytes of WAL include the\n"
-            "images of pages after a checkpoint. The script is `python bench/postgres_load.py`. Counts hardly depend on the machine,\n"
-            "but CPU times do.",
+            "images of pages after a checkpoint. The script is `python bench/postgres_load.py`. Each row is one run. Rows and bytes\n"
+            "hardly depend on the machine. Commits do, because a slower machine commits more jobs together, and so do CPU times.",
             log_tables.postgres_load,
         ),
         section(

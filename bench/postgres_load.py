@@ -1,8 +1,9 @@
 """Load that a server puts on its PostgreSQL database: rows, bytes, commits and CPU time for each token and each short job.
 
 A real server in its own process writes to a real PostgreSQL that has its default settings. Streams produce tokens at a fixed
-rate, and one reader follows each stream. The store merges the tokens of 50 ms into one row. The counts hardly depend on the
-machine. CPU times do, and the script states those of PostgreSQL and of the server separately.
+rate, and one reader follows each stream. The store merges the tokens of 50 ms into one row. Rows and bytes hardly depend on the
+machine. Commits do, because a slower machine commits more jobs together, and so do CPU times, which the script states for
+PostgreSQL and for the server separately. Bytes on disk include the first pages of empty tables, so short runs show more.
 
 A commit is a transaction that has written something, so it has a transaction id. WAL bytes include the images of whole pages
 that PostgreSQL writes once after each checkpoint. Bytes on disk include all tables and indexes of the schema.

@@ -159,8 +159,8 @@ class Server:
                 setting.
             time_limit: Number of seconds after which an item fails with `deadline_exceeded` and its function is
                 cancelled, or None for no limit.
-            on_restart: Treatment of items that were running when the server stopped, unless the log is in memory. With
-                "rerun", the restarted server runs them again from the start. With "fail", they fail with
+            on_restart: Treatment of items that were running when the server stopped, unless the log is in memory.
+                With "rerun", the restarted server runs them again from the start. With "fail", they fail with
                 `worker_lost`. Use "fail" for functions that must not run twice. With "continue", the restarted server
                 keeps their logged values and runs them again. Use "continue" for functions that read `ctx.previous`
                 and continue from there.

@@ -203,9 +203,8 @@ class Settings(BaseModel):
     log: str = Field(
         "memory",
         repr=False,  # the URL may contain a password
-        description="Store of jobs and events: memory; sqlite:///PATH for a file, which survives restarts (an absolute path "
-        "has four slashes, as in sqlite:////PATH); or postgresql://USER@HOST/NAME for a database that any number of servers "
-        "share.",
+        description="Store of jobs: memory, sqlite:///PATH (absolute: sqlite:////PATH), or "
+        "postgresql://HOST/NAME, for many servers.",
     )
     log_fsync: bool = Field(
         False,
