@@ -524,8 +524,10 @@ class PostgresJobs:
             self._forget_written(job)
             self._adopted.pop(job, None)
             if log is not None:
-                log.close(written_here=written_here)
                 del self._logs[job]
+                # Otherwise its readers wait for `done`, which the owner of the job logs.
+                if written_here or log.extent().ended:
+                    log.close(written_here=written_here)
 
     async def expire(self, now: float) -> float | None:
         expired = await self._submits.do(lambda connection: expire(connection, self._retention, now))
