@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 from weakref import WeakValueDictionary
 
 from tidewire_server.jobs.job import Job
