@@ -304,6 +304,27 @@ def test_a_job_that_its_old_owner_has_ended_is_not_reopened(servers: Any) -> Non
     run(body())
 
 
+def test_a_job_whose_owner_failed_to_open_or_release_it_is_opened_again(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            await start(second, writer)
+            await writer.write("one")
+            # The caller has failed after `reopen`, for example because the store failed.
+            again = await second.jobs.reopen("a")
+            assert again.log.extent().head == writer.head
+            writer.log = again.log
+            await writer.write("two")
+            assert await second.jobs.release("a", writer.entries(1))
+            assert await second.jobs.reopen("a") is None
+            await start(first, writer)
+            await writer.write("three")
+            assert await second.jobs.reopen("a") is None
+            await writer.end(first, Clock())
+
+    run(body())
+
+
 def test_a_server_that_leaves_gives_up_its_jobs_at_once(servers: Any) -> None:
     async def body() -> None:
         async with servers() as (first, second):
@@ -375,18 +396,48 @@ def test_retention_counts_over_all_servers(servers: Any) -> None:
     run(body())
 
 
-def test_a_waiting_job_that_is_purged_is_adopted(servers: Any) -> None:
+def test_a_job_that_is_deleted_elsewhere_is_invisible_and_its_readers_receive_its_end(servers: Any) -> None:
     async def body() -> None:
+        clock = Clock()
         async with servers() as (first, second):
-            await Writer().submit(first, items=2)
+            for store in (first, second):
+                store.jobs._clock = clock
+                await store.replicas.beat()
+            await first.replicas.beat()
+            await (writer := Writer()).submit(first, items=2)
+            reader = await first.jobs.log("a")
+            reader.watch(lambda _: None)
             assert await first.replicas.request_purge("a")
+            await first.jobs.delete_job("a")
+            for store in (first, second):
+                assert await store.jobs.get("a") == Tombstone("a", "ada")
+                assert await store.jobs.log("a") is None
+                assert await store.jobs.list("ada", before=None, limit=9) == []
             assert await second.jobs.adopt() == ["a"]
-            assert (await second.jobs.reopen("a")).cancelled == frozenset({0, 1})
+            interrupted = await second.jobs.reopen("a")
+            assert (interrupted.cancelled, interrupted.purge) == (frozenset({0, 1}), True)
+            writer.log, writer.record = interrupted.log, interrupted.record
             assert [(job.id, job.purge) for job in (await second.replicas.beat()).owned] == [("a", True)]
+            await writer.end(second, clock)
             await second.jobs.delete_job("a")
+            await until(lambda: reader.extent().ended)
+            assert await everything(reader, Cursor(1, 0)) == b"".join(writer.frames)
             assert (await second.replicas.beat()).owned == []
+            rows = "SELECT count(*) FROM job"
+            assert await count(first, rows) == 1
+            await first.jobs.expire(clock.now + 2)
+            assert await count(first, rows) == 1
+            await first.jobs.expire(clock.now + 4)
+            assert await count(first, rows) == 0
+            assert await first.jobs.get("a") == Tombstone("a", "ada")
 
     run(body())
+
+
+async def count(store: Any, sql: str) -> int:
+    from tidewire_server.store.postgres.connections import Command, Statement
+
+    return int((await store._control.do(Command([Statement(sql, {})])))[0][0])
 
 
 def test_entries_that_are_put_again_keep_their_positions(servers: Any) -> None:

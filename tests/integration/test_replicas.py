@@ -359,13 +359,13 @@ def test_without_notifications_polls_take_over_and_limits_count_over_all_servers
 
 
 def test_the_jobs_of_a_killed_server_go_on_at_another_one(replicas):
-    owner = replicas.add()
+    owner = replicas.add(min_grace=0.5)
     moving = owner.start_job("letters", input=HALF)
     counting = owner.start_job("count", input=HALF)
     once = [owner.start_job("hold_once", input={"name": f"once-{number}"}) for number in range(2)]
     items = owner.start_job("hold", inputs=[{"name": f"item-{number}"} for number in range(4)])
     batch = owner.start_job("together", inputs=[{"name": f"row-{n}", "kind": "rows"} for n in range(2)])
-    due = owner.start_job("hold_too", input={"name": "due"}, deadline_ms=15_000)
+    due = owner.start_job("hold_too", input={"name": "due"}, deadline_ms=12_000)
     unread = owner.start_job("hold_thread", input={"name": "unread"}, on_disconnect="cancel", grace_ms=0)
     for name in ("once-0", "item-0", "row-1", "due", "unread"):
         replicas.runner(name)
@@ -373,7 +373,7 @@ def test_the_jobs_of_a_killed_server_go_on_at_another_one(replicas):
     replicas.runner("item-1")
     assert owner.cancel(items, 3).status_code == 202
     owner.until(items, lambda found: statuses(found)[3] == "cancelled")
-    front = replicas.add()
+    front = replicas.add(min_grace=0.5)
     both = [Reader(servers, job) for servers in ([front], [owner, front]) for job in (moving, counting)]
     for reader in both:
         reader.start()
@@ -417,18 +417,27 @@ def test_a_server_that_was_frozen_stops_the_jobs_that_another_one_has_adopted(re
     held = zombie.start_job("hold", input={"name": "held"})
     thread = zombie.start_job("hold_thread", input={"name": "thread"})
     ended = zombie.start_job("hold_too", input={"name": "ended"})
-    for name in ("letters", "held", "thread", "ended"):
+    doomed = zombie.start_job("hold_few", input={"name": "doomed"})
+    for name in ("letters", "held", "thread", "ended", "doomed"):
         replicas.runner(name)
     front = replicas.add()
     reader = Reader([front], moving)
     reader.start()
-    with zombie.stream(moving) as events, front.stream(ended) as end:
+    with (
+        zombie.stream(moving) as events,
+        front.stream(ended) as end,
+        front.stream(doomed) as last,
+    ):
         front.until(moving, lambda found: int(found["cursor"].split("-")[1]) > 5)
         # This job ends just before the server freezes.
         replicas.open("ended")
         zombie.ended(ended)
         zombie.signal(signal.SIGSTOP)
         try:
+            # The server that adopts this job ends it, and only then its log is deleted.
+            assert front.delete(doomed).status_code == 204
+            assert front.status(doomed) == 410
+            assert json.loads(until_type(last, "done").data)["status"] == "cancelled"
             assert replicas.runner("held", 2) is replicas.runner("thread", 2) is front
             front.until(moving, lambda found: found["attempt"] == 2 and found["status"] == "running")
             assert json.loads(until_type(end, "done").data)["status"] == "succeeded"
@@ -436,6 +445,7 @@ def test_a_server_that_was_frozen_stops_the_jobs_that_another_one_has_adopted(re
             zombie.signal(signal.SIGCONT)
         eventually(lambda: zombie.name in replicas.noted("cancelled", "held"))
         eventually(lambda: zombie.name in replicas.noted("cancelled", "thread"))
+        eventually(lambda: replicas.noted("cancelled", "doomed") == [zombie.name])
         for gate in ("held", "thread", "half"):
             replicas.open(gate)
         seen = [event for event in events if event.type in {"snapshot", "message", "done"}]

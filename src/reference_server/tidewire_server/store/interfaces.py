@@ -437,7 +437,9 @@ class Jobs(Protocol):
     # ---- retention ---------------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
-        """Delete a job, and store a tombstone for it."""
+        """Delete a job, and store a tombstone for it. If `Replicas.request_purge` was called for it and it is unfinished, it
+        only gets the tombstone. Its owner then ends and deletes it, so that its readers receive `done`.
+        """
         ...
 
     async def expire(self, now: float) -> float | None:

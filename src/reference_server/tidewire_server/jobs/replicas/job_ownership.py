@@ -30,8 +30,10 @@ from tidewire_server.jobs.job import Job
 from tidewire_server.store.interfaces import HeadMovedError, LogReader, OwnedJob, Store, StoreError
 from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
 
-PURGE_SECONDS: Final = 3.0
-"""Time in which the process that runs a job may end it before the job is deleted, so that its readers receive `done`."""
+PURGE_SECONDS: Final = 2.0
+"""Time in which the process that runs a job should end it before the response to the client that deletes it. Afterwards no
+process shows the job any more.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -190,8 +192,8 @@ class JobOwnership:
         return stored
 
     async def end_elsewhere(self, job_id: str) -> None:
-        """End a job that this process does not run, because it will be deleted. Its readers receive `done`, unless the process
-        that runs the job does not answer within `PURGE_SECONDS`.
+        """End a job that this process does not run, because it will be deleted. If another process runs it, that process ends
+        it soon, and its readers receive `done` even if the job has a tombstone already.
         """
         if self._replicas is None:
             return

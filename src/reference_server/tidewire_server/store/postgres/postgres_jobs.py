@@ -331,6 +331,8 @@ class PostgresJobs:
 
     async def log(self, job: str) -> PostgresLog | None:
         shared = self.log_in_use(job)
+        if shared is not None and shared.deleted:
+            return None
         if shared is not None and (shared.has_writer or shared.extent().ended):
             return shared
         if shared is not None:
@@ -523,7 +525,11 @@ class PostgresJobs:
             log, written_here = self.log_in_use(job), job in self.written
             self._forget_written(job)
             self._adopted.pop(job, None)
-            if log is not None:
+            if log is None:
+                continue
+            log.deleted = True
+            # Otherwise its readers wait for `done`, which the owner of the job logs. This may become this server.
+            if written_here or log.extent().ended:
                 log.close(written_here=written_here)
                 del self._logs[job]
 

@@ -131,6 +131,8 @@ class PostgresLog(Subscribers):
         super().__init__()
         self.number = number
         self.record = record
+        self.deleted = False
+        """Whether a client has deleted the job. Its log then only has the readers that it had before."""
         self._access = access
         self._place = place
         self._extent = extent

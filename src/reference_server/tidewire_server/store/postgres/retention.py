@@ -19,16 +19,17 @@ RETENTION_LOCK: Final = 0x54696466
 """Key of the advisory lock of the server that deletes."""
 
 # A job that has ended only now stays for a moment, so that its readers at all servers receive `done`. It is invisible because
-# of its tombstone, and expires soon.
+# of its tombstone, and expires soon. An unfinished job stays until its owner has ended it, if the owner was asked to delete it.
 _HIDE: Final = """
     WITH hidden AS (
-        UPDATE job SET expires_at = %(expires_at)s WHERE id = ANY (%(jobs)s::text[]) AND ended_at > %(recent)s
-        RETURNING id, principal)
+        UPDATE job SET expires_at = CASE WHEN ended_at IS NULL THEN expires_at ELSE %(expires_at)s END
+        WHERE id = ANY (%(jobs)s::text[]) AND (ended_at > %(recent)s OR (ended_at IS NULL AND purge)) RETURNING id, principal)
     INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM hidden ON CONFLICT DO NOTHING
 """
 _DELETE: Final = """
     WITH gone AS (
-        DELETE FROM job WHERE id = ANY (%(jobs)s::text[]) AND coalesce(ended_at <= %(recent)s, true) RETURNING id, principal),
+        DELETE FROM job WHERE id = ANY (%(jobs)s::text[]) AND CASE WHEN ended_at IS NULL THEN NOT purge
+            ELSE ended_at <= %(recent)s END RETURNING id, principal),
     keys AS (DELETE FROM key USING gone g WHERE key.job = g.id AND key.until IS NULL)
     INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM gone ON CONFLICT DO NOTHING
     RETURNING id
