@@ -14,6 +14,7 @@ busy     | `cancel_timeout` is over since the call was cancelled | it is killed,
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -190,10 +191,9 @@ class ActorPool:
         import ray  # noqa: PLC0415 - only if it is used
 
         groups = {"control": 1, "live": 1}
-        actor_class = ray.remote(max_restarts=0, concurrency_groups=groups, **self._options.actor_options)(
-            Actor
-        )
-        return actor_class.remote(self._name, self._function, self._options.max_in_flight)
+        remote: Any = ray.remote(max_restarts=0, concurrency_groups=groups, **self._options.actor_options)  # type: ignore[call-overload]
+        function = ray.cloudpickle.dumps(self._function)
+        return remote(Actor).remote(self._name, function, sys.path, self._options.max_in_flight)
 
     async def _kill(self, actor: Any) -> None:
         import ray  # noqa: PLC0415 - only if it is used
