@@ -53,7 +53,7 @@ def listening(pids):
     inodes = set()
     for pid in pids:
         try:
-            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+            links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
         except OSError:
             continue
         inodes |= {link[8:-1] for link in links if link.startswith("socket:[")}

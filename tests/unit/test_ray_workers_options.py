@@ -72,6 +72,6 @@ def test_class_without_call_method_and_endpoint_without_batch_are_refused():
     with pytest.raises(TypeError, match="no method __call__"):
         server.endpoint(batch=True, workers=ray_workers(1))(type("Model", (), {}))
     with pytest.raises(ValueError, match="workers: these options require batch=True"):
-        server.endpoint(workers=ray_workers(1))(lambda word: word)
+        server.endpoint(name="f", workers=ray_workers(1))(lambda word: word)
     with pytest.raises(TypeError, match="is a class"):
         server.endpoint(batch=True)(type("Model", (), {}))

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import pickle
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from threading import Event, Semaphore
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from tidewire_server.batching.batch_call import by_row, check_generator
 from tidewire_server.batching.ray_workers.wire import DumpedError, dump_error, dump_result, load_inputs
 from tidewire_server.endpoints import check_progress_notes_and_usage as check
+from tidewire_server.endpoints.batch_options import as_called
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.signature_schemas import is_generator
-from tidewire_server.endpoints.workers import as_called
 
 
 class RowArrival(NamedTuple):
