@@ -91,7 +91,7 @@ def test_local_cluster_listens_on_loopback_only_and_ends_with_the_server(end, tm
             port = tmp_path / "port"
             eventually(lambda: port.exists() or server.poll() is not None, within=120)
             assert server.poll() is None, server.stderr.read()
-            url = f"http://127.0.0.1:{port.read_text()}/v1/endpoints/pids/jobs"
+            url = f"http://127.0.0.1:{int(port.read_text())}/v1/endpoints/pids/jobs"
             answer = httpx.post(
                 url, json={"input": {"words": "a"}}, headers={"accept": "text/event-stream"}, timeout=120
             )

@@ -205,7 +205,7 @@ class ActorPool:
         import ray  # noqa: PLC0415 - only if it is used
 
         groups = {"control": 1, "live": 1}
-        remote: Any = ray.remote(max_restarts=0, concurrency_groups=groups, **self._options.actor_options)  # type: ignore[call-overload]
+        remote: Any = ray.remote(max_restarts=0, concurrency_groups=groups, **self._options.actor_options)
         function = ray.cloudpickle.dumps(self._function)
         return remote(Actor).remote(self._name, function, sys.path, self._options.max_in_flight)
 

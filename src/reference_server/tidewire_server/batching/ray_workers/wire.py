@@ -68,7 +68,7 @@ def dump_error(error: BaseException) -> DumpedError:
     if not isinstance(error, Exception):
         error = exit_replacement(error)
     try:
-        pickled: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
+        pickled: bytes = cloudpickle.dumps(error)
         pickle.loads(pickled)  # noqa: S301 - the exception of this process
     except Exception:  # noqa: BLE001 - the methods of an exception can raise any error
         pickled = b""
