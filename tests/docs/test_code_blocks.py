@@ -3,6 +3,7 @@
 ```python            is executed; the blocks of a page share a namespace and a working folder, and a block may use `await`,
                      as a notebook cell may
 ```python file=NAME  is also written to that folder, so that later blocks can import it; its tests are executed
+```python needs=NAME is skipped, with the rest of the page, where the module NAME is not installed
 ```console           its `tidewire` commands are executed; `tidewire serve` is started, called and stopped. A new PostgreSQL
                      database replaces the database that a command names
 """
@@ -18,6 +19,7 @@ import shlex
 import signal
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +48,7 @@ pytestmark = pytest.mark.timeout(180)
 class Block(NamedTuple):
     language: str
     file: str | None
+    needs: str | None
     line: int
     text: str
 
@@ -55,7 +58,8 @@ def blocks(page: Path) -> list[Block]:
     for match in re.finditer(r"^```(\w+)([^\n]*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
         file = re.search(r"\bfile=(\S+)", match[2])
         line = page.read_text()[: match.start(3)].count("\n")
-        found.append(Block(match[1], file and file[1], line, match[3]))
+        needs = re.search(r"\bneeds=(\S+)", match[2])
+        found.append(Block(match[1], file and file[1], needs and needs[1], line, match[3]))
     return found
 
 
@@ -106,6 +110,8 @@ def test_python_blocks_of_a_page_run(page, site, tmp_path, monkeypatch):
         for block in blocks(page):
             if block.language != "python":
                 continue
+            if block.needs is not None and find_spec(block.needs) is None:
+                pytest.skip(f"needs {block.needs}, for line {block.line} of the page")
             text = block.text.replace(WRITTEN_URL, site)
             if block.file is not None:
                 Path(block.file).write_text(text)

@@ -34,6 +34,8 @@ def test_the_table_of_metrics_is_complete():
     metrics = Metrics()
     metrics.measure("items_running", "", list)
     metrics.measure("items_waiting", "", list)
+    for name in ("workers", "workers_ready", "workers_busy", "workers_lost"):
+        metrics.measure(name, "", list)
     served = {
         sample.removeprefix("# TYPE ").split()[0]
         for sample in metrics.page().decode().splitlines()

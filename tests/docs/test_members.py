@@ -39,8 +39,8 @@ def change():
     return ItemChange(Position(document.view(), (), Cursor(1, 3)), ResultType(None), 3)
 
 
-ANNOTATIONS = {"Binary"}
-"""Exported types that are not classes. The bytes that they annotate have no members of their own."""
+ANNOTATIONS = {"Binary", "ray_workers"}
+"""Exported names that are not classes: types, whose bytes have no members of their own, and functions."""
 
 INSTANCES = {
     "AsyncBatchJob": lambda: tidewire.AsyncClient("http://127.0.0.1:1").batch_job("j"),

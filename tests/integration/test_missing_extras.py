@@ -123,6 +123,24 @@ def test_a_command_names_its_missing_extra(run_without, arguments, missing, extr
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
+RAY = """
+from tidewire_server import Server, ray_workers
+
+server = Server()
+
+@server.endpoint(batch=True, workers=ray_workers(2))
+def echo(words: list[str]) -> list[str]:
+    return words
+"""
+
+
+def test_a_server_with_ray_workers_names_the_missing_extra(run_without, tmp_path):
+    (tmp_path / "mine.py").write_text(RAY)
+    done = run_without(["ray"], *SCRIPT, "serve", "mine.py:server", "--port", "0")
+    line = f"tidewire serve: ray_workers needs ray, which is not installed: {install_command('ray')}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
+
+
 def test_help_and_client_commands_need_only_the_cli_extra(run_without):
     hidden = (*SERVER, *SUITE, *ENGINE, *CODEGEN)
     done = run_without(hidden, *SCRIPT, "--help")

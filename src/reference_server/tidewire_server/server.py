@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, overload
 from pydantic import JsonValue
 
 from tidewire.protocol import strict_json
+from tidewire_server.endpoints.batch_options import Workers
 from tidewire_server.endpoints.endpoint import (
     DEFAULT,
     Columns,
@@ -22,7 +23,6 @@ from tidewire_server.endpoints.endpoint import (
     Resource,
 )
 from tidewire_server.endpoints.user_values import plain
-from tidewire_server.endpoints.workers import Workers
 from tidewire_server.errors import ItemError, UnknownEndpointError, WorkersUnavailableError, refuse
 from tidewire_server.http.application import TidewireApp
 from tidewire_server.jobs.endpoint_queues_and_groups import group_limits

@@ -15,7 +15,7 @@ from pydantic import BaseModel, JsonValue
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import escape, parse
 from tidewire.protocol.resources import Batch, EndpointCapabilities, EndpointDescription, EndpointSummary
-from tidewire_server.endpoints.batch_options import Batching, read_batching
+from tidewire_server.endpoints.batch_options import Batching, WorkerPool, Workers, as_called, read_batching
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.endpoints.signature_schemas import (
     InputShape,
@@ -26,7 +26,6 @@ from tidewire_server.endpoints.signature_schemas import (
     unwrap_partial,
 )
 from tidewire_server.endpoints.user_values import plain
-from tidewire_server.endpoints.workers import WorkerPool, Workers, as_called
 from tidewire_server.errors import ItemError, ProblemError, refuse
 from tidewire_server.store.records import BatchSlot
 

@@ -7,6 +7,6 @@ Ray places and isolates the actors, and transports the events of a call with its
 `ray` only when the workers start.
 """
 
-from tidewire_server.batching.ray_workers.ray_workers import RayWorkers, ray_workers
+from tidewire_server.batching.ray_workers.ray_workers import ray_workers
 
-__all__ = ["RayWorkers", "ray_workers"]
+__all__ = ["ray_workers"]

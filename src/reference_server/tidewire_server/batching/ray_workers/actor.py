@@ -2,7 +2,9 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+import pickle
+import sys
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from threading import Event, Semaphore
@@ -11,10 +13,10 @@ from typing import Any, NamedTuple
 from tidewire_server.batching.batch_call import by_row, check_generator
 from tidewire_server.batching.ray_workers.wire import DumpedError, dump_error, dump_result, load_inputs
 from tidewire_server.endpoints import check_progress_notes_and_usage as check
+from tidewire_server.endpoints.batch_options import as_called
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.endpoints.context import Context, RowContext
 from tidewire_server.endpoints.signature_schemas import is_generator
-from tidewire_server.endpoints.workers import as_called
 
 
 class RowArrival(NamedTuple):
@@ -93,23 +95,31 @@ class Actor:
     All user code runs in one thread, because some libraries bind objects to the thread that has created them.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], max_in_flight: int) -> None:
-        self._called = as_called(function)
-        self._shapes = batch_shapes_of(self._called, name)
+    def __init__(self, name: str, function: bytes, path: list[str], max_in_flight: int) -> None:
+        """Load the function or class, and create an instance of the class.
+
+        Args:
+            name: Name of the endpoint.
+            function: The pickled function or class.
+            path: Folders from which the server imports modules.
+            max_in_flight: See `ray_workers`.
+        """
         self._max_in_flight = max_in_flight
         self._loop = asyncio.new_event_loop()
         self._thread = ThreadPoolExecutor(1, "function")
         self._call = _Call(max_in_flight)
-        self._function: Any = function
         self._failure: DumpedError | None = None
-        if isinstance(function, type):
-            try:
-                self._function = self._thread.submit(function).result()
-            except BaseException as error:  # noqa: BLE001 - the server logs it and starts the actor again
-                self._failure = dump_error(error)
+        sys.path += [folder for folder in path if folder not in sys.path]
+        try:
+            loaded: Any = pickle.loads(function)  # noqa: S301 - from the server, whose code the actor runs
+            self._called = as_called(loaded)
+            self._shapes = batch_shapes_of(self._called, name)
+            self._function = self._thread.submit(loaded).result() if isinstance(loaded, type) else loaded
+        except BaseException as error:  # noqa: BLE001 - the server logs it and starts another actor
+            self._failure = dump_error(error)
 
     def ready(self) -> DumpedError | None:
-        """Return the error of the class's constructor, or None if the actor can run calls."""
+        """Return the error of the constructor, or None if the actor can run calls."""
         return self._failure
 
     def live(self) -> None:

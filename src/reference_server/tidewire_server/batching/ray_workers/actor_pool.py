@@ -14,19 +14,18 @@ busy     | `cancel_timeout` is over since the call was cancelled | it is killed,
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from tidewire_server.batching.ray_workers.actor import Actor
 from tidewire_server.batching.ray_workers.cluster import CLUSTER
 from tidewire_server.batching.ray_workers.remote_call import RemoteCall
 from tidewire_server.batching.ray_workers.wire import load_error
-from tidewire_server.endpoints.workers import SlotCounts
+from tidewire_server.endpoints.batch_options import SlotCounts
 from tidewire_server.errors import ItemError
-
-if TYPE_CHECKING:
-    from tidewire_server.batching.ray_workers.ray_workers import RayWorkers
 
 _FIRST_DELAY: Final = 1.0
 _MAX_DELAY: Final = 60.0
@@ -35,11 +34,27 @@ _MAX_DELAY: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class RayWorkers:
+    """Ray actors for one endpoint. `ray_workers` documents the fields."""
+
+    count: int
+    address: str | None
+    max_in_flight: int
+    start_timeout: float
+    replace_timeout: float
+    actor_options: dict[str, Any]
+
+    def pool(self, name: str, function: Callable[..., Any], *, late_joiners: bool) -> "ActorPool":
+        """See `Workers.pool`."""
+        return ActorPool(self, name, function, late_joiners=late_joiners)
+
+
 class ActorPool:
     """See `WorkerPool`."""
 
     def __init__(
-        self, options: "RayWorkers", name: str, function: Callable[..., Any], *, late_joiners: bool
+        self, options: RayWorkers, name: str, function: Callable[..., Any], *, late_joiners: bool
     ) -> None:
         self._options = options
         self._name = name
@@ -190,10 +205,9 @@ class ActorPool:
         import ray  # noqa: PLC0415 - only if it is used
 
         groups = {"control": 1, "live": 1}
-        actor_class = ray.remote(max_restarts=0, concurrency_groups=groups, **self._options.actor_options)(
-            Actor
-        )
-        return actor_class.remote(self._name, self._function, self._options.max_in_flight)
+        remote: Any = ray.remote(max_restarts=0, concurrency_groups=groups, **self._options.actor_options)
+        function = ray.cloudpickle.dumps(self._function)
+        return remote(Actor).remote(self._name, function, sys.path, self._options.max_in_flight)
 
     async def _kill(self, actor: Any) -> None:
         import ray  # noqa: PLC0415 - only if it is used

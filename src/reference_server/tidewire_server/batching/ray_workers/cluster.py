@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -38,6 +41,10 @@ class RayCluster:
         self._thread = self._thread or ThreadPoolExecutor(1, "ray")
         try:
             self._connected |= await self.do(_connect, address)
+            # Ray's own handler of SIGTERM would abort the process after three seconds, during a graceful shutdown.
+            handler = signal.getsignal(signal.SIGTERM)
+            if handler is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)
         except BaseException:
             await self.leave()
             raise
@@ -81,7 +88,7 @@ def _connect(address: str | None) -> bool:
         if port.isdigit():
             socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
         with on_loopback() if address == "local" else contextlib.nullcontext():
-            ray.init(address, include_dashboard=False, logging_level="WARNING")
+            ray.init(address, include_dashboard=False, logging_level=logging.ERROR)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - Ray raises many types
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise WorkersUnavailableError(

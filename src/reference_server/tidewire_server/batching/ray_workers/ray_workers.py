@@ -1,10 +1,8 @@
 """The option `workers=ray_workers(…)` and its limits."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from tidewire_server.batching.ray_workers.actor_pool import ActorPool
+from tidewire_server.batching.ray_workers.actor_pool import RayWorkers
 
 MAX_ACTORS: Final = 10_000
 MAX_IN_FLIGHT: Final = 65_536
@@ -15,22 +13,6 @@ _RESERVED: Final = frozenset(
     {"concurrency_groups", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name"}
 )
 """Options of Ray actors that cannot be set, because the pool replaces actors itself, and runs one call at a time on each."""
-
-
-@dataclass(frozen=True)
-class RayWorkers:
-    """Ray actors for one endpoint. `ray_workers` documents the fields."""
-
-    count: int
-    address: str | None
-    max_in_flight: int
-    start_timeout: float
-    replace_timeout: float
-    actor_options: dict[str, Any]
-
-    def pool(self, name: str, function: Callable[..., Any], *, late_joiners: bool) -> ActorPool:
-        """See `Workers.pool`."""
-        return ActorPool(self, name, function, late_joiners=late_joiners)
 
 
 def ray_workers(
