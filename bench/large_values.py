@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import orjson
 import uvloop
@@ -26,34 +27,17 @@ from measured import save
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import encode
 from tidewire_server import Server, Stream
-from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Block, Log, NewJob, StateAt, Store
+from tidewire_server.store.interfaces import Block, Log, StateAt
 from tidewire_server.store.open_store import open_store
-from tidewire_server.store.records import JobRecord, QueueLimits
 
 TOTAL = 300_000_000
 VALUE = 8_000_000
 INTERVAL = 0.01
 TARGET_MS = 100.0
 QUIET_APPENDS = 300
-
-
-async def small_log(store: Store) -> Log:
-    """Add a job, and become its writer."""
-    record = JobRecord("small", "e", "another", batch=False, created_at=time.time())
-    first, _, _ = first_block({"status": "queued", "items": []}, [])
-    opened: list[Log] = []
-    limits = QueueLimits(math.inf, math.inf, math.inf)
-    await store.jobs.add(NewJob(record, b"{}", first, None, [], None, limits), opened.append)
-    if not opened:
-        assert await store.jobs.claim(record.id)
-        reopened = await store.jobs.reopen(record.id)
-        assert reopened is not None
-        opened.append(reopened.log)
-    return opened[0]
 
 
 class Appender:
@@ -74,7 +58,9 @@ class Appender:
             cursor = Cursor(head.epoch, head.seq + 1)
             frame = encode(orjson.dumps([]).decode(), id=str(cursor))
             began = min(due, time.perf_counter())
-            await self._log.append(head, Block([frame], StateAt(cursor, self._state.columns, self._state.view)))
+            await self._log.append(
+                head, Block([frame], StateAt(cursor, self._state.columns, self._state.view))
+            )
             self.latencies.append(1000 * (time.perf_counter() - began))
 
 
@@ -88,12 +74,22 @@ async def measure(url: str, total: int) -> dict[str, float]:
             stream.set("", f"{number:08}" * (VALUE // 8))
             await asyncio.sleep(0.001)
 
+    started = asyncio.Event()
+
+    @server.endpoint(concurrency_limit=None)
+    async def small() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
     settings = Settings(log=url, default_concurrency_limit=None)
     store = open_store(settings)
     service = JobService(server.endpoints, settings, Metrics(), store)
     await service.start()
     await service.resume()
-    log = await small_log(store)
+    idle = await service.submit("another", service.endpoints["small"], b'{"input":{}}', None)
+    await started.wait()
+    await asyncio.sleep(0.2)  # Until its start is committed. From now on, only this script writes its log.
+    log: Any = store.jobs.log_in_use(idle.record.id)
     state = await log.state()
     quiet = Appender(log, state)
     await quiet.append_until(asyncio.Event(), QUIET_APPENDS)

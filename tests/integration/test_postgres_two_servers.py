@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -466,5 +467,36 @@ def test_ids_that_postgresql_cannot_store_are_unknown(servers: Any) -> None:
                 assert not await first.jobs.claim(job)
                 assert await first.jobs.list("ada", before=job, limit=1) == []
                 await first.jobs.delete_job(job)
+
+    run(body())
+
+
+def test_max_retained_bytes_counts_over_all_servers(database_url: str) -> None:
+    from tidewire_server.store.postgres.postgres_store import PostgresStore
+
+    async def body() -> None:
+        clock = Clock()
+        retention = replace(ROOMY, max_retained_bytes=10_000)
+        stores = [PostgresStore(database_url, retention) for _ in range(2)]
+        try:
+            for store in stores:
+                store._jobs._clock = clock
+            names = "abcdef"
+            for at, name in enumerate(names):
+                store = stores[at % 2]
+                writer = await Writer(name, at=clock.now).add(store)
+                await writer.write("x" * 1000)  # in the events, and in the state
+                await writer.end(store, clock)
+                clock.now += 1
+            for _ in range(2):
+                for store in stores:
+                    await store.jobs.expire(clock.now)
+            for store in stores:
+                kept = [name for name in names if not isinstance(await store.jobs.get(name), Tombstone)]
+                # Each server alone would keep all of its three jobs.
+                assert kept == list("cdef")
+        finally:
+            for store in stores:
+                await store.close()
 
     run(body())

@@ -46,6 +46,12 @@ _SESSION: Final = """
         set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false)
 """
 
+# The default, pglz, takes several times as long to compress a large state, while the appends of other jobs wait for the processor.
+_COMPRESS: Final = """
+    SELECT set_config('default_toast_compression', 'lz4', false) FROM pg_settings
+    WHERE name = 'default_toast_compression' AND 'lz4' = ANY (enumvals)
+"""
+
 _CONFIRM: Final = "UPDATE meta SET version = version WHERE current_setting('synchronous_standby_names') <> ''"
 """Wait until a synchronous standby has everything that the connection can read. After a crash restart of the primary, it may
 show commits that no standby has.
@@ -121,6 +127,7 @@ class Database:
             schema_exists: Whether the schema exists.
         """
         connection.execute(_SESSION)
+        connection.execute(_COMPRESS)
         if schema_exists:
             connection.execute(_CONFIRM)
         if not durable:
