@@ -319,15 +319,13 @@ class ItemWriter:
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The item has ended.
         """
+        self.pending.forbid_appends(self.growing)
         # The comparison can take long. Do not hold the lock during this time, because the event loop needs the lock to
         # commit.
-        with self.pending.lock:
-            self.pending.forbid_appends(self.growing)
         try:
-            ops, shadow = self._yielded.ops(value)
+            ops = self._yielded.ops(value)
             with self.pending.lock:
                 self._put(ops)
-                self._yielded.keep(shadow)
         except ValueError as error:
             raise self._yielded.invalid(value, error) from None
 

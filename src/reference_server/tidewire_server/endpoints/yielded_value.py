@@ -40,31 +40,25 @@ class YieldedValue:
         """
         self._shadow = None
 
-    def ops(self, value: Any) -> tuple[list[Op], ShadowCopy]:
-        """Compare a yielded value with the value before.
-
-        Returns:
-            The ops for the differences, and a copy of the new value. After the ops are written, pass the copy to `keep`.
+    def ops(self, value: Any) -> list[Op]:
+        """Compare a yielded value with the value before, and return the ops for the differences.
 
         Raises:
             ValueError: The value is not JSON. Pass the error to `invalid`.
         """
-        shadow, self._shadow = self._shadow or self._new_shadow(), None
+        shadow = self._shadow or self._new_shadow()
         if not self._converts:
             try:
-                return shadow.step(value), shadow
+                return shadow.step(value)
             except NotPlainError:
                 self._converts, shadow = True, self._new_shadow()
-        return shadow.step(self._to_json(value)), shadow
-
-    def keep(self, shadow: ShadowCopy) -> None:
-        """Keep a copy that `ops` has returned for the comparison with the next value."""
-        self._shadow = shadow
+        return shadow.step(self._to_json(value))
 
     def invalid(self, value: Any, error: ValueError) -> InvalidValueError:
         """Make the error for a value that `ops` or the document rejected. The paths in the error are relative to the value,
         not to the state.
         """
+        self.forget()
         if isinstance(error, InvalidValueError):
             return error
         # The error names the path of an op, and this path may not exist in the value. Check the value itself to find a
@@ -76,4 +70,5 @@ class YieldedValue:
         return InvalidValueError(said_of_value(error, self._place))
 
     def _new_shadow(self) -> ShadowCopy:
-        return ShadowCopy(self._current(), self._place)
+        self._shadow = shadow = ShadowCopy(self._current(), self._place)
+        return shadow

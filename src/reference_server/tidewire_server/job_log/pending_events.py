@@ -68,12 +68,12 @@ class Addition(NamedTuple):
     @property
     def head(self) -> bytes:
         """The beginning of the op, up to the quotation mark or bracket."""
-        return _head(self.path, is_text=type(self.x) is str)
+        return _text_head(self.path) if type(self.x) is str else b'["a",%b,[' % to_json(self.path)
 
 
 @lru_cache(1024)
-def _head(path: str, *, is_text: bool) -> bytes:
-    return b'["a",%b,%b' % (to_json(path), b'"' if is_text else b"[")
+def _text_head(path: str) -> bytes:
+    return b'["a",%b,"' % to_json(path)
 
 
 def addition(path: str, x: str | list[Any]) -> Addition:
@@ -226,7 +226,7 @@ class PendingEvents:
         thousands of small events before the event loop commits them, and an object for each would be many times as large."""
         self._open = OpenEvent()
         """The event after them."""
-        self._column_head = _head(self.columns[0], is_text=True) if self.columns else b""
+        self._column_head = _text_head(self.columns[0]) if self.columns else b""
         """The beginning of an op that appends to the first column, if it is a text."""
         self._due: list[str] = []
         """Texts whose checks the open event must contain."""
@@ -239,11 +239,13 @@ class PendingEvents:
 
     def allow_appends(self, path: str) -> None:
         """Let `append_text` append to the text at a path. The caller must hold the lock."""
-        self._texts[path] = _head(path, is_text=True)
+        self._texts[path] = _text_head(path)
 
     def forbid_appends(self, path: str) -> None:
-        """Let `append_text` refuse the text at a path of an item that has ended. The caller must hold the lock."""
-        self._texts.pop(path, None)
+        """Let `append_text` refuse the text at a path, such as that of an item that has ended."""
+        if path in self._texts:
+            with self.lock:
+                self._texts.pop(path, None)
 
     def append_text(self, path: str, piece: str, *, is_open: bool = False) -> bool:
         """Append a piece to a text, if it is certain that the piece fits.
@@ -261,7 +263,7 @@ class PendingEvents:
             piece is not a string, is empty, or is not valid Unicode.
         """
         with self.lock:
-            head = _head(path, is_text=True) if is_open and self._wake is not None else self._texts.get(path)
+            head = _text_head(path) if is_open and self._wake is not None else self._texts.get(path)
             if head is None or not piece or type(piece) is not str or self.backlog.size > MAX_PENDING_BYTES:
                 return False
             event, state = self._open, self.state

@@ -11,6 +11,7 @@ that differ are walked. JSON also differs for types that `==` does not distingui
 microsecond (docs/reference/server.md).
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
@@ -72,12 +73,12 @@ class ShadowCopy:
     def _walk(self, old: Any, new: Any, path: str, room: int) -> Any:
         """Add the ops that change `old` to `new`, and return a copy of `new` for the next comparison."""
         kind = type(new)
-        if kind is dict and type(old) is dict:
-            return self._object(old, new, path, _deeper(room))
         if kind is str:
             return self._text(old, new, path)
+        if kind is dict and type(old) is dict:
+            return self._object(old, new, path, room)
         if kind is list and type(old) is list:
-            return self._array(old, new, path, _deeper(room))
+            return self._array(old, new, path, room)
         if kind is list or kind is dict or not same(old, new):
             new = _copy(new, room)
             self._ops.append(["s", path, new])
@@ -100,11 +101,14 @@ class ShadowCopy:
         return new
 
     def _array(self, old: list[Any], new: list[Any], path: str, room: int) -> list[Any]:
+        if room <= 0:
+            raise _nested_too_deep()
         if len(old) == len(new) <= _BLOCK:
-            return [
-                self._walk(one, other, f"{path}/{at}", room)
-                for at, (one, other) in enumerate(zip(old, new, strict=True))
-            ]
+            for at, element in enumerate(new):
+                # If they are the same object, the element is immutable; see `_object`.
+                if old[at] is not element:
+                    old[at] = self._walk(old[at], element, f"{path}/{at}", room - 1)
+            return old
         changed = self._changed(old, new, path)
         if len(new) < len(old) and not changed:
             self._ops.append(["t", path, len(old) - len(new)])
@@ -113,13 +117,13 @@ class ShadowCopy:
         # were inserted or deleted elsewhere, most elements after this place differ, and the arrays must be aligned first.
         moved = changed and changed[0] < len(old) - 1 and 2 * len(changed) > len(old) - changed[0]
         if len(new) < len(old) or (len(new) > len(old) and moved):
-            kept: list[Any] = _copy(new, room + 1)
+            kept: list[Any] = _copy(new, room)
             self._ops.extend([op[0], path + str(op[1]), *op[2:]] for op in diff(old, kept))
             return kept
         for index in changed:
-            old[index] = self._walk(old[index], new[index], f"{path}/{index}", room)
+            old[index] = self._walk(old[index], new[index], f"{path}/{index}", room - 1)
         if len(new) > len(old):
-            copies = [_copy(element, room) for element in new[len(old) :]]
+            copies = [_copy(element, room - 1) for element in new[len(old) :]]
             self._ops.append(["a", path, copies])
             old += copies
         return old
@@ -146,24 +150,26 @@ class ShadowCopy:
         return changed
 
     def _object(self, old: dict[str, Any], new: dict[str, Any], path: str, room: int) -> dict[str, Any]:
-        names = [*new]
+        if room <= 0:
+            raise _nested_too_deep()
+        members: Iterable[tuple[str, Any]] = new.items()
         kept: dict[str, Any] = {}
-        if len(old) > _BLOCK and names[: len(old)] == [*old]:
+        if len(old) > _BLOCK and (names := [*new])[: len(old)] == [*old]:
             kept = old
             changed = self._changed([*old.values()], [*new.values()], path)
-            names = [*map(names.__getitem__, changed), *names[len(old) :]]
+            members = [(name, new[name]) for name in (*map(names.__getitem__, changed), *names[len(old) :])]
         elif not old.keys() <= new.keys():
             self._ops.extend(["d", f"{path}/{escape(name)}"] for name in old if name not in new)
-        for name in names:
-            known, member = old.get(name, _MISSING), new[name]
+        for name, member in members:
+            known = old.get(name, _MISSING)
             # If `known is member`, the member is immutable. Otherwise the copy must not share arrays or objects with
             # the yielded value, because the function may still mutate them.
             if known is member:
                 kept[name] = member
             elif known is not _MISSING:
-                kept[name] = self._walk(known, member, f"{path}/{escape(name)}", room)
+                kept[name] = self._walk(known, member, f"{path}/{escape(name)}", room - 1)
             elif type(name) is str:
-                kept[name] = _copy(member, room)
+                kept[name] = _copy(member, room - 1)
                 self._ops.append(["s", f"{path}/{escape(name)}", kept[name]])
             else:
                 raise NotPlainError(f"at {path!r}: member name {name!r} is not a string")
@@ -186,21 +192,19 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 def _copy(value: Any, room: int) -> Any:
     kind = type(value)
+    if room <= 0 and (kind is list or kind is dict):
+        raise _nested_too_deep()
     if kind is list:
-        room = _deeper(room)
-        return [_copy(element, room) for element in value]
+        return [_copy(element, room - 1) for element in value]
     if kind is dict:
-        room = _deeper(room)
         for name in value:
             if type(name) is not str:
                 raise NotPlainError(f"member name {name!r} is not a string")
-        return {name: _copy(member, room) for name, member in value.items()}
+        return {name: _copy(member, room - 1) for name, member in value.items()}
     if kind not in _SCALARS:
         raise NotPlainError(kind.__name__)
     return value
 
 
-def _deeper(room: int) -> int:
-    if room <= 0:
-        raise StrictJsonError(f"the value is nested deeper than {MAX_VALUE_DEPTH} levels")
-    return room - 1
+def _nested_too_deep() -> StrictJsonError:
+    return StrictJsonError(f"the value is nested deeper than {MAX_VALUE_DEPTH} levels")

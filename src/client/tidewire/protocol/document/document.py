@@ -213,14 +213,17 @@ class Document:
 
     def view(self) -> View:
         """Return an immutable view of the document's current state."""
-        return View(*self.mark())
+        tree = self._tree
+        tree.version += 1
+        return View(tree.top, tree.version - 1)
 
     def mark(self) -> tuple[list[Any], int]:
-        """Return the arguments of `View` for the current state, so that a view of this state can be made later."""
+        """Return the arguments with which a `View` of the current state can be made later. Unlike a view, they cost nothing
+        if nobody reads the state.
+        """
         tree = self._tree
-        version = tree.version
-        tree.version = version + 1
-        return tree.top, version
+        tree.version += 1
+        return tree.top, tree.version - 1
 
     def value(self, pointer: str = "") -> JsonValue:
         """Return a copy of the current value at a pointer.
