@@ -447,6 +447,11 @@ class Launch(BaseModel):
         False,
         description="Restart the server when a Python file changes, for development. Watches the folder of the target.",
     )
+    no_functions: bool = Field(
+        False,
+        description="Answer requests, but start no function and no engine; `tidewire worker` runs them. Needs a log in a "
+        "database.",
+    )
     script: bool = Field(False, description="Add the endpoint tidewire.script. It is meant for tests.")
     switch_interval: float = Field(
         SWITCH_INTERVAL,

@@ -57,6 +57,7 @@ class JobScheduler:
         announce: Callable[[str, QueueMessage], None],
         shared: bool = False,
         share: float = 1.0,
+        functions: bool = True,
     ) -> None:
         """Create a scheduler for an idle server.
 
@@ -71,6 +72,7 @@ class JobScheduler:
             announce: Function that publishes the queue position of a job.
             shared: Whether other processes use the queue, too. A waiting job then has no `Job` object.
             share: Share of each queue and of the worker threads that one principal may use.
+            functions: Whether this process runs functions. If not, it takes no items.
         """
         self._queue = queue
         self._start = start
@@ -105,7 +107,7 @@ class JobScheduler:
         bounds = {
             name: None if each.batching is None else each.batching.bounds for name, each in endpoints.items()
         }
-        queue.serve(bounds, self.start_soon)
+        queue.serve(bounds if functions else {}, self.start_soon)
 
     @property
     def busy(self) -> bool:

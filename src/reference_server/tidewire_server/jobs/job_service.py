@@ -99,6 +99,7 @@ class JobService:
         store: Store,
         *,
         share: float = 1.0,
+        functions: bool = True,
     ) -> None:
         """Create the service. It does not run before `start` is called.
 
@@ -108,6 +109,7 @@ class JobService:
             metrics: Metrics that the service updates.
             store: Store of the jobs, which the service closes.
             share: Share of the queue, the input memory and the worker threads that one principal may use.
+            functions: Whether this process runs functions. If not, other processes must use the store, too.
         """
         self.endpoints = dict(endpoints)
         self.settings = settings
@@ -145,6 +147,7 @@ class JobService:
             announce=self._announce,
             shared=store.replicas is not None,
             share=share,
+            functions=functions,
         )
         self.shutdown = Shutdown(
             self._live,
@@ -163,6 +166,7 @@ class JobService:
                 self._ownership,
                 self._live,
                 self.readers,
+                self.endpoints,
                 draining=lambda: self.shutdown.began,
                 on_beat=self._publish_positions,
             )

@@ -368,11 +368,15 @@ class Jobs(Protocol):
 
     # ---- ownership ---------------------------------------------------------------------------------------------------
 
-    async def adopt(self) -> Sequence[str]:
-        """Own the unfinished jobs that processes that have stopped have left. Return the ids of these jobs, the oldest job
-        first, including those of an earlier call that were not reopened yet.
+    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
+        """Own the unfinished jobs that processes that have stopped have left, if this process takes items of their endpoints
+        (`Queue.serve`), and the waiting jobs some of whose items have to end now. Return the ids of these jobs, the oldest
+        job first, including those of an earlier call that were not reopened yet.
 
         The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
+
+        Args:
+            known: Endpoints of whose waiting jobs this process can end items. By default, those whose items it takes.
         """
         ...
 
@@ -447,7 +451,8 @@ class Queue(Protocol):
         """Set the endpoints whose items this process takes. It is called once, on the event loop, before any other method.
 
         Args:
-            endpoints: For each endpoint, the bounds of its batches, or None if it is not batched.
+            endpoints: For each endpoint, the bounds of its batches, or None if it is not batched. Empty in a process
+                that runs no functions: `take` then returns nothing, and `due` is infinite.
             wake: Function that the queue calls on the event loop with the name of an endpoint when `due` has become
                 earlier for a reason other than a call of this object or of `Jobs.add`.
         """

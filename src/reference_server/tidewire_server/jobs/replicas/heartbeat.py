@@ -8,7 +8,7 @@ this work, because a process whose lease has expired loses its jobs.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
@@ -33,6 +33,7 @@ class Heartbeat:
         ownership: JobOwnership,
         live: Mapping[str, Job],
         readers: StreamReaders,
+        endpoints: Collection[str],
         *,
         draining: Callable[[], bool],
         on_beat: Callable[[], None],
@@ -46,6 +47,7 @@ class Heartbeat:
             ownership: Opens and ends the jobs.
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
+            endpoints: Endpoints that this process knows, also if it runs no functions.
             draining: Function that returns whether this process adopts no more jobs.
             on_beat: Function that is called after each beat.
         """
@@ -55,6 +57,7 @@ class Heartbeat:
         self._ownership = ownership
         self._live = live
         self._readers = readers
+        self._endpoints = endpoints
         self._draining = draining
         self._on_beat = on_beat
         self._due = asyncio.Event()
@@ -110,7 +113,7 @@ class Heartbeat:
                     await self._ownership.serve_requests(owned)
             await self._repair(beat)
             if not self._draining():
-                for job in await self._jobs.adopt():
+                for job in await self._jobs.adopt(self._endpoints):
                     await self._ownership.recover(job)
         except StoreError as error:
             _log.debug("cannot look for the jobs of other servers: %s", error)

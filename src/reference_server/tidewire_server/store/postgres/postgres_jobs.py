@@ -161,7 +161,7 @@ _ADOPT_DUE: Final = """
     WITH picked AS MATERIALIZED (
         SELECT number FROM job WHERE owner IS NULL AND ended_at IS NULL
             AND (deadline_at <= now() OR read_at + grace <= now() OR cancelled IS NOT NULL OR purge)
-            AND (%(mine)s::text[] IS NULL OR endpoint = ANY (%(mine)s::text[]))
+            AND (%(known)s::text[] IS NULL OR endpoint = ANY (%(known)s::text[]))
         ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED)
     UPDATE job j SET owner = %(me)s, held = true FROM picked p WHERE j.number = p.number RETURNING j.number, j.id, false
 """
@@ -404,12 +404,14 @@ class PostgresJobs:
 
     # ---- ownership ---------------------------------------------------------------------------------------------
 
-    async def adopt(self) -> Sequence[str]:
+    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
         mine = self._queue.endpoints()
+        known = mine if known is None else known
         parameters = {
             "me": self._server,
             "trusted": self.trusts_leases(),
             "mine": None if mine is None else [*mine],
+            "known": None if known is None else [*known],
             "n": _MAX_ADOPTED,
         }
 

@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -98,7 +99,7 @@ _WAITING: Final = """
 """
 _POLL: Final = """
     SELECT t.endpoint, count(*), bool_or(NOT j.held AND (j.owner IS NULL OR j.owner = %(me)s))
-    FROM ticket t JOIN job j ON j.number = t.job WHERE t.endpoint = ANY (%(mine)s::text[]) GROUP BY t.endpoint
+    FROM ticket t JOIN job j ON j.number = t.job GROUP BY t.endpoint
 """
 
 
@@ -178,7 +179,6 @@ class _Endpoint:
 
     bounds: BatchBounds | None = None
     due: float = math.inf
-    size: int = 0
     hints: int = 0
     """Number of hints so far. A hint that arrives during a take must not be forgotten."""
 
@@ -202,6 +202,8 @@ class PostgresQueue:
         self._notifier = notifier
         self._server = server
         self._endpoints: dict[str, _Endpoint] = {}
+        self._sizes: Counter[str] = Counter()
+        """Numbers of waiting items of all endpoints, also of those whose items only other servers take."""
         self._served = False
         self._wake: Callable[[str], None] = lambda _: None
         self._timer: asyncio.TimerHandle | None = None
@@ -315,7 +317,7 @@ class PostgresQueue:
                 self._notifier.tickets(endpoint)
             if items or not rows[0][0]:
                 break
-        found.size = max(0, found.size - len(items))
+        self._count(endpoint, -len(items))
         return items, hints
 
     def _failed(self, found: _Endpoint) -> None:
@@ -328,15 +330,13 @@ class PostgresQueue:
         except StoreError as error:  # The item is dropped when it is taken.
             _log.debug("cannot remove an item from the queue: %s", error)
         self._not_put.pop(entry, None)
-        found = self._find(entry.endpoint)
-        found.size = max(0, found.size - 1)
+        self._count(entry.endpoint, -1)
 
     def due(self, endpoint: str) -> float:
         return self._find(endpoint).due
 
     def size(self, endpoint: str) -> int:
-        found = self._endpoints.get(endpoint)
-        return 0 if found is None else found.size
+        return self._sizes[endpoint]
 
     async def waiting(
         self, endpoint: str, *, limit: int | None = None, skip: Collection[str] = ()
@@ -352,9 +352,8 @@ class PostgresQueue:
 
     def added(self, endpoint: str, items: int) -> None:
         """Update the data in memory after this server has added items."""
-        found = self._find(endpoint)
-        found.size += items
-        self._hint(found)
+        self._count(endpoint, items)
+        self._hint(self._find(endpoint))
 
     def hint(self, endpoints: Iterable[str] | None) -> None:
         """Let the scheduler take items of endpoints, or of all endpoints, because other servers may have added some."""
@@ -362,6 +361,9 @@ class PostgresQueue:
             if self._served and endpoint in self._endpoints:
                 self._hint(self._endpoints[endpoint])
                 self._wake(endpoint)
+
+    def _count(self, endpoint: str, change: int) -> None:
+        self._sizes[endpoint] = max(0, self._sizes[endpoint] + change)
 
     def _hint(self, found: _Endpoint) -> None:
         found.hints += 1
@@ -393,12 +395,9 @@ class PostgresQueue:
             if self._not_put:
                 not_put, self._not_put = self._not_put, {}
                 await self._put_or_keep(not_put)
-            rows = await self._query(_POLL, mine=[*self._endpoints])
-            counts = {endpoint: (number, available) for endpoint, number, available in rows}
-            for name, found in self._endpoints.items():
-                found.size, available = counts.get(name, (0, False))
-                if available:
-                    self.hint([name])
+            rows = await self._query(_POLL)
+            self._sizes = Counter({endpoint: number for endpoint, number, _ in rows})
+            self.hint([endpoint for endpoint, _, available in rows if available])
         except StoreError as error:
             _log.debug("cannot read the queue: %s", error)
         finally:

@@ -267,7 +267,7 @@ class SqliteJobs:
 
     # ---- after a restart ---------------------------------------------------------------------------------------
 
-    async def adopt(self) -> Sequence[str]:
+    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
         return tuple(self._interrupted)
 
     async def claim(self, job: str) -> bool:

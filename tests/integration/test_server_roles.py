@@ -1,0 +1,119 @@
+"""Servers without functions (`tidewire serve --no-functions`) and workers without requests (`tidewire worker`) on one
+PostgreSQL database. All of them are real processes.
+"""
+
+import pytest
+
+from proof.forked_process import Forked
+from support.postgres_server import needs_postgres
+from support.reference_server import Fold, data, eventually
+from support.server_roles import APP, Fleet
+
+pytestmark = needs_postgres
+
+DEATH = 30.0
+"""Time limit for the adoption of the jobs of a killed process, whose lease is 5 s."""
+
+
+@pytest.fixture
+def fleet(tmp_path, database_url):
+    return Fleet(tmp_path, database_url)
+
+
+def test_a_job_is_submitted_and_read_at_the_front_and_runs_at_a_worker(fleet):
+    with fleet.front() as (front, peer), fleet.worker() as worker:
+        assert "role         requests only" in front.output()
+        assert "role         functions only" in worker.output()
+        job = peer.start("story", {"gates": ["one", "two"]})
+        with peer.stream(job) as reading:
+            events = [reading.until("hello")]
+            event = reading.until_text("one ")
+            fleet.open("one")
+            fleet.open("two")
+            events += [event, *reading]
+        assert events[-1].type == "done"
+        assert peer.job(job)["state"]["items"][0]["value"] == "one two "
+        assert Fold().take(peer.events(job, "0-0")).done["status"] == "succeeded"
+        assert worker.stop() == 0
+        assert front.stop() == 0
+
+
+def test_a_cancel_at_the_front_reaches_the_function(fleet):
+    with fleet.front() as (_, peer), fleet.worker():
+        job, waiting = (peer.start("story", {"gates": [name]}) for name in ("one", "two"))
+        with peer.stream(job) as reading:
+            reading.until_text("one ")
+            assert peer.http.post(f"/v1/jobs/{waiting}/cancel").status_code in {200, 202}
+            assert peer.ended(waiting)["status"] == "cancelled"
+            assert peer.http.post(f"/v1/jobs/{job}/cancel").status_code in {200, 202}
+            assert data(reading.until("done"))["status"] == "cancelled"
+        assert (fleet.folder / "cancelled-one").exists()
+        assert not (fleet.folder / "cancelled-two").exists()
+
+
+def test_a_job_waits_without_a_worker_and_runs_when_one_starts(fleet):
+    with fleet.front() as (_, peer):
+        job, expiring = (
+            peer.start("story", {"gates": []}),
+            peer.start("double", {"number": 1}, deadline_ms=1000),
+        )
+        # A server without functions ends a waiting job whose deadline is over.
+        assert peer.ended(expiring)["done"]["error"]["code"] == "deadline_exceeded"
+        assert peer.job(job)["status"] == "queued"
+        with fleet.worker():
+            assert peer.ended(job)["status"] == "succeeded"
+
+
+def test_another_worker_continues_the_jobs_of_a_killed_one(fleet):
+    with fleet.front() as (_, peer), fleet.worker() as killed:
+        job = peer.start("story", {"gates": ["one"]})
+        with peer.stream(job) as reading:
+            reading.until_text("one ")
+            killed.kill()
+            fleet.open("one")
+            with fleet.worker():
+                done = data(reading.until("done"))
+        assert done["status"] == "succeeded"
+        assert peer.job(job)["attempt"] == 2
+
+
+def test_a_worker_finishes_its_running_items_when_it_is_stopped(fleet):
+    with fleet.front() as (_, peer), fleet.worker() as worker:
+        running, waiting = (peer.start("story", {"gates": [name]}) for name in ("one", "two"))
+        with peer.stream(running) as reading:
+            reading.until_text("one ")
+            worker.request_stop()
+            eventually(lambda: "stopping: waiting up to 5 s for 1 job" in worker.errors())
+            fleet.open("one")
+            fleet.open("two")
+            assert data(reading.until("done"))["status"] == "succeeded"
+        assert worker.wait() == 0
+        assert peer.job(running)["attempt"] == 1
+        assert peer.job(waiting)["status"] == "queued"
+        with fleet.worker():
+            assert peer.ended(waiting)["status"] == "succeeded"
+        assert peer.job(waiting)["attempt"] == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "message"),
+    [
+        (
+            "tidewire_server",
+            ["--no-functions"],
+            "tidewire serve: --no-functions needs a database that servers and workers share: "
+            "--log postgresql://USER@HOST/DATABASE, not memory\n",
+        ),
+        (
+            "tidewire_server.commands.worker",
+            ["--log", "sqlite:///jobs.db"],
+            "tidewire worker: a worker needs a database that servers and workers share: "
+            "--log postgresql://USER@HOST/DATABASE, not sqlite:///jobs.db\n",
+        ),
+    ],
+)
+def test_a_part_of_the_work_needs_a_database(tmp_path, module, flags, message):
+    (tmp_path / "app.py").write_text(APP)
+    process = Forked(module, "app.py", *flags, cwd=tmp_path)
+    output, errors = process.communicate()
+    assert (process.wait(), output, errors) == (2, "", message)
