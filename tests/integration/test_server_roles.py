@@ -95,20 +95,17 @@ def test_a_worker_finishes_its_running_items_when_it_is_stopped(fleet):
         assert peer.job(waiting)["attempt"] == 1
 
 
+NEEDS = "needs a database that servers and workers share: --log postgresql://USER@HOST/DATABASE, not"
+
+
 @pytest.mark.parametrize(
     ("module", "flags", "message"),
     [
-        (
-            "tidewire_server",
-            ["--no-functions"],
-            "tidewire serve: --no-functions needs a database that servers and workers share: "
-            "--log postgresql://USER@HOST/DATABASE, not memory\n",
-        ),
+        ("tidewire_server", ["--no-functions"], f"tidewire serve: --no-functions {NEEDS} memory\n"),
         (
             "tidewire_server.commands.worker",
             ["--log", "sqlite:///jobs.db"],
-            "tidewire worker: a worker needs a database that servers and workers share: "
-            "--log postgresql://USER@HOST/DATABASE, not sqlite:///jobs.db\n",
+            f"tidewire worker: a worker {NEEDS} sqlite:///jobs.db\n",
         ),
     ],
 )
