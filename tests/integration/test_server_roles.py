@@ -114,3 +114,53 @@ def test_a_part_of_the_work_needs_a_database(tmp_path, module, flags, message):
     process = Forked(module, "app.py", *flags, cwd=tmp_path)
     output, errors = process.communicate()
     assert (process.wait(), output, errors) == (2, "", message)
+
+
+def workers(peer):
+    return {each["name"]: each["workers"] for each in peer.http.get("/v1").json()["endpoints"]}
+
+
+def test_an_endpoint_without_a_worker_says_so_in_the_queue_and_in_discovery(fleet):
+    with fleet.front() as (_, peer):
+        assert workers(peer) == {"story": 0, "double": 0}
+        job = peer.start("story", {"gates": ["one"]})
+        assert "queued (no worker)" in run_cli("jobs", peer.url)
+        with peer.stream(job) as reading:
+            assert data(reading.until("queue")) == {"position": 1, "waits_for": "worker"}
+            with fleet.worker() as worker:
+                reading.until_text("one ")
+                eventually(lambda: workers(peer) == {"story": 1, "double": 1})
+                worker.kill()
+                # The job waits again when its worker is known to be dead.
+                eventually(lambda: workers(peer) == {"story": 0, "double": 0}, within=DEATH)
+                fleet.open("one")
+                worker.start()
+                reading.until("done")
+
+
+def test_metrics_and_estimates_of_the_front_are_those_of_the_workers(fleet):
+    def metric(name):
+        return [
+            peer.metrics()[f'tidewire_{name}{{endpoint="{endpoint}"}}'] for endpoint in ("story", "double")
+        ]
+
+    with fleet.front() as (_, peer), fleet.worker(), fleet.worker() as second:
+        eventually(lambda: workers(peer) == {"story": 2, "double": 2})
+        assert (metric("workers"), metric("slots")) == ([2, 2], [2, 8])
+        assert second.stop() == 0
+        eventually(lambda: (metric("workers"), metric("slots")) == ([1, 1], [1, 4]))
+        peer.run("story", {"gates": []})
+        running, waiting = peer.start("story", {"gates": ["one"]}), peer.start("story", {"gates": []})
+        with peer.stream(running) as first, peer.stream(waiting) as reading:
+            first.until_text("one ")
+            place = data(reading.until("queue"))
+            assert (place["position"], place["eta_ms"] >= 0) == (1, True)
+            fleet.open("one")
+            reading.until("done")
+
+
+def run_cli(*arguments):
+    process = Forked("tidewire", *arguments)
+    output, errors = process.communicate()
+    assert process.wait() == 0, errors
+    return output

@@ -450,13 +450,16 @@ class Endpoint:
             {"batch": Batch(max_items=max_inputs), **self._capabilities}
         )
 
-    def summarize(self, root: str) -> EndpointSummary:
-        """Return the endpoint's entry in the discovery document."""
+    def summarize(self, root: str, workers: int | None = None) -> EndpointSummary:
+        """Return the endpoint's entry in the discovery document. The argument `workers` is the number of live processes that
+        run the endpoint, or None if this process is the only one.
+        """
         return EndpointSummary(
             name=self.name,
             summary=self.summary,
             href=f"{root}/endpoints/{self.name}",
             defaults=self.input.defaults,
+            workers=workers,
         )
 
     def describe(self, root: str, max_inputs: int) -> EndpointDescription:

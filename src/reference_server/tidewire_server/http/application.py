@@ -49,6 +49,7 @@ from tidewire_server.http.problem_responses import failure, problem_response
 from tidewire_server.http.request_reading import root_of
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
 
@@ -110,6 +111,14 @@ class TidewireApp:
             "items_running", "Items whose function is running.", lambda: self._queue_depths(0)
         )
         self.metrics.measure("items_waiting", "Items waiting in the queue.", lambda: self._queue_depths(1))
+        self.metrics.measure(
+            "workers", "Live processes that run the endpoint.", lambda: self._workers(LiveWorkers.count)
+        )
+        self.metrics.measure(
+            "slots",
+            "Calls that all live processes can run at the same time.",
+            lambda: self._workers(lambda workers, name: workers.total(name).slots),
+        )
         self.lifespan = Lifespan(endpoints, settings, self.metrics, self.authentication, closers)
         self.send_buffers_bounded = False
         """Whether the listening socket has the send buffer size `SEND_BUFFER_BYTES`, which its connections inherit."""
@@ -237,6 +246,11 @@ class TidewireApp:
         if not self.lifespan.started:
             return []
         return [(name, self.service.depth(name)[which]) for name in self._endpoints]
+
+    def _workers(self, read: Callable[[LiveWorkers, str], float]) -> list[tuple[str, float]]:
+        if not self.lifespan.started:
+            return []
+        return [(name, read(self.service.workers, name)) for name in self._endpoints]
 
 
 def _has_one_host(scope: Scope) -> bool:

@@ -27,10 +27,11 @@ from tidewire_server.jobs.endpoint_queues_and_groups import (
 )
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.queue_positions import PositionAnnouncer
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.principals import CALLER
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import Queue, QueueFullError
-from tidewire_server.store.records import BatchItem, QueueEntry, QueueLimits, RunningBatch
+from tidewire_server.store.records import BatchItem, EndpointLoad, QueueEntry, QueueLimits, RunningBatch
 
 _MIN_RETRY_MS: Final = 1000
 
@@ -54,10 +55,11 @@ class JobScheduler:
         find: Callable[[QueueEntry], Job | None],
         open_job: Callable[[QueueEntry], Awaitable[Job | None]],
         on_start: Callable[[QueueEntry], Job | None],
-        announce: Callable[[str, QueueMessage], None],
+        announce: Callable[[str, QueueMessage], bool],
         shared: bool = False,
         share: float = 1.0,
         functions: bool = True,
+        workers: LiveWorkers | None = None,
     ) -> None:
         """Create a scheduler for an idle server.
 
@@ -69,17 +71,23 @@ class JobScheduler:
             find: Function that returns the job of an item, or None if this process does not run the job.
             open_job: Function that reopens the job of an item that was taken, and returns None if the job has ended.
             on_start: Function that is called before an item runs in a batch, and returns the job of the item.
-            announce: Function that publishes the queue position of a job.
+            announce: Function that publishes the queue position of a job. See `PositionAnnouncer`.
             shared: Whether other processes use the queue, too. A waiting job then has no `Job` object.
             share: Share of each queue and of the worker threads that one principal may use.
             functions: Whether this process runs functions. If not, it takes no items.
+            workers: Live processes that run functions, among them this one.
         """
         self._queue = queue
         self._start = start
         self._find = find
         self._open_job = open_job
         self._on_start = on_start
-        self._announcer = PositionAnnouncer(queue, settings.queue_interval, announce)
+        self._functions = functions
+        self._workers = LiveWorkers() if workers is None else workers
+        self._workers.own = self.loads
+        self._announcer = PositionAnnouncer(
+            queue, settings.queue_interval, announce, self._workers, shared=shared
+        )
         self._max_jobs_per_principal = settings.max_jobs_per_principal
         self._threads = settings.max_threads
         self._max_threads_per_caller = share_of(settings.max_threads, share)
@@ -118,6 +126,15 @@ class JobScheduler:
         """Return the number of running items and the number of waiting items of an endpoint."""
         return self._endpoint_queues[endpoint].rows, self._queue.size(endpoint)
 
+    def loads(self) -> dict[str, EndpointLoad]:
+        """Return the load of each endpoint whose functions this process runs."""
+        if not self._functions:
+            return {}
+        return {
+            name: EndpointLoad(each.group.limit, each.group.running, each.mean_duration, each.mean_rows)
+            for name, each in self._endpoint_queues.items()
+        }
+
     def take_active(self) -> list[str]:
         """Return the endpoints with running items, or with items that have started since the last call."""
         started, self._started = self._started, set()
@@ -130,7 +147,7 @@ class JobScheduler:
     def limits(self, endpoint: str) -> QueueLimits:
         """Return the limits for a new job. Items that can start at once do not count as waiting."""
         endpoint_queue = self._endpoint_queues[endpoint]
-        startable = max(0, self._startable(endpoint_queue)) * endpoint_queue.max_rows_per_call
+        startable = max(0, self._startable_anywhere(endpoint_queue)) * endpoint_queue.max_rows_per_call
         return QueueLimits(
             startable + endpoint_queue.max_queue_size,
             startable + endpoint_queue.max_queue_size_per_caller,
@@ -159,7 +176,7 @@ class JobScheduler:
         name, job = endpoint_queue.endpoint.name, entries[0].job
         await self._start_waiting(endpoint_queue.group)
         # A job that waits only because its batch is incomplete will run next, so the job has no queue position.
-        if self._queue.size(name) >= len(entries) and self._startable(endpoint_queue) <= 0:
+        if self._queue.size(name) >= len(entries) and self._startable_anywhere(endpoint_queue) <= 0:
             found = self._find(entries[0])
             if self._shared if found is None else found.waits(entries[0].index):
                 self._announcer.entered(endpoint_queue, job, len(entries))
@@ -190,7 +207,10 @@ class JobScheduler:
         for group in self._groups:
             await self._start_waiting(group)
         for endpoint_queue in self._endpoint_queues.values():
-            if self._queue.size(endpoint_queue.endpoint.name) and self._startable(endpoint_queue) <= 0:
+            if (
+                self._queue.size(endpoint_queue.endpoint.name)
+                and self._startable_anywhere(endpoint_queue) <= 0
+            ):
                 await self._announcer.restored(endpoint_queue)
 
     async def _place_restored(self, endpoint_queue: EndpointQueue, remaining: Iterator[QueueEntry]) -> None:
@@ -234,6 +254,11 @@ class JobScheduler:
         """Return how many calls of an endpoint's function could start now."""
         free = endpoint_queue.group.limit - endpoint_queue.group.running
         return free if endpoint_queue.endpoint.is_async else min(free, self._threads)
+
+    def _startable_anywhere(self, endpoint_queue: EndpointQueue) -> float:
+        """Return how many calls of an endpoint's function could start now at all processes."""
+        own = self._startable(endpoint_queue) if self._functions else 0.0
+        return own + self._workers.free_elsewhere(endpoint_queue.endpoint.name) if self._shared else own
 
     async def _start_waiting(self, group: ConcurrencyGroup) -> None:
         """Start as many waiting items of a group as possible."""

@@ -48,6 +48,7 @@ from tidewire_server.jobs.recovery import (
 )
 from tidewire_server.jobs.replicas.heartbeat import BEAT_SECONDS, Heartbeat
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.jobs.shutdown import Shutdown
 from tidewire_server.metrics import Metrics
@@ -135,6 +136,7 @@ class JobService:
             restore=self._restore,
         )
         self._background: set[asyncio.Task[None]] = set()
+        self.workers = LiveWorkers()
         self._commits = GroupCommit(metrics.logged, max(settings.merge_window, store.merge_window))
         self._scheduler = JobScheduler(
             self.store.queue,
@@ -148,6 +150,7 @@ class JobService:
             shared=store.replicas is not None,
             share=share,
             functions=functions,
+            workers=self.workers,
         )
         self.shutdown = Shutdown(
             self._live,
@@ -167,6 +170,7 @@ class JobService:
                 self._live,
                 self.readers,
                 self.endpoints,
+                self.workers,
                 draining=lambda: self.shutdown.began,
                 on_beat=self._publish_positions,
             )
@@ -527,14 +531,19 @@ class JobService:
         if job is not None:
             await job.run_item(entry.index, free)
 
-    def _announce(self, job_id: str, message: QueueMessage) -> None:
+    def _announce(self, job_id: str, message: QueueMessage) -> bool:
+        """Publish the queue position of a job. Return False if this process keeps no position for later readers."""
         job = self._live.get(job_id)
         if job is not None:
             job.announce(message)
-        elif self.store.replicas is not None and (log := self.store.jobs.log_in_use(job_id)) is not None:
+        elif self.store.replicas is not None:
+            log = self.store.jobs.log_in_use(job_id)
+            if log is None:
+                return False
             extent = log.extent()
             if extent.head == extent.starts[-1]:  # Nothing has happened to the job since it began to wait.
                 publish_queue_position(log, message)
+        return True
 
     def _publish_positions(self) -> None:
         """Publish the positions of jobs that wait in the shared queue, if this process has readers of such jobs."""

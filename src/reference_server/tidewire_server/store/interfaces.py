@@ -23,6 +23,7 @@ from tidewire_server.store.records import (
     BatchBounds,
     BatchItem,
     BatchSlot,
+    EndpointLoad,
     Extent,
     JobRecord,
     Key,
@@ -579,16 +580,19 @@ class Beat(NamedTuple):
     owned: Sequence[OwnedJob]
     lost: Sequence[str]
     """Jobs that this process wrote before the beat, and that another process has adopted. Their logs refuse appends."""
-    servers: int
-    """Number of processes with a valid lease."""
+    others: Sequence[Mapping[str, EndpointLoad]]
+    """For each other process with a valid lease, the endpoints whose functions it runs."""
 
 
 class Replicas(Protocol):
     """Liveness of the processes that share a store. Every method raises `StoreError` if the store fails."""
 
-    async def beat(self) -> Beat:
+    async def beat(self, endpoints: Mapping[str, EndpointLoad]) -> Beat:
         """Renew the lease of this process. Call this method each second: other processes adopt the jobs of a process whose
         lease has expired.
+
+        Args:
+            endpoints: The endpoints whose functions this process runs, which the beats of other processes return.
         """
         ...
 

@@ -105,6 +105,19 @@ class QueueEntry(NamedTuple):
     """Time at which the job was submitted, in seconds since the Unix epoch."""
 
 
+class EndpointLoad(NamedTuple):
+    """What a process reports about an endpoint whose functions it runs."""
+
+    slots: float = 1.0
+    """Concurrency limit of the endpoint or of its group, which may be infinite."""
+    running: int = 0
+    """Number of running calls of the endpoint or of its group."""
+    mean_duration: float | None = None
+    """Mean duration of recent calls in seconds, or None if no call has ended."""
+    mean_rows: float = 1.0
+    """Mean number of items of recent calls."""
+
+
 class QueueLimits(NamedTuple):
     """Limits that a new job must not exceed. They include the job's own items, and may be infinite."""
 

@@ -14,6 +14,7 @@ from typing import Final
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.store.interfaces import Beat, Jobs, Queue, Replicas, StoreError
 
 BEAT_SECONDS: Final = 1.0
@@ -34,6 +35,7 @@ class Heartbeat:
         live: Mapping[str, Job],
         readers: StreamReaders,
         endpoints: Collection[str],
+        workers: LiveWorkers,
         *,
         draining: Callable[[], bool],
         on_beat: Callable[[], None],
@@ -48,6 +50,7 @@ class Heartbeat:
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
             endpoints: Endpoints that this process knows, also if it runs no functions.
+            workers: Live processes, which each beat updates.
             draining: Function that returns whether this process adopts no more jobs.
             on_beat: Function that is called after each beat.
         """
@@ -58,6 +61,7 @@ class Heartbeat:
         self._live = live
         self._readers = readers
         self._endpoints = endpoints
+        self._workers = workers
         self._draining = draining
         self._on_beat = on_beat
         self._due = asyncio.Event()
@@ -73,7 +77,7 @@ class Heartbeat:
             StoreError: The store cannot be written.
         """
         self._replicas.on_request(self._due.set)
-        await self._replicas.beat()
+        await self._renew()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -95,8 +99,14 @@ class Heartbeat:
                 async with asyncio.timeout(BEAT_SECONDS):
                     await self._due.wait()
 
+    async def _renew(self) -> Beat:
+        # A process that drains starts no calls.
+        beat = await self._replicas.beat({} if self._draining() else self._workers.own())
+        self._workers.others = beat.others
+        return beat
+
     async def _beat(self) -> None:
-        beat = await self._replicas.beat()
+        beat = await self._renew()
         for job in beat.lost:
             _log.warning("job %s: another server has adopted the job, so this server stops it", job)
             self._ownership.lose(job)

@@ -95,7 +95,6 @@ class PostgresStore:
             self._submits,
             self._notifier,
             opened.server,
-            self._queue.endpoints,
             self._jobs.written,
             self._jobs.lost,
         )

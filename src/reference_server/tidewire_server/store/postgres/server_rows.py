@@ -5,15 +5,18 @@ an outage of the database, all leases have expired. Therefore a server adopts jo
 a whole lease, by which time every server that is alive has renewed its own.
 """
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import orjson
 
 from tidewire_server.store.interfaces import Beat, OwnedJob
 from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement, is_storable
 from tidewire_server.store.postgres.notifications import Notifier
+from tidewire_server.store.records import EndpointLoad
 
 LEASE_SECONDS: Final = 5.0
 """Time after the last beat of a server after which other servers adopt its jobs."""
@@ -25,7 +28,7 @@ _RENEW: Final = """
 _OWNED: Final = (
     "SELECT id, cancelled, purge FROM job WHERE owner = %(me)s AND ended_at IS NULL ORDER BY number"
 )
-_SERVERS: Final = "SELECT count(*) FROM server WHERE until >= now()"
+_OTHERS: Final = "SELECT endpoints FROM server WHERE until >= now() AND id <> %(me)s ORDER BY id"
 _MARK_READ: Final = "UPDATE job SET read_at = now() WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"
 _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
 _PURGE: Final = """
@@ -38,6 +41,26 @@ _FORGET: Final = """
 """
 
 
+def _report(load: EndpointLoad) -> dict[str, Any]:
+    """Return what the row of a server contains about one endpoint. JSON has no infinity."""
+    return load._asdict() | {"slots": None if load.slots == math.inf else load.slots}
+
+
+def _loads(found: Any) -> dict[str, EndpointLoad]:
+    """Return the endpoints in the row of a server. A server with the first schema version reports only their names, and a
+    newer one may report members that this server does not know.
+    """
+    if not isinstance(found, dict):
+        return {name: EndpointLoad() for name in found}
+    loads = {}
+    for name, report in found.items():
+        known = {member: report[member] for member in EndpointLoad._fields if member in report}
+        loads[name] = EndpointLoad(
+            **known | {"slots": math.inf if known.get("slots") is None else known["slots"]}
+        )
+    return loads
+
+
 class ServerRow:
     """The lease of this server. All methods must be called on one event loop."""
 
@@ -47,7 +70,6 @@ class ServerRow:
         submits: DatabaseThread,
         notifier: Notifier,
         server: int,
-        endpoints: Callable[[], Iterable[str] | None],
         written: Mapping[str, object],
         lost: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
@@ -59,7 +81,6 @@ class ServerRow:
             submits: Thread that stores requests of clients, which must be durable.
             notifier: Notifier, which is disabled while no other server is alive.
             server: Number of the row.
-            endpoints: Function that returns the endpoints whose items this server takes, or None for all.
             written: Jobs whose logs this server writes, by id.
             lost: Function that is called with each of these jobs that another server has adopted.
             clock: Clock in seconds.
@@ -68,7 +89,6 @@ class ServerRow:
         self._control = control
         self._submits = submits
         self._notifier = notifier
-        self._endpoints = endpoints
         self._written = written
         self._lost = lost
         self._clock = clock
@@ -87,14 +107,14 @@ class ServerRow:
             and now - self._last_beat < LEASE_SECONDS
         )
 
-    async def beat(self) -> Beat:
+    async def beat(self, endpoints: Mapping[str, EndpointLoad] = MappingProxyType({})) -> Beat:
         """Renew the lease. See `Replicas.beat`."""
         parameters = {
             "me": self.id,
             "lease": LEASE_SECONDS,
-            "endpoints": orjson.dumps(sorted(self._endpoints() or ())).decode(),
+            "endpoints": orjson.dumps({name: _report(load) for name, load in endpoints.items()}).decode(),
         }
-        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _SERVERS)]
+        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _OTHERS)]
         written = set(self._written)
 
         def then(found: list[Rows]) -> None:
@@ -102,15 +122,15 @@ class ServerRow:
             if self._first_beat is None or now - self._last_beat >= LEASE_SECONDS:
                 self._first_beat = now
             self._last_beat = now
-            self._notifier.enabled = found[2][0][0] > 1
+            self._notifier.enabled = bool(found[2])
 
-        _, owned, servers = await self._control.do(Command(statements, result=lambda found: found), then)
+        _, owned, others = await self._control.do(Command(statements, result=lambda found: found), then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
         lost = sorted((written & self._written.keys()) - {job.id for job in jobs})
         for job in lost:
             self._lost(job)
-        return Beat(jobs, lost, servers[0][0])
+        return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
     async def mark_read(self, jobs: Collection[str]) -> None:
         """Record that jobs that other servers run have readers here. See `Replicas.mark_read`."""
