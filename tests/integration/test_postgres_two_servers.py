@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from support.postgres_server import needs_postgres
+from support.reference_server import eventually
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError
@@ -412,5 +414,45 @@ def test_ids_that_postgresql_cannot_store_are_unknown(servers: Any) -> None:
                 assert not await first.jobs.claim(job)
                 assert await first.jobs.list("ada", before=job, limit=1) == []
                 await first.jobs.delete_job(job)
+
+    run(body())
+
+
+def test_progress_travels_to_the_readers_of_other_servers(
+    servers: Any, postgres_of_the_run: Any, database_url: str
+) -> None:
+    def rows() -> int:
+        name = urlsplit(database_url).path[1:]
+        (found,) = postgres_of_the_run.execute("SELECT count(*) FROM tidewire.progress", name)[0]
+        return int(found)
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            log = await first.jobs.log("a")
+            stop = log.watch(lambda _: None)
+            log.set_ephemeral_event("queue", b"place")
+            await start(second, writer)
+            for number in range(100):
+                writer.log.set_ephemeral_event("progress-0", b"%d" % number)
+            await until(lambda: log.ephemeral_events(0)[0] == [b"place", b"99"])
+            writer.log.set_ephemeral_event("progress-1", b"one")
+            writer.log.set_ephemeral_event("progress-0", None)
+            await until(lambda: log.ephemeral_events(0)[0] == [b"place", b"one"])
+            stop()
+            # A new reader gets the latest progress, also after its server has forgotten it.
+            log.set_ephemeral_event("progress-1", None)
+            stop = log.watch(lambda _: None)
+            await until(lambda: b"one" in log.ephemeral_events(0)[0])
+            # The next owner deletes what the dead one has left.
+            await writer.write("text")
+            writer.record.status = "running"
+            await writer.write("more")
+            await expire_lease(second)
+            trust(first)
+            assert await first.jobs.adopt() == ["a"]
+            assert (await first.jobs.reopen("a")).record.status == "running"
+            await asyncio.to_thread(lambda: eventually(lambda: rows() == 0))
+            stop()
 
     run(body())

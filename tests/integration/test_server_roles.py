@@ -26,12 +26,16 @@ def test_a_job_is_submitted_and_read_at_the_front_and_runs_at_a_worker(fleet):
         assert "role         functions only" in worker.output()
         job = peer.start("story", {"gates": ["one", "two"]})
         with peer.stream(job) as reading:
-            events = [reading.until("hello")]
-            event = reading.until_text("one ")
+            seen = {(event := next(reading)).type: event}
+            while not ("progress" in seen and "message" in seen):
+                seen[(event := next(reading)).type] = event
+            assert data(seen["progress"]) == {"current": 1, "total": 2, "unit": "gate"}
+            # A second reader gets the latest progress.
+            with peer.stream(job) as later:
+                assert data(later.until("progress")) == {"current": 1, "total": 2, "unit": "gate"}
             fleet.open("one")
             fleet.open("two")
-            events += [event, *reading]
-        assert events[-1].type == "done"
+            assert [*reading][-1].type == "done"
         assert peer.job(job)["state"]["items"][0]["value"] == "one two "
         assert Fold().take(peer.events(job, "0-0")).done["status"] == "succeeded"
         assert worker.stop() == 0
@@ -157,6 +161,62 @@ def test_metrics_and_estimates_of_the_front_are_those_of_the_workers(fleet):
             assert (place["position"], place["eta_ms"] >= 0) == (1, True)
             fleet.open("one")
             reading.until("done")
+
+
+LIMITED = APP.replace(
+    "@server.endpoint(concurrency_limit=1)", "@server.endpoint(concurrency_limit=3, global_limit=2)"
+)
+
+
+def test_a_global_limit_counts_over_all_servers_without_the_dead_ones(tmp_path, database_url):
+    def running():
+        return sum(peer.job(job)["status"] == "running" for job in jobs)
+
+    fleet = Fleet(tmp_path, database_url, LIMITED)
+    with fleet.server() as (process, peer), fleet.worker() as worker:
+        eventually(lambda: workers(peer) == {"story": 2, "double": 2})
+        assert "2 at a time, 2 over all servers" in process.output()
+        jobs = [peer.start("story", {"gates": [str(number)]}) for number in range(6)]
+        eventually(lambda: running() == 2)
+        # Each call that ends lets one other begin, at whichever server.
+        first = next(number for number, job in enumerate(jobs) if peer.job(job)["status"] == "running")
+        fleet.open(str(first))
+        peer.ended(jobs[first])
+        eventually(lambda: running() == 2)
+        process.kill()
+        worker.kill()
+        for number in range(6):
+            fleet.open(str(number))
+    with fleet.server() as (_, peer):
+        for job in jobs:
+            with peer.stream(job) as reading:
+                assert data(reading.until("done"))["status"] == "succeeded"
+
+
+NEWER = APP.replace(
+    "async def double(number: int) -> int:", "async def double(number: int, times: int = 2) -> int:"
+).replace("return 2 * number", "return times * number")
+
+
+def test_a_job_whose_input_a_worker_rejects_waits_for_another_worker(fleet):
+    fleet.write_app(NEWER)
+    with fleet.front() as (_, peer):
+        fleet.write_app(APP)
+        with fleet.worker() as older:
+            job = peer.start("double", {"number": 5, "times": 3})
+            plain = peer.start("double", {"number": 5})
+            with peer.stream(job) as reading:
+                assert data(reading.until("queue")) == {"position": 1, "waits_for": "version"}
+                assert peer.ended(plain)["state"]["items"][0]["value"] == 10
+                assert peer.job(job)["status"] == "queued"
+                fleet.write_app(NEWER)
+                with fleet.worker():
+                    assert data(reading.until("done"))["status"] == "succeeded"
+            assert peer.job(job)["state"]["items"][0]["value"] == 15
+            assert peer.job(job)["attempt"] == 1
+            (warning,) = [line for line in older.errors().splitlines() if "WARNING" in line]
+            assert f"job {job} item 0: the code of this server rejects the input" in warning
+            assert "times" in warning
 
 
 def run_cli(*arguments):

@@ -105,6 +105,8 @@ def _concurrency(server: Server, name: str) -> str:
     runs = _format_limit(server.concurrency_limit_of(name))
     if endpoint.batching is not None:
         runs += f", batches of {endpoint.batching.max_size}"
+    if endpoint.global_limit is not None:
+        runs += f", {endpoint.global_limit} over all servers"
     if endpoint.concurrency_group is not None:
         runs += f", group {endpoint.concurrency_group}"
     if endpoint.max_queue_size is not None:

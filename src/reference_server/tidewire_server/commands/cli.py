@@ -288,7 +288,10 @@ def _configure_endpoints(server: "Server", configuration: "Configuration") -> No
     Raises:
         ValueError: An endpoint does not exist, or two endpoints of one group would have different limits.
     """
-    from tidewire_server.jobs.endpoint_queues_and_groups import group_limits  # noqa: PLC0415 - `--help` does not need the server
+    from tidewire_server.jobs.endpoint_queues_and_groups import (  # noqa: PLC0415 - `--help` does not need the server
+        global_limits,
+        group_limits,
+    )
 
     for name, values in configuration.endpoints.items():
         endpoint = server.endpoints.get(name)
@@ -298,6 +301,7 @@ def _configure_endpoints(server: "Server", configuration: "Configuration") -> No
         for member in values.model_fields_set:
             setattr(endpoint, member, getattr(values, member))
     group_limits(server.endpoints.values())
+    global_limits(server.endpoints.values())
 
 
 def exit_despite_threads() -> None:

@@ -59,6 +59,10 @@ class Options:
     concurrency_limit: int | Default | None = DEFAULT
     """Maximum number of concurrent calls, or None for no limit. The default is the server's
     `default_concurrency_limit`."""
+    global_limit: int | None = None
+    """Maximum number of concurrent calls over all servers and workers of one database, or None for no limit. In a group of
+    endpoints, it applies to the group. `concurrency_limit` counts in each process. If the log is in memory or in a file,
+    there is only one process, which has both limits."""
     concurrency_group: str | None = None
     """Name of a group of endpoints that share one concurrency limit, for example because their models share a GPU.
     Set `concurrency_limit` on any endpoint of the group."""
@@ -201,7 +205,7 @@ class Endpoint:
         self.is_generator = is_generator(function)
         self.streams = self.is_generator or self.input.stream is not None
         """Whether the value can change while the function runs. If not, the value is set when the function returns."""
-        for name, least in (("concurrency_limit", 1), ("max_queue_size", 0)):
+        for name, least in (("concurrency_limit", 1), ("global_limit", 1), ("max_queue_size", 0)):
             option = getattr(options, name)
             if not (option is None or isinstance(option, Default)) and (
                 type(option) is not int or option < least
@@ -221,6 +225,7 @@ class Endpoint:
             )
         self._check_value_options(options)
         self.concurrency_limit = options.concurrency_limit
+        self.global_limit = options.global_limit
         self.concurrency_group = group
         self.max_queue_size = options.max_queue_size
         if options.on_restart not in get_args(OnRestart):

@@ -23,6 +23,7 @@ from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.jobs.endpoint_queues_and_groups import (
     ConcurrencyGroup,
     EndpointQueue,
+    global_limits,
     make_endpoint_queues,
 )
 from tidewire_server.jobs.job import Job
@@ -31,7 +32,14 @@ from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.principals import CALLER
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import Queue, QueueFullError
-from tidewire_server.store.records import BatchItem, EndpointLoad, QueueEntry, QueueLimits, RunningBatch
+from tidewire_server.store.records import (
+    BatchItem,
+    BatchSlot,
+    EndpointLoad,
+    QueueEntry,
+    QueueLimits,
+    RunningBatch,
+)
 
 _MIN_RETRY_MS: Final = 1000
 
@@ -54,6 +62,7 @@ class JobScheduler:
         start: Callable[[QueueEntry, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
         find: Callable[[QueueEntry], Job | None],
         open_job: Callable[[QueueEntry], Awaitable[Job | None]],
+        check_input: Callable[[Job, QueueEntry, BatchSlot], Awaitable[bool]] | None = None,
         on_start: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], bool],
         shared: bool = False,
@@ -70,6 +79,8 @@ class JobScheduler:
             start: Function that runs one item. It must call its second argument when the item's function has ended.
             find: Function that returns the job of an item, or None if this process does not run the job.
             open_job: Function that reopens the job of an item that was taken, and returns None if the job has ended.
+            check_input: Function that validates the input of an item that was taken for a batch, and returns whether the item
+                can run. The default is `Job.check_input`.
             on_start: Function that is called before an item runs in a batch, and returns the job of the item.
             announce: Function that publishes the queue position of a job. See `PositionAnnouncer`.
             shared: Whether other processes use the queue, too. A waiting job then has no `Job` object.
@@ -81,6 +92,7 @@ class JobScheduler:
         self._start = start
         self._find = find
         self._open_job = open_job
+        self._check_input = check_input or (lambda job, entry, _: job.check_input(entry.index))
         self._on_start = on_start
         self._functions = functions
         self._workers = LiveWorkers() if workers is None else workers
@@ -115,7 +127,7 @@ class JobScheduler:
         bounds = {
             name: None if each.batching is None else each.batching.bounds for name, each in endpoints.items()
         }
-        queue.serve(bounds if functions else {}, self.start_soon)
+        queue.serve(bounds if functions else {}, self.start_soon, global_limits(endpoints.values()))
 
     @property
     def busy(self) -> bool:
@@ -258,7 +270,11 @@ class JobScheduler:
     def _startable_anywhere(self, endpoint_queue: EndpointQueue) -> float:
         """Return how many calls of an endpoint's function could start now at all processes."""
         own = self._startable(endpoint_queue) if self._functions else 0.0
-        return own + self._workers.free_elsewhere(endpoint_queue.endpoint.name) if self._shared else own
+        if not self._shared:
+            return own
+        name, limit = endpoint_queue.endpoint.name, endpoint_queue.group.global_limit
+        free = own + self._workers.free_elsewhere(name)
+        return free if limit is None else min(free, limit.calls - self._workers.total(name).running)
 
     async def _start_waiting(self, group: ConcurrencyGroup) -> None:
         """Start as many waiting items of a group as possible."""
@@ -425,6 +441,7 @@ class JobScheduler:
         """Release the slot and the thread of a call that has ended, and start waiting items."""
         group = endpoint_queue.group
         group.running -= 1
+        self._queue.end_call(endpoint_queue.endpoint.name)
         endpoint_queue.record_call(rows, duration)
         waiting: list[ConcurrencyGroup] = [group]
         if not endpoint_queue.endpoint.is_async:
@@ -443,7 +460,7 @@ class JobScheduler:
         arrivals = []
         for entry, slot, waited in batch:
             job = self._find(entry) or await self._open_job(entry)
-            if job is None or not (job.has_input(entry.index) or await job.check_input(entry.index)):
+            if job is None or not (job.has_input(entry.index) or await self._check_input(job, entry, slot)):
                 continue
             self._on_start(entry)
             arrivals.append(QueuedItem(job, entry.index, slot.cost, waited))

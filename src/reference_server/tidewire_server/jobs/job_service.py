@@ -145,6 +145,7 @@ class JobService:
             start=self._run_item,
             find=lambda entry: self._live.get(entry.job),
             open_job=self._ownership.open_taken,
+            check_input=None if store.replicas is None else self._ownership.accepts,
             on_start=self._on_start,
             announce=self._announce,
             shared=store.replicas is not None,
@@ -527,6 +528,10 @@ class JobService:
         return job
 
     async def _run_item(self, entry: QueueEntry, free: Callable[[], Awaitable[None]]) -> None:
+        if self.store.replicas is not None:
+            job = self._live.get(entry.job)
+            if job is None or not (job.has_input(entry.index) or await self._ownership.accepts(job, entry)):
+                return
         job = self._on_start(entry)
         if job is not None:
             await job.run_item(entry.index, free)

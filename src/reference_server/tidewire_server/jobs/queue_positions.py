@@ -127,6 +127,8 @@ class PositionAnnouncer:
         self._shared = shared
         self._lacks_worker: dict[str, bool] = {}
         """Whether the last published positions of an endpoint said that no live process runs it."""
+        self._refused: dict[str, frozenset[str]] = {}
+        """Jobs of an endpoint whose last published positions said that every live process refuses them."""
         self._interval = interval
         self._announce = announce
         self._positions = defaultdict[str, QueuePositions](QueuePositions)
@@ -193,7 +195,9 @@ class PositionAnnouncer:
                 if other_load.mean_duration is not None:
                     other_calls = math.ceil(self._queue.size(name) / max(1.0, other_load.mean_rows))
                     work += min(other_calls, calls) * other_load.mean_duration
-        return round(1000 * max(work / load.slots, load.mean_duration))
+        limit = endpoint_queue.group.global_limit
+        slots = load.slots if limit is None else min(load.slots, limit.calls)
+        return round(1000 * max(work / slots, load.mean_duration))
 
     def _start_update(self, endpoint_queue: EndpointQueue) -> None:
         update = asyncio.get_running_loop().create_task(self._publish_changes(endpoint_queue))
@@ -205,19 +209,25 @@ class PositionAnnouncer:
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
         positions = self._positions[name]
-        if self._shared and self._lacks_worker.get(name, False) != (lacks := not self._workers.count(name)):
-            self._lacks_worker[name] = lacks
-            positions.repeat_all()
+        if self._shared:
+            lacks, refused = not self._workers.count(name), frozenset(await self._queue.refused(name))
+            if (lacks, refused) != (
+                self._lacks_worker.get(name, False),
+                self._refused.get(name, frozenset()),
+            ):
+                self._lacks_worker[name], self._refused[name] = lacks, refused
+                positions.repeat_all()
         limit = positions.begin_update(self._queue.size(name))
         for job, position in positions.changes(await self._queue.waiting(name, limit=limit), limit):
             self._publish(endpoint_queue, job, position)
 
     def _publish(self, endpoint_queue: EndpointQueue, job: str, position: int) -> None:
-        lacks_worker = self._shared and not self._workers.count(endpoint_queue.endpoint.name)
-        message = QueueMessage(
-            position=position,
-            eta_ms=self.eta(endpoint_queue, position),
-            waits_for="worker" if lacks_worker else None,
-        )
+        name, waits_for = endpoint_queue.endpoint.name, None
+        if self._shared and not self._workers.count(name):
+            waits_for = "worker"
+        elif job in self._refused.get(name, ()):
+            waits_for = "version"
+        eta = self.eta(endpoint_queue, position) if waits_for is None else None
+        message = QueueMessage(position=position, eta_ms=eta, waits_for=waits_for)
         if not self._announce(job, message):
             self._positions[endpoint_queue.endpoint.name].forget(job)

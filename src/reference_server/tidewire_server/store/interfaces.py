@@ -15,6 +15,7 @@ in a service shared by several servers. Every implementation follows these rules
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Protocol
 
 from tidewire.protocol.cursor import Cursor
@@ -25,6 +26,7 @@ from tidewire_server.store.records import (
     BatchSlot,
     EndpointLoad,
     Extent,
+    GlobalLimit,
     JobRecord,
     Key,
     KeyUse,
@@ -399,7 +401,12 @@ class Jobs(Protocol):
         ...
 
     async def release(
-        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+        self,
+        job: str,
+        entries: Sequence[QueueEntry],
+        slots: Sequence[BatchSlot] | None = None,
+        *,
+        refused: bool = False,
     ) -> bool:
         """Return a reopened job to the queue, so that any process can take its items. The caller must not use the job's log
         as a writer afterwards.
@@ -408,10 +415,17 @@ class Jobs(Protocol):
             job: Id of the job.
             entries: Queue entries of the items that wait. Other items of the job are removed from the queue.
             slots: Batch key and cost of each item. None if they are not known or the endpoint is not batched.
+            refused: Whether the code of this process rejects an input of the job. This process then takes no more items of it.
 
         Returns:
             Whether the job was released. False if only this process uses the store: the job stays here, and the caller
             puts the entries into the queue.
+        """
+        ...
+
+    async def refuse(self, job: str) -> None:
+        """Take no more items of a job that this process owns, because its code rejects an input of the job. The caller
+        releases the job later.
         """
         ...
 
@@ -448,7 +462,12 @@ class Queue(Protocol):
     `due` is about a second later.
     """
 
-    def serve(self, endpoints: Mapping[str, BatchBounds | None], wake: Callable[[str], None]) -> None:
+    def serve(
+        self,
+        endpoints: Mapping[str, BatchBounds | None],
+        wake: Callable[[str], None],
+        limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
+    ) -> None:
         """Set the endpoints whose items this process takes. It is called once, on the event loop, before any other method.
 
         Args:
@@ -456,6 +475,8 @@ class Queue(Protocol):
                 that runs no functions: `take` then returns nothing, and `due` is infinite.
             wake: Function that the queue calls on the event loop with the name of an endpoint when `due` has become
                 earlier for a reason other than a call of this object or of `Jobs.add`.
+            limits: Limits over all processes, by the name of the endpoint. `take` and `take_batch` return nothing while as many
+                calls run. A store that only one process uses ignores them, because the process has the same limits.
         """
         ...
 
@@ -495,8 +516,20 @@ class Queue(Protocol):
         """
         ...
 
+    def end_call(self, endpoint: str) -> None:
+        """Record the end of a call. Each item that `take` returns is one call, and all items that `take_batch` returns for a
+        new batch are one call. This method is synchronous.
+        """
+        ...
+
     async def discard(self, entry: QueueEntry) -> None:
         """Remove an item from the queue, at any position. If the item is not in the queue, do nothing."""
+        ...
+
+    async def refused(self, endpoint: str) -> Collection[str]:
+        """Return the waiting jobs of an endpoint that every live process that runs the endpoint has refused
+        (`Jobs.release`).
+        """
         ...
 
     def due(self, endpoint: str) -> float:

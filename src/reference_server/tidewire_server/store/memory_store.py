@@ -272,10 +272,18 @@ class MemoryJobs:
         del job
         return None
 
+    async def refuse(self, job: str) -> None:
+        """Do nothing, because no other process could run the job."""
+
     async def release(
-        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+        self,
+        job: str,
+        entries: Sequence[QueueEntry],
+        slots: Sequence[BatchSlot] | None = None,
+        *,
+        refused: bool = False,
     ) -> bool:
-        del job, entries, slots
+        del job, entries, slots, refused
         return False
 
     async def submit_body(self, job: str) -> bytes:

@@ -118,6 +118,14 @@ class EndpointLoad(NamedTuple):
     """Mean number of items of recent calls."""
 
 
+class GlobalLimit(NamedTuple):
+    """Limit on the running calls of an endpoint, or of a group of endpoints, over all processes."""
+
+    name: str
+    """Name of the limit, which all processes that share the store use."""
+    calls: int
+
+
 class QueueLimits(NamedTuple):
     """Limits that a new job must not exceed. They include the job's own items, and may be infinite."""
 

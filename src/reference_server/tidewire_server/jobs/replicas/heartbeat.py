@@ -141,6 +141,8 @@ class Heartbeat:
             job = self._live.get(job_id)
             if job is None:
                 await self._ownership.recover(job_id)
+            elif job.only_waits and self._ownership.refuses(job_id):
+                await self._ownership.return_to_queue(job)
             elif job.only_waits:
                 await self._queue.put(job.waiting_entries)
         self._idle = idle

@@ -14,6 +14,7 @@ shows what this process does. In a store that only this process uses, it owns al
   runs here, and a client cancelled or deleted it       | cancels the items, and deletes the job
     elsewhere                                           |
   runs here, but another process has adopted it         | stops its functions, and logs nothing more
+  waits, and the code of this process rejects its input | returns it, and takes no more of its items
 
 *Returns* means: to the queue. A process that adopts fifty jobs and runs one item at a time would otherwise keep the other 49
 from idle processes.
@@ -76,6 +77,8 @@ class JobOwnership:
         self._open = open_job
         self._forget = forget
         self._restore = restore
+        self._refused: dict[str, dict[int, BatchSlot]] = {}
+        """Open jobs whose inputs the code of this process rejects, with the batch keys and costs of their taken items."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def _lock(self, job_id: str) -> asyncio.Lock:
@@ -111,6 +114,46 @@ class JobOwnership:
             message = "job %s cannot be recovered, so it does not run; other jobs continue: %s"
             _log.error(message, job_id, error, exc_info=not isinstance(error, StoreError | HeadMovedError))
 
+    async def accepts(self, job: Job, entry: QueueEntry, slot: BatchSlot = BatchSlot()) -> bool:  # noqa: B008 - immutable
+        """Return whether the code of this process accepts the input of an item that was taken from the queue. If not, the job
+        waits for another process: during a rolling deployment, one of the two versions may accept what the other rejects.
+
+        Args:
+            job: The open job of the item.
+            entry: The item.
+            slot: Batch key and cost with which the item was taken.
+        """
+        if job.id in self._refused or await self._rejects(job, entry.index):
+            self._refused.setdefault(job.id, {})[entry.index] = slot
+            try:
+                await self._jobs.refuse(job.id)
+                async with self._lock(job.id):
+                    # While other items of the job run here, the job stays. `Heartbeat` returns it later.
+                    if self._live.get(job.id) is job and job.only_waits:
+                        await self.return_to_queue(job)
+            except (StoreError, HeadMovedError) as error:
+                _log.debug("job %s cannot be returned to the queue now: %s", job.id, error)
+            return False
+        return job.waits(entry.index)
+
+    async def _rejects(self, job: Job, index: int) -> bool:
+        """Return whether the code of this process rejects an input. The first rejection of a job is logged."""
+        reason = await job.refusal(index)
+        if reason is not None and job.id not in self._refused:
+            self._refused[job.id] = {}
+            _log.warning(
+                "job %s item %d: the code of this server rejects the input, which another server has accepted, so the job "
+                "waits for another server: %s",
+                job.id,
+                index,
+                reason,
+            )
+        return reason is not None
+
+    def refuses(self, job_id: str) -> bool:
+        """Return whether the code of this process rejects an input of an open job."""
+        return job_id in self._refused
+
     async def return_to_queue(self, job: Job) -> None:
         """Return an open job without running items to the queue. If only this process uses the store, the job stays open."""
         if self._replicas is None:
@@ -119,23 +162,30 @@ class JobOwnership:
         # The processes that take the items for batches do not know the inputs.
         slots: list[BatchSlot] | None = None
         if job.endpoint.batching is not None:
-            slots = [
-                job.batch_slot(entry.index)
-                for entry in job.waiting_entries
-                if await job.check_input(entry.index)
-            ]
+            slots = [await self._slot(job, entry.index) for entry in job.waiting_entries]
         if job.finished.is_set():
             return
         await job.commit()
         # From now on, a request for this job finds no open job here, and waits for the lock.
         entries = job.waiting_entries
         self._forget(job)
-        await self._jobs.release(job.id, entries, slots)
+        refused = self._refused.pop(job.id, None) is not None
+        await self._jobs.release(job.id, entries, slots, refused=refused)
+
+    async def _slot(self, job: Job, index: int) -> BatchSlot:
+        """Return the batch key and the cost of a waiting item."""
+        known = self._refused.get(job.id, {})
+        if index in known:
+            return known[index]
+        if not job.has_input(index) and (await self._rejects(job, index) or not job.has_input(index)):
+            return BatchSlot()
+        return job.batch_slot(index)
 
     def lose(self, job_id: str) -> None:
         """Stop a job that another process has adopted, or whose log was deleted."""
         job = self._live.get(job_id)
         if job is not None:
+            self._refused.pop(job_id, None)
             self._forget(job)
 
     # ---- requests ------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from tidewire_server.store.postgres.connections import (
     Statement,
     is_storable,
 )
+from tidewire_server.store.postgres.job_progress import ProgressWriter
 from tidewire_server.store.postgres.log_feed import LogFeed
 from tidewire_server.store.postgres.notifications import Notifier
 from tidewire_server.store.postgres.postgres_log import (
@@ -185,8 +186,12 @@ _ADD_TICKETS: Final = """
 # The time without readers begins again, because only other servers have recorded their readers while this server ran the job.
 _RELEASE: Final = """
     UPDATE job SET owner = NULL, held = false, read_at = now(),
+        refused = CASE WHEN %(refused)s THEN array_append(array_remove(refused, %(me)s), %(me)s) ELSE refused END,
         cancelled = CASE WHEN cancelled IS DISTINCT FROM %(seen)s::int[] THEN cancelled END
     WHERE id = %(id)s AND owner = %(me)s RETURNING number
+"""
+_REFUSE: Final = """
+    UPDATE job SET refused = array_append(array_remove(refused, %(me)s), %(me)s) WHERE id = %(id)s AND owner = %(me)s
 """
 
 
@@ -202,12 +207,16 @@ class PostgresJobs:
         queue: PostgresQueue,
         server: int,
         notifier: Notifier,
+        progress: ProgressWriter,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._place = database.place
         self._submits = submits
         self._readers = access.readers
-        self._access = access._replace(on_append=self._appended, on_refusal=self._refused)
+        self._progress = progress
+        self._access = access._replace(
+            on_append=self._appended, on_refusal=self._refused, on_progress=progress.changed
+        )
         self._feed = feed
         self._queue = queue
         self._server = server
@@ -373,6 +382,7 @@ class PostgresJobs:
         if log is not None:
             self._logs[job] = log
             log.stop_writing()
+            self._progress.changed(log)
         self._seen.pop(job, None)
 
     async def save(self, record: JobRecord) -> None:
@@ -457,11 +467,21 @@ class PostgresJobs:
             log.stop_writing()
             raise
         self.written[job], self._seen[job] = log, cancelled
+        if record.status != "queued":
+            self._progress.reopened(log)
         self._adopted.pop(job, None)
         return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed)
 
+    async def refuse(self, job: str) -> None:
+        await self._submits.do(Command([Statement(_REFUSE, {"id": job, "me": self._server})]))
+
     async def release(
-        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+        self,
+        job: str,
+        entries: Sequence[QueueEntry],
+        slots: Sequence[BatchSlot] | None = None,
+        *,
+        refused: bool = False,
     ) -> bool:
         log = self.written.get(job)
         if log is None:
@@ -470,6 +490,7 @@ class PostgresJobs:
             "id": job,
             "me": self._server,
             "seen": self._seen.get(job),
+            "refused": refused,
             "items": [entry.index for entry in entries],
             **_places(len(entries), slots),
         }

@@ -18,6 +18,7 @@ from tidewire_server.store.postgres.connections import (
     run_each,
     run_group,
 )
+from tidewire_server.store.postgres.job_progress import ProgressWriter
 from tidewire_server.store.postgres.log_feed import LogFeed
 from tidewire_server.store.postgres.notifications import Listener, Notifier
 from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
@@ -87,8 +88,16 @@ class PostgresStore:
         access = LogAccess(
             self._appends, self._readers, retention, self._feed, lambda _: None, lambda _: None
         )
+        self._progress = ProgressWriter(self._control, self._notifier)
         self._jobs = PostgresJobs(
-            database, self._submits, access, self._feed, self._queue, opened.server, self._notifier
+            database,
+            self._submits,
+            access,
+            self._feed,
+            self._queue,
+            opened.server,
+            self._notifier,
+            self._progress,
         )
         self._server = ServerRow(
             self._control,
@@ -97,6 +106,7 @@ class PostgresStore:
             opened.server,
             self._jobs.written,
             self._jobs.lost,
+            self._queue.calls,
         )
         self._jobs.trusts_leases = lambda: self._server.trusted
         self.jobs: Jobs = self._jobs
@@ -113,6 +123,8 @@ class PostgresStore:
             return
         if "b" in hints:
             self._feed.hint(hints["b"])
+        if "p" in hints:
+            self._feed.hint(hints["p"], progress=True)
         if "t" in hints:
             self._queue.hint(hints["t"])
         if "r" in hints or "s" in hints:
@@ -131,6 +143,7 @@ class PostgresStore:
         """
         await self._probe.close()
         await self._queue.close()
+        await self._progress.close()
         await self._feed.close()
         if clean:
             try:

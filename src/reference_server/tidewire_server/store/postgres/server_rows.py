@@ -15,6 +15,7 @@ import orjson
 
 from tidewire_server.store.interfaces import Beat, OwnedJob
 from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement, is_storable
+from tidewire_server.store.postgres.global_limits import GlobalCalls
 from tidewire_server.store.postgres.notifications import Notifier
 from tidewire_server.store.records import EndpointLoad
 
@@ -72,6 +73,7 @@ class ServerRow:
         server: int,
         written: Mapping[str, object],
         lost: Callable[[str], None],
+        calls: GlobalCalls,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a row that exists.
@@ -83,6 +85,7 @@ class ServerRow:
             server: Number of the row.
             written: Jobs whose logs this server writes, by id.
             lost: Function that is called with each of these jobs that another server has adopted.
+            calls: Calls with a limit over all servers, whose numbers each beat stores.
             clock: Clock in seconds.
         """
         self.id = server
@@ -91,6 +94,7 @@ class ServerRow:
         self._notifier = notifier
         self._written = written
         self._lost = lost
+        self._calls = calls
         self._clock = clock
         self._first_beat: float | None = None
         """Time of the first of the beats of which each came in time after the previous one."""
@@ -124,7 +128,8 @@ class ServerRow:
             self._last_beat = now
             self._notifier.enabled = bool(found[2])
 
-        _, owned, others = await self._control.do(Command(statements, result=lambda found: found), then)
+        command = Command([*statements, *self._calls.correction()], result=lambda found: found)
+        _, owned, others, *_ = await self._control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
         lost = sorted((written & self._written.keys()) - {job.id for job in jobs})
