@@ -13,7 +13,7 @@ from support.reference_server import eventually
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError
-from tidewire_server.store.records import BatchSlot, QueueEntry, Tombstone
+from tidewire_server.store.records import BatchBounds, BatchSlot, GlobalLimit, QueueEntry, Tombstone
 
 pytestmark = needs_postgres
 
@@ -454,5 +454,61 @@ def test_progress_travels_to_the_readers_of_other_servers(
             assert (await first.jobs.reopen("a")).record.status == "running"
             await asyncio.to_thread(lambda: eventually(lambda: rows() == 0))
             stop()
+
+    run(body())
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_limit_over_all_servers_is_never_exceeded(database_url: str, batched: bool) -> None:
+    from tidewire_server.store.postgres.connections import Command, Statement
+    from tidewire_server.store.postgres.postgres_store import PostgresStore
+
+    async def body() -> None:
+        limit, bounds = GlobalLimit("endpoint e", 3), BatchBounds(2, 10.0, 0.0) if batched else None
+        stores = [PostgresStore(database_url, ROOMY) for _ in range(2)]
+        running: list[Any] = []
+        left = {str(number) for number in range(24)}
+
+        async def take(store: Any) -> None:
+            taken = await (store.queue.take_batch("e") if batched else store.queue.take("e", limit=2))
+            for call in [taken] if batched and taken else [[item] for item in taken]:
+                left.difference_update((item.entry if batched else item).job for item in call)
+                running.append(store)
+            assert len(running) <= limit.calls
+
+        try:
+            for store in stores:
+                store.queue.serve({"e": bounds}, lambda _: None, {"e": limit})
+            for job in sorted(left):
+                await Writer(job).submit(stores[0], items=1, slots=[BatchSlot()] if batched else None)
+            most = 0
+            async with asyncio.timeout(3 * WAIT):
+                while left:
+                    await asyncio.gather(*(take(store) for store in (*stores, *stores)))
+                    most = max(most, len(running))
+                    if running:
+                        running.pop(0).queue.end_call("e")
+                for store in stores:  # Each beat corrects the number of calls of its server.
+                    await store.replicas.beat({})
+                stored = Statement("SELECT sum(running)::int FROM global_call", {})
+                while (await stores[0]._control.do(Command([stored])))[0][0] != len(running):
+                    await asyncio.sleep(0.01)
+                assert most == limit.calls
+                await Writer("last").submit(stores[0], items=1, slots=[BatchSlot()] if batched else None)
+                await take(stores[1])
+                while len(running) < limit.calls:  # The other server is idle.
+                    await Writer(f"more-{len(running)}").submit(
+                        stores[0], items=1, slots=[BatchSlot()] if batched else None
+                    )
+                    await take(stores[1])
+                await Writer("extra").submit(stores[0], items=1, slots=[BatchSlot()] if batched else None)
+                # The calls of a server without a lease do not count.
+                running[:] = [store for store in running if store is stores[1]]
+                await expire_lease(stores[0])
+                await take(stores[1])
+                assert len(running) <= limit.calls
+        finally:
+            for store in stores:
+                await store.close()
 
     run(body())

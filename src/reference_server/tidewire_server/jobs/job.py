@@ -424,7 +424,7 @@ class Job:
         try:
             await self._check_input(index)
         except RefusedInputError as error:
-            return str(error)
+            return str(error.__cause__)
         except ItemError:
             return None
         return None

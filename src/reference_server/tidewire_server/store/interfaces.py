@@ -24,6 +24,7 @@ from tidewire_server.store.records import (
     BatchBounds,
     BatchItem,
     BatchSlot,
+    Beat,
     EndpointLoad,
     Extent,
     GlobalLimit,
@@ -595,26 +596,6 @@ class Store(Protocol):
             clean: Whether to record a clean shutdown. Pass False if the recovery of interrupted jobs has not finished.
         """
         ...
-
-
-class OwnedJob(NamedTuple):
-    """Unfinished job that this process owns, with what clients have requested at other processes."""
-
-    id: str
-    cancelled: frozenset[int]
-    """Indexes of the items that clients have cancelled. Some of them may have ended."""
-    purge: bool
-    """Whether a client has deleted the job. Its owner must cancel it, and then delete it."""
-
-
-class Beat(NamedTuple):
-    """State of the database after a process has renewed its lease."""
-
-    owned: Sequence[OwnedJob]
-    lost: Sequence[str]
-    """Jobs that this process wrote before the beat, and that another process has adopted. Their logs refuse appends."""
-    others: Sequence[Mapping[str, EndpointLoad]]
-    """For each other process with a valid lease, the endpoints whose functions it runs."""
 
 
 class Replicas(Protocol):

@@ -28,8 +28,8 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from tidewire_server.jobs.job import Job
-from tidewire_server.store.interfaces import HeadMovedError, LogReader, OwnedJob, Store, StoreError
-from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
+from tidewire_server.store.interfaces import HeadMovedError, LogReader, Store, StoreError
+from tidewire_server.store.records import BatchSlot, JobRecord, OwnedJob, QueueEntry
 
 PURGE_SECONDS: Final = 2.0
 """Time in which the process that runs a job may end it before the job is deleted, so that its readers receive `done`."""

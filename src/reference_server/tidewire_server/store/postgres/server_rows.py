@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.interfaces import Beat, OwnedJob
 from tidewire_server.store.postgres.connections import Command, DatabaseThread, Rows, Statement, is_storable
 from tidewire_server.store.postgres.global_limits import GlobalCalls
 from tidewire_server.store.postgres.notifications import Notifier
-from tidewire_server.store.records import EndpointLoad
+from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
 
 LEASE_SECONDS: Final = 5.0
 """Time after the last beat of a server after which other servers adopt its jobs."""
