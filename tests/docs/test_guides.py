@@ -34,6 +34,8 @@ def test_the_table_of_metrics_is_complete():
     metrics = Metrics()
     metrics.measure("items_running", "", list)
     metrics.measure("items_waiting", "", list)
+    metrics.measure("workers", "", list)
+    metrics.measure("slots", "", list)
     served = {
         sample.removeprefix("# TYPE ").split()[0]
         for sample in metrics.page().decode().splitlines()

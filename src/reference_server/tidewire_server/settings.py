@@ -203,9 +203,8 @@ class Settings(BaseModel):
     log: str = Field(
         "memory",
         repr=False,  # the URL may contain a password
-        description="Store of jobs and events: memory; sqlite:///PATH for a file, which survives restarts (an absolute path "
-        "has four slashes, as in sqlite:////PATH); or postgresql://USER@HOST/NAME for a database that any number of servers "
-        "share.",
+        description="Store of jobs: memory, sqlite:///PATH or postgresql://HOST/NAME. A file survives restarts; "
+        "an absolute path has four slashes, as in sqlite:////PATH. Any number of servers share a database.",
     )
     log_fsync: bool = Field(
         False,
@@ -445,12 +444,11 @@ class Launch(BaseModel):
     )
     reload: bool = Field(
         False,
-        description="Restart the server when a Python file changes, for development. Watches the folder of the target.",
+        description="Restart when a Python file changes, for development. Watches the folder of the target.",
     )
     no_functions: bool = Field(
         False,
-        description="Answer requests, but start no function and no engine; `tidewire worker` runs them. Needs a log in a "
-        "database.",
+        description="Only answer requests, and run no functions. `tidewire worker` runs them. Needs a log in a database.",
     )
     script: bool = Field(False, description="Add the endpoint tidewire.script. It is meant for tests.")
     switch_interval: float = Field(

@@ -80,11 +80,9 @@ _EXAMPLES = """Examples:
 
 tidewire serve   (the bundled language model)
 
-tidewire serve mine.py --reload   (your own endpoints, while you develop them)
+tidewire serve mine.py --reload   (your own endpoints)
 
-tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt
-
-tidewire serve mine.py --no-functions --log postgresql://…   (answers requests; `tidewire worker` runs the functions)"""
+tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt"""
 
 
 @serve.command("serve", cls=ServeCommand, epilog=_EXAMPLES)

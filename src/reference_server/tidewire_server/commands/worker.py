@@ -72,7 +72,7 @@ def _worker(
     continue the rest.
     """
     from tidewire_server.commands.banner import worker_banner  # noqa: PLC0415 - `--help` does not need the server
-    from tidewire_server.serving.worker import run_worker  # noqa: PLC0415
+    from tidewire_server.serving.run_worker import run_worker  # noqa: PLC0415
     from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
 
     configuration = read_configuration(invocation, config)

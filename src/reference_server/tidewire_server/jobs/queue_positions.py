@@ -48,7 +48,7 @@ class QueuePositions:
         return bool(self._published)
 
     def forget(self, job: str) -> None:
-        """Publish the position of a job again at the next update, because nobody has received it."""
+        """Publish the position of a job again at the next update, because no reader has received it."""
         self._published.pop(job, None)
 
     def repeat_all(self) -> None:
