@@ -96,7 +96,7 @@ class JobScheduler:
         self._on_start = on_start
         self._functions = functions
         self._workers = LiveWorkers() if workers is None else workers
-        self._workers.own = self.loads
+        self._workers.own, self._workers.own_load = self.loads, self.load
         self._announcer = PositionAnnouncer(
             queue, settings.queue_interval, announce, self._workers, shared=shared
         )
@@ -140,12 +140,15 @@ class JobScheduler:
 
     def loads(self) -> dict[str, EndpointLoad]:
         """Return the load of each endpoint whose functions this process runs."""
-        if not self._functions:
-            return {}
-        return {
-            name: EndpointLoad(each.group.limit, each.group.running, each.mean_duration, each.mean_rows)
-            for name, each in self._endpoint_queues.items()
-        }
+        found = {name: self.load(name) for name in self._endpoint_queues}
+        return {name: load for name, load in found.items() if load is not None}
+
+    def load(self, endpoint: str) -> EndpointLoad | None:
+        """Return the load of an endpoint, or None if this process does not run its functions."""
+        each = self._endpoint_queues.get(endpoint)
+        if each is None or not self._functions:
+            return None
+        return EndpointLoad(each.group.limit, each.group.running, each.mean_duration, each.mean_rows)
 
     def take_active(self) -> list[str]:
         """Return the endpoints with running items, or with items that have started since the last call."""

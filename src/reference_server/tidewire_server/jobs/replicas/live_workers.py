@@ -19,12 +19,16 @@ class LiveWorkers:
     def __init__(self) -> None:
         self.own: Callable[[], Mapping[str, EndpointLoad]] = dict
         """Function that returns the endpoints that this process runs."""
+        self.own_load: Callable[[str], EndpointLoad | None] = lambda _: None
+        """Function that returns the load of one of them, or None if this process does not run the endpoint."""
         self.others: Sequence[Mapping[str, EndpointLoad]] = ()
         """The endpoints of each other process, at its last beat."""
 
     def loads(self, endpoint: str) -> list[EndpointLoad]:
         """Return what each process that runs an endpoint has reported."""
-        return [each[endpoint] for each in (self.own(), *self.others) if endpoint in each]
+        loads = [each[endpoint] for each in self.others if endpoint in each]
+        own = self.own_load(endpoint)
+        return loads if own is None else [own, *loads]
 
     def count(self, endpoint: str) -> int:
         """Return the number of processes that run an endpoint."""
@@ -33,8 +37,8 @@ class LiveWorkers:
     def total(self, endpoint: str) -> EndpointLoad:
         """Return the sum of the slots of all processes, and the means of their calls, weighted by their slots."""
         loads = self.loads(endpoint)
-        if len(loads) == 1:
-            return loads[0]
+        if len(loads) <= 1:
+            return loads[0] if loads else IDLE
         known = [
             (load.mean_duration, load.mean_rows, min(load.slots, 1000.0))
             for load in loads
