@@ -26,9 +26,10 @@ def test_a_job_is_submitted_and_read_at_the_front_and_runs_at_a_worker(fleet):
         assert "role         functions only" in worker.output()
         job = peer.start("story", {"gates": ["one", "two"]})
         with peer.stream(job) as reading:
-            seen = {(event := next(reading)).type: event}
+            seen = {}
             while not ("progress" in seen and "message" in seen):
-                seen[(event := next(reading)).type] = event
+                event = next(reading)
+                seen[event.type] = event
             assert data(seen["progress"]) == {"current": 1, "total": 2, "unit": "gate"}
             # A second reader gets the latest progress.
             with peer.stream(job) as later:
