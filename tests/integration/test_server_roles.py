@@ -30,10 +30,10 @@ def test_a_job_is_submitted_and_read_at_the_front_and_runs_at_a_worker(fleet):
             while not ("progress" in seen and "message" in seen):
                 event = next(reading)
                 seen[event.type] = event
-            assert data(seen["progress"]) == {"current": 1, "total": 2, "unit": "gate"}
+            assert data(seen["progress"]) == {"current": 1, "total": 2, "unit": "gate", "item": 0}
             # A second reader gets the latest progress.
             with peer.stream(job) as later:
-                assert data(later.until("progress")) == {"current": 1, "total": 2, "unit": "gate"}
+                assert data(later.until("progress")) == {"current": 1, "total": 2, "unit": "gate", "item": 0}
             fleet.open("one")
             fleet.open("two")
             assert [*reading][-1].type == "done"

@@ -331,8 +331,7 @@ class PostgresJobs:
         return Tombstone(*tombstones[0]) if tombstones else None
 
     async def log(self, job: str) -> PostgresLog | None:
-        shared = self.log_in_use(job)
-        if shared is not None and (shared.has_writer or shared.extent().ended):
+        if (shared := self.log_in_use(job)) is not None and (shared.has_writer or shared.extent().ended):
             return shared
         if shared is not None:
             # A client that resumes must find all events that it has received from another server.
@@ -409,19 +408,17 @@ class PostgresJobs:
         return [self.written[each.id].record if each.id in self.written else each for each in found]
 
     async def unfinished(self, principal: str) -> int:
-        found: int = (await self._read(_UNFINISHED, principal=principal))[0][0]
-        return found
+        return int((await self._read(_UNFINISHED, principal=principal))[0][0])
 
     # ---- ownership ---------------------------------------------------------------------------------------------
 
     async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
-        mine = self._queue.endpoints()
-        known = mine if known is None else known
+        mine = _listed(self._queue.endpoints())
         parameters = {
             "me": self._server,
             "trusted": self.trusts_leases(),
-            "mine": None if mine is None else [*mine],
-            "known": None if known is None else [*known],
+            "mine": mine,
+            "known": mine if known is None else [*known],
             "n": _MAX_ADOPTED,
         }
 
@@ -564,6 +561,10 @@ def _places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
         "keys": [encode_key(slot.key) for slot in slots],
         "costs": [slot.cost for slot in slots],
     }
+
+
+def _listed(names: Iterable[str] | None) -> list[str] | None:
+    return None if names is None else [*names]
 
 
 def _record(row: tuple[Any, ...]) -> JobRecord:
