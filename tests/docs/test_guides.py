@@ -34,8 +34,10 @@ def test_the_table_of_metrics_is_complete():
     metrics = Metrics()
     metrics.measure("items_running", "", list)
     metrics.measure("items_waiting", "", list)
-    for name in ("workers", "workers_ready", "workers_busy", "workers_lost"):
+    for name in ("pool_workers", "pool_workers_ready", "pool_workers_busy", "pool_workers_lost"):
         metrics.measure(name, "", list)
+    metrics.measure("workers", "", list)
+    metrics.measure("slots", "", list)
     served = {
         sample.removeprefix("# TYPE ").split()[0]
         for sample in metrics.page().decode().splitlines()

@@ -5,14 +5,16 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from support.postgres_server import needs_postgres
+from support.reference_server import eventually
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError
-from tidewire_server.store.records import BatchSlot, QueueEntry, Tombstone
+from tidewire_server.store.records import BatchBounds, BatchSlot, GlobalLimit, QueueEntry, Tombstone
 
 pytestmark = needs_postgres
 
@@ -185,7 +187,7 @@ def test_a_cancellation_travels_to_the_owner(servers: Any) -> None:
             assert await first.jobs.save_cancelled("a", [2])
             await until(lambda: requests)
             beat = await second.replicas.beat()
-            assert beat.servers == 2
+            assert len(beat.others) == 1
             assert [(job.id, job.cancelled, job.purge) for job in beat.owned] == [
                 ("a", frozenset({2}), False)
             ]
@@ -495,6 +497,102 @@ def test_max_retained_bytes_counts_over_all_servers(database_url: str) -> None:
                 kept = [name for name in names if not isinstance(await store.jobs.get(name), Tombstone)]
                 # Each server alone would keep all of its three jobs.
                 assert kept == list("cdef")
+        finally:
+            for store in stores:
+                await store.close()
+
+    run(body())
+
+
+def test_progress_travels_to_the_readers_of_other_servers(
+    servers: Any, postgres_of_the_run: Any, database_url: str
+) -> None:
+    def rows() -> int:
+        name = urlsplit(database_url).path[1:]
+        (found,) = postgres_of_the_run.execute("SELECT count(*) FROM tidewire.progress", name)[0]
+        return int(found)
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            log = await first.jobs.log("a")
+            stop = log.watch(lambda _: None)
+            log.set_ephemeral_event("queue", b"place")
+            await start(second, writer)
+            for number in range(100):
+                writer.log.set_ephemeral_event("progress-0", b"%d" % number)
+            await until(lambda: log.ephemeral_events(0)[0] == [b"place", b"99"])
+            writer.log.set_ephemeral_event("progress-1", b"one")
+            writer.log.set_ephemeral_event("progress-0", None)
+            await until(lambda: log.ephemeral_events(0)[0] == [b"place", b"one"])
+            stop()
+            # A new reader gets the latest progress, also after its server has forgotten it.
+            log.set_ephemeral_event("progress-1", None)
+            stop = log.watch(lambda _: None)
+            await until(lambda: b"one" in log.ephemeral_events(0)[0])
+            # The next owner deletes what the dead one has left.
+            await writer.write("text")
+            writer.record.status = "running"
+            await writer.write("more")
+            await expire_lease(second)
+            trust(first)
+            assert await first.jobs.adopt() == ["a"]
+            assert (await first.jobs.reopen("a")).record.status == "running"
+            await asyncio.to_thread(lambda: eventually(lambda: rows() == 0))
+            stop()
+
+    run(body())
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_limit_over_all_servers_is_never_exceeded(database_url: str, batched: bool) -> None:
+    from tidewire_server.store.postgres.connections import Command, Statement
+    from tidewire_server.store.postgres.postgres_store import PostgresStore
+
+    async def body() -> None:
+        limit, bounds = GlobalLimit("endpoint e", 3), BatchBounds(2, 10.0, 0.0) if batched else None
+        stores = [PostgresStore(database_url, ROOMY) for _ in range(2)]
+        running: list[Any] = []
+        left = {str(number) for number in range(24)}
+
+        async def take(store: Any) -> None:
+            taken = await (store.queue.take_batch("e") if batched else store.queue.take("e", limit=2))
+            for call in [taken] if batched and taken else [[item] for item in taken]:
+                left.difference_update((item.entry if batched else item).job for item in call)
+                running.append(store)
+            assert len(running) <= limit.calls
+
+        try:
+            for store in stores:
+                store.queue.serve({"e": bounds}, lambda _: None, {"e": limit})
+            for job in sorted(left):
+                await Writer(job).submit(stores[0], items=1, slots=[BatchSlot()] if batched else None)
+            most = 0
+            async with asyncio.timeout(3 * WAIT):
+                while left:
+                    await asyncio.gather(*(take(store) for store in (*stores, *stores)))
+                    most = max(most, len(running))
+                    if running:
+                        running.pop(0).queue.end_call("e")
+                for store in stores:  # Each beat corrects the number of calls of its server.
+                    await store.replicas.beat({})
+                stored = Statement("SELECT sum(running)::int FROM global_call", {})
+                while (await stores[0]._control.do(Command([stored])))[0][0] != len(running):
+                    await asyncio.sleep(0.01)
+                assert most == limit.calls
+                await Writer("last").submit(stores[0], items=1, slots=[BatchSlot()] if batched else None)
+                await take(stores[1])
+                while len(running) < limit.calls:  # The other server is idle.
+                    await Writer(f"more-{len(running)}").submit(
+                        stores[0], items=1, slots=[BatchSlot()] if batched else None
+                    )
+                    await take(stores[1])
+                await Writer("extra").submit(stores[0], items=1, slots=[BatchSlot()] if batched else None)
+                # The calls of a server without a lease do not count.
+                running[:] = [store for store in running if store is stores[1]]
+                await expire_lease(stores[0])
+                await take(stores[1])
+                assert len(running) <= limit.calls
         finally:
             for store in stores:
                 await store.close()

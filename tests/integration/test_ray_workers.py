@@ -106,9 +106,15 @@ def test_class_is_created_once_in_each_actor_and_called_for_each_batch():
     assert [each[:3] for each in words] == [["A", "4", "1"]] * 4 + [["B", "4", "2"]] * 3
     assert {each[3] for each in words} == {words[0][3]} != {str(os.getpid())}
     assert second[3]["error"]["code"] == "item_refused.empty"
-    assert metrics['tidewire_workers{endpoint="f"}'] == metrics['tidewire_workers_ready{endpoint="f"}'] == 1
     assert (
-        metrics['tidewire_workers_lost{endpoint="f"}'] == metrics['tidewire_workers_busy{endpoint="f"}'] == 0
+        metrics['tidewire_pool_workers{endpoint="f"}']
+        == metrics['tidewire_pool_workers_ready{endpoint="f"}']
+        == 1
+    )
+    assert (
+        metrics['tidewire_pool_workers_lost{endpoint="f"}']
+        == metrics['tidewire_pool_workers_busy{endpoint="f"}']
+        == 0
     )
 
 
@@ -304,7 +310,7 @@ def test_function_that_notices_a_cancel_keeps_its_actor(tmp_path):
         (tmp_path / "go").touch()
         assert peer.value("f", {"pids": str(tmp_path / "second")}) == "False"
         assert pid_in(tmp_path / "second") == first
-        assert peer.metrics()['tidewire_workers_lost{endpoint="f"}'] == 0
+        assert peer.metrics()['tidewire_pool_workers_lost{endpoint="f"}'] == 0
 
 
 @slow
@@ -338,7 +344,7 @@ def test_actor_of_a_function_that_does_not_notice_a_cancel_is_replaced(kind, tmp
         job = peer.start("f", {"pids": str(tmp_path / "first")})
         first = pid_in(tmp_path / "first")
         peer.http.post(f"/v1/jobs/{job}/cancel")
-        eventually(lambda: peer.metrics()['tidewire_workers_lost{endpoint="f"}'] == 1, within=SECONDS)
+        eventually(lambda: peer.metrics()['tidewire_pool_workers_lost{endpoint="f"}'] == 1, within=SECONDS)
         (tmp_path / "go").touch()
         assert peer.value("f", {"pids": str(tmp_path / "second")}) == str(tmp_path / "second")
         assert pid_in(tmp_path / "second") != first
@@ -433,8 +439,8 @@ def test_idle_actor_that_ray_kills_is_replaced_before_the_next_call(tmp_path):
         first = peer.value("f", {"texts": "a"}).split()[3]
         (actor,) = server.endpoints["f"].workers._ready
         ray.kill(actor)
-        eventually(lambda: peer.metrics()['tidewire_workers_lost{endpoint="f"}'] == 1, within=SECONDS)
-        eventually(lambda: peer.metrics()['tidewire_workers_ready{endpoint="f"}'] == 1, within=SECONDS)
+        eventually(lambda: peer.metrics()['tidewire_pool_workers_lost{endpoint="f"}'] == 1, within=SECONDS)
+        eventually(lambda: peer.metrics()['tidewire_pool_workers_ready{endpoint="f"}'] == 1, within=SECONDS)
         job = peer.run("f", {"texts": "a"})
 
     assert job["attempt"] == 1
@@ -466,7 +472,7 @@ def test_constructor_that_raises_is_logged_and_called_again(tmp_path, caplog):
         eventually(lambda: "no weights" in caplog.text, within=SECONDS)
         error = item(peer.run("f", {"words": "a"}))["error"]
         (tmp_path / "ready").touch()
-        eventually(lambda: peer.metrics()['tidewire_workers_ready{endpoint="f"}'] == 1, within=SECONDS)
+        eventually(lambda: peer.metrics()['tidewire_pool_workers_ready{endpoint="f"}'] == 1, within=SECONDS)
         assert peer.value("f", {"words": "b"}) == "b"
 
     assert error["code"] == "unavailable"
@@ -488,7 +494,7 @@ def test_batch_fails_if_no_actor_becomes_idle_within_replace_timeout(tmp_path):
     with served(loading(tmp_path), actors(1, replace_timeout=0.2)) as peer:
         error = item(peer.run("f", {"words": "a"}))["error"]
         (tmp_path / "ready").touch()
-        eventually(lambda: peer.metrics()['tidewire_workers_ready{endpoint="f"}'] == 1, within=SECONDS)
+        eventually(lambda: peer.metrics()['tidewire_pool_workers_ready{endpoint="f"}'] == 1, within=SECONDS)
         assert peer.value("f", {"words": "b"}) == "b"
 
     assert error["code"] == "unavailable"

@@ -120,12 +120,12 @@ def test_a_job_that_no_process_runs_is_opened_when_an_item_is_taken(
         store = open_store(server.settings)
         adopt, serve, wakes = store.jobs.adopt, store.queue.serve, []
 
-        async def adopt_nothing() -> list[str]:
+        async def adopt_nothing(_: Any = None) -> list[str]:
             return []
 
-        def serve_and_keep(endpoints: Any, wake: Any) -> None:
+        def serve_and_keep(endpoints: Any, wake: Any, limits: Any) -> None:
             wakes.append(wake)
-            serve(endpoints, wake)
+            serve(endpoints, wake, limits)
 
         store.jobs.adopt, store.queue.serve = adopt_nothing, serve_and_keep  # type: ignore[method-assign]
         async with serving(server, store) as service:

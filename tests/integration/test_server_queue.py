@@ -166,7 +166,7 @@ def test_the_number_of_queue_announcements_grows_linearly():
                 find=lambda ticket: WaitingJob(),
                 open_job=None,
                 on_start=lambda ticket: None,
-                announce=lambda job, message: announced.append((job, message.position)),
+                announce=lambda job, message: announced.append((job, message.position)) is None,
             )
             for number in range(waiting):
                 entries = [QueueEntry("e", str(number), 0, "a", 0.0)]

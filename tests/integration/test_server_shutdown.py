@@ -362,7 +362,7 @@ def test_a_stalled_reader_does_not_delay_the_exit_for_long(folder):
 def test_a_stalled_reader_is_cut_off_without_a_traceback(monkeypatch, caplog):
     """The short form of the previous test, in this process and with shorter limits."""
     monkeypatch.setattr(shutdown, "LAST_SECONDS", 0.1)
-    monkeypatch.setattr(serve, "_LAST_GRACE", 0.1)
+    monkeypatch.setattr(serve, "LAST_GRACE", 0.1)
     server = Server(shutdown_timeout=0, retry=0.01, merge_window=0)
 
     @server.endpoint

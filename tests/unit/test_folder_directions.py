@@ -58,6 +58,7 @@ ORDER = {
             "errors",
             "metrics",
             "principals",
+            "roles",
             "user_paths",
         },
     ],

@@ -11,7 +11,13 @@ from tidewire.install_command import install_command
 
 _OF_THE_EXTRA: Final = {"click", "rich", "shellingham", "typer"}
 """Modules that the extra `cli` installs."""
-_EXTRAS: Final = {"serve": "server", "compact": "server", "conformance": "conformance", "codegen": "codegen"}
+_EXTRAS: Final = {
+    "serve": "server",
+    "worker": "server",
+    "compact": "server",
+    "conformance": "conformance",
+    "codegen": "codegen",
+}
 """Extra of each command that needs more than the extra `cli`. Each of these extras includes `cli`."""
 
 

@@ -25,7 +25,7 @@ from tidewire_server.endpoints.endpoint import (
 from tidewire_server.endpoints.user_values import plain
 from tidewire_server.errors import ItemError, UnknownEndpointError, WorkersUnavailableError, refuse
 from tidewire_server.http.application import TidewireApp
-from tidewire_server.jobs.endpoint_queues_and_groups import group_limits
+from tidewire_server.jobs.endpoint_queues_and_groups import global_limits, group_limits
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import ANONYMOUS
@@ -80,6 +80,7 @@ class Server:
         *,
         name: str | None = None,
         concurrency_limit: int | Default | None = DEFAULT,
+        global_limit: int | None = None,
         concurrency_group: str | None = None,
         max_queue_size: int | None = None,
         time_limit: float | None = None,
@@ -109,6 +110,7 @@ class Server:
         *,
         name: str | None = None,
         concurrency_limit: int | Default | None = DEFAULT,
+        global_limit: int | None = None,
         concurrency_group: str | None = None,
         max_queue_size: int | None = None,
         time_limit: float | None = None,
@@ -153,6 +155,9 @@ class Server:
             name: Name of the endpoint. The default is the name of the function.
             concurrency_limit: Maximum number of concurrent calls, or None for no limit. The default is the server's
                 `default_concurrency_limit`.
+            global_limit: Maximum number of concurrent calls over all servers and workers of one database, or None for
+                no limit. In a group of endpoints, it applies to the group. `concurrency_limit` counts in each
+                process. If the log is in memory or in a file, there is only one process, which has both limits.
             concurrency_group: Name of a group of endpoints that share one concurrency limit, for example because
                 their models share a GPU. Set `concurrency_limit` on any endpoint of the group.
             max_queue_size: Maximum number of items that wait for a call. It may be 0. The default is the server's
@@ -226,6 +231,7 @@ class Server:
                     f"an endpoint named {endpoint.name!r} is already registered; choose another name"
                 )
             group_limits([*self.endpoints.values(), endpoint])
+            global_limits([*self.endpoints.values(), endpoint])
             self.endpoints[endpoint.name] = endpoint
             return function
 

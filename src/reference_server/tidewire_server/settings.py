@@ -452,7 +452,11 @@ class Launch(BaseModel):
     )
     reload: bool = Field(
         False,
-        description="Restart the server when a Python file changes, for development. Watches the folder of the target.",
+        description="Restart when a Python file changes, for development. Watches the folder of the target.",
+    )
+    no_functions: bool = Field(
+        False,
+        description="Only answer requests, and run no functions. `tidewire worker` runs them. Needs a log in a database.",
     )
     script: bool = Field(False, description="Add the endpoint tidewire.script. It is meant for tests.")
     switch_interval: float = Field(

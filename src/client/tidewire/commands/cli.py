@@ -461,7 +461,10 @@ def jobs(
             for job in found:
                 screen.json(job.model_dump(exclude_none=True, exclude={"state", "columns"}))
         elif found:
-            screen.wide(job_and_token_tables.jobs(found))
+            waits = any(job.status == "queued" for job in found)
+            endpoints = client.discover().endpoints if waits else []
+            without = {each.name for each in endpoints if each.workers == 0}
+            screen.wide(job_and_token_tables.jobs(found, without))
         else:
             screen.note("no jobs")
 

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -47,6 +47,13 @@ _UNIT: Final = re.compile("[a-z]{3,}")
 
 UNSHORTENED: Final = 1000
 """Width of the console for tables whose cells must not be shortened, in characters."""
+
+
+_WAITS_FOR: Final[Mapping[str | None, str]] = {
+    "worker": "; no worker runs this endpoint",
+    "version": "; the code of each worker rejects the input",
+}
+"""What a line about the queue adds for each `waits_for`."""
 
 
 class _Output(Console):
@@ -256,7 +263,7 @@ def _value(value: Any) -> str:
 def _line(message: Queue | Progress) -> str:
     if isinstance(message, Queue):
         soon = "" if message.eta_ms is None else f", about {message.eta_ms / 1000:.0f} s"
-        return f"queued: position {message.position}{soon}"
+        return f"queued: position {message.position}{soon}{_WAITS_FOR.get(message.waits_for, '')}"
     parts = [message.phase or "running"]
     if message.current is not None:
         whole = "" if message.total is None else f" of {message.total:g}"

@@ -4,7 +4,7 @@ Text from the server is wrapped in `Text` objects, because rich would interpret 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rich.table import Table
 from rich.text import Text
@@ -14,16 +14,23 @@ from tidewire.protocol.resources import JobResource
 from tidewire.terminal_escapes import visible
 
 
-def jobs(found: Iterable[JobResource]) -> Table:
-    """Return a table of jobs, in the order of the argument."""
+def jobs(found: Iterable[JobResource], without_worker: Collection[str] = ()) -> Table:
+    """Return a table of jobs, in the order of the argument.
+
+    Args:
+        found: The jobs.
+        without_worker: Endpoints that no live process runs.
+    """
     table = Table(box=None, pad_edge=False)
     for name in ("job", "endpoint", "status", "created", "ended"):
         table.add_column(name, no_wrap=True, overflow="ignore")
     for job in found:
+        lacks_worker = job.status == "queued" and job.endpoint in without_worker
+        status = "queued (no worker)" if lacks_worker else job.status
         table.add_row(
             *map(
                 server_text,
-                (job.id, job.endpoint, job.status, _time(job.created_at), _time(job.ended_at or "")),
+                (job.id, job.endpoint, status, _time(job.created_at), _time(job.ended_at or "")),
             )
         )
     return table

@@ -119,6 +119,9 @@ class Queue(WireModel, frozen=True, kw_only=True):
 
     position: Positive
     eta_ms: Count | None = None
+    waits_for: str | None = None
+    """What the job waits for in addition to its turn: `worker` if no live process runs its endpoint, or `version` if the code of
+    each live process rejects its input. Other values may follow."""
 
 
 class Progress(WireModel, frozen=True, kw_only=True):

@@ -100,6 +100,8 @@ class EndpointSummary(WireModel, frozen=True, kw_only=True):
     href: str
     defaults: bool = False
     """Whether an empty input is valid, because all members of the input have defaults."""
+    workers: Count | None = None
+    """Number of live processes that run the endpoint. Only servers that share a database have this member."""
 
 
 class EndpointDescription(WireModel, frozen=True, kw_only=True):

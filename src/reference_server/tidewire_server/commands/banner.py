@@ -42,6 +42,7 @@ def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
     lines += [
         "",
         *_groups(server),
+        *_role(server),
         f"  callers      {_callers(server)}",
         f"  durability   {_durability(settings)}",
         f"  retention    ended jobs keep events for {settings.log_ttl:g} s and state for {settings.state_ttl:g} s",
@@ -67,6 +68,27 @@ def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
     return "\n".join(lines)
 
 
+def worker_banner(server: Server) -> str:
+    """Return what a worker prints when it is ready."""
+    endpoints = (
+        ", ".join(f"{name} ({_concurrency(server, name)})" for name in server.endpoints) or "no endpoint"
+    )
+    place = without_password(server.settings.log)
+    return (
+        f"{SERVER} worker  (press Ctrl-C to stop)\n\n  role         functions only, without an open port; servers on the same "
+        f"database answer requests\n  runs         {endpoints}\n  log          {place}\n"
+    )
+
+
+def _role(server: Server) -> list[str]:
+    """Return the line of the banner that says what this process does, if other processes may do the rest."""
+    if not is_database(server.settings.log):
+        return []
+    if server.app.lifespan.functions:
+        return ["  role         requests and functions"]
+    return ["  role         requests only; workers on the same database run the functions (tidewire worker)"]
+
+
 def _example_command(server: Server, url: str) -> str:
     """Return a command that calls the first endpoint, with its first example, or with placeholders for the required
     members of its input.
@@ -83,6 +105,8 @@ def _concurrency(server: Server, name: str) -> str:
     runs = _format_limit(server.concurrency_limit_of(name))
     if endpoint.batching is not None:
         runs += f", batches of {endpoint.batching.max_size}"
+    if endpoint.global_limit is not None:
+        runs += f", {endpoint.global_limit} over all servers"
     if endpoint.concurrency_group is not None:
         runs += f", group {endpoint.concurrency_group}"
     if endpoint.max_queue_size is not None:

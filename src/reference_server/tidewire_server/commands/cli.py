@@ -1,4 +1,4 @@
-"""Command line of `tidewire serve`.
+"""Command line of `tidewire serve`, and what `tidewire worker` shares with it.
 
 The exit code is 0 if a signal stopped the server, 1 if the server cannot start, and 2 if the arguments are not valid.
 """
@@ -8,8 +8,9 @@ import logging
 import os
 import sys
 import threading
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_args
 
 import typer
 import typer.core
@@ -29,14 +30,19 @@ from tidewire_server.commands.flags import (
     unknown,
     variable_of,
 )
+from tidewire_server.roles import RUNS_FUNCTIONS
 from tidewire_server.setting_errors import allowed
 from tidewire_server.settings import Settings
+from tidewire_server.user_paths import is_database, without_password
 
 if TYPE_CHECKING:
     from tidewire_server.commands.configuration import Configuration
     from tidewire_server.server import Server
 
 _log = logging.getLogger(__name__)
+
+COMMAND: Final[ContextVar[str]] = ContextVar("command", default="serve")
+"""Name of the command that runs, for its messages."""
 
 _LAST_GRACE = 1.0
 """Number of seconds to wait for the threads of user functions after the server has stopped."""
@@ -46,19 +52,23 @@ _GENERATE_ARGUMENTS = {name: name for name in FLAGS[GENERATION]} | {"max_top_log
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""
 
 
-class _ServeCommand(typer.core.TyperCommand):
+class ServeCommand(typer.core.TyperCommand):
     """Command that reports a helpful error if an argument names a setting that has no flag.
 
     The error message contains the line that sets the value in the configuration file.
     """
 
+    called = "serve"
+    """Name of the command in messages."""
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        COMMAND.set(self.called)
         if "--help-all" in args:
             for option in self.params:
                 option.hidden = False  # type: ignore[attr-defined]
             args = ["--help"]
         if error := not_a_flag(args):
-            _fail(error, code=2)
+            fail(error, code=2)
         return super().parse_args(ctx, args)
 
 
@@ -70,12 +80,12 @@ _EXAMPLES = """Examples:
 
 tidewire serve   (the bundled language model)
 
-tidewire serve mine.py --reload   (your own endpoints, while you develop them)
+tidewire serve mine.py --reload   (your own endpoints)
 
 tidewire serve mine:server --host 0.0.0.0 --token-file tokens.txt"""
 
 
-@serve.command("serve", cls=_ServeCommand, epilog=_EXAMPLES)
+@serve.command("serve", cls=ServeCommand, epilog=_EXAMPLES)
 def _serve(
     invocation: typer.Context,
     target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - read from `invocation`
@@ -87,7 +97,7 @@ def _serve(
         bool,
         typer.Option("--show-config", help="Print every setting and its origin, then exit."),
     ] = False,
-    help_all: Annotated[  # noqa: ARG001 - read by _ServeCommand
+    help_all: Annotated[  # noqa: ARG001 - read by ServeCommand
         bool, typer.Option("--help-all", help="Show this message with all flags, then exit.")
     ] = False,
     **_: Any,
@@ -103,56 +113,28 @@ def _serve(
         # Import these modules late. Importing pydantic-settings takes 0.15 s of CPU time, and `--help` does not need
         # it.
         from tidewire_server.commands.banner import startup_banner  # noqa: PLC0415
-        from tidewire_server.commands.configuration import ConfigurationError, configure  # noqa: PLC0415
-        from tidewire_server.commands.load_target import TargetImportError, load_target  # noqa: PLC0415
         from tidewire_server.errors import WorkersUnavailableError  # noqa: PLC0415
-        from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
         from tidewire_server.serving.exposure_check import ExposedServerError  # noqa: PLC0415
         from tidewire_server.serving.listener import bind  # noqa: PLC0415
-        from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
         from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
-    flags = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in invocation.params.items()
-        if name in FIELDS and value not in (None, False, (), [])
-    }
-    try:
-        configuration = configure(flags, config)
-    except ConfigurationError as error:
-        _fail(str(error), code=2)
-    set_up_logging()
-    logging.getLogger("tidewire_server").setLevel(configuration.launch.log_level.upper())
+    configuration = read_configuration(invocation, config)
     launch = configuration.launch
-    _refuse_ignored_settings(configuration)
-    if show_config and launch.target is None:
-        _show(configuration, Settings(**configuration.settings))
-        return
-    if launch.reload:
+    if launch.reload and not show_config:
         _run_with_reload(configuration)
         return
-    try:
-        server = _default_server(configuration) if launch.target is None else load_target(launch.target)
-        if launch.script:
-            add_script(server)
-        server.configure(**configuration.settings)
-        _configure_endpoints(server, configuration)
-    except TargetImportError as error:
-        print(f"tidewire serve: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except ValueError as error:
-        _fail(str(error), code=2)
-    if show_config:
-        _show(configuration, server.settings)
+    server = configured_server(configuration, show_config=show_config, functions=not launch.no_functions)
+    if server is None:
         return
     _warn_about_client_token(server.settings)
+    server.app.lifespan.functions = not launch.no_functions
     try:
         listener = bind(launch.host, launch.port, free="--port 0", uds=launch.uds)
     except OSError as error:
-        _fail(str(error.strerror))
+        fail(str(error.strerror))
     try:
         serving.serve(
             server.app,
@@ -163,10 +145,89 @@ def _serve(
             switch_interval=launch.switch_interval,
         )
     except ExposedServerError as error:
-        _fail(str(error), code=2)
+        fail(str(error), code=2)
     except (StoreError, WorkersUnavailableError, PortFileError) as error:
-        _fail(str(error))
-    _exit_despite_threads()
+        fail(str(error))
+    exit_despite_threads()
+
+
+def read_configuration(invocation: typer.Context, config: Path | None) -> "Configuration":
+    """Read the settings of a command from its flags, the environment and the file, and set up logging.
+
+    Raises:
+        typer.Exit: A setting is not valid. The reason was printed.
+    """
+    from tidewire_server.commands.configuration import ConfigurationError, configure  # noqa: PLC0415
+    from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
+
+    flags = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in invocation.params.items()
+        if name in FIELDS and value not in (None, False, (), [])
+    }
+    try:
+        configuration = configure(flags, config)
+    except ConfigurationError as error:
+        fail(str(error), code=2)
+    set_up_logging()
+    logging.getLogger("tidewire_server").setLevel(configuration.launch.log_level.upper())
+    _refuse_ignored_settings(configuration)
+    return configuration
+
+
+def configured_server(
+    configuration: "Configuration", *, show_config: bool, functions: bool, requests: bool = True
+) -> "Server | None":
+    """Import or create the server that a command runs, and apply the settings.
+
+    Args:
+        configuration: Settings of the command.
+        show_config: Whether to print the settings instead. The result is then None.
+        functions: Whether this process runs functions.
+        requests: Whether this process answers requests.
+
+    Raises:
+        typer.Exit: The server cannot be imported, or a setting is not valid. The reason was printed.
+    """
+    from tidewire_server.commands.load_target import TargetImportError, load_target  # noqa: PLC0415
+    from tidewire_server.script_endpoint import add_script  # noqa: PLC0415
+
+    launch = configuration.launch
+    if show_config and launch.target is None:
+        _show(configuration, Settings(**configuration.settings))
+        return None
+    what = None if functions and requests else "--no-functions" if requests else "a worker"
+    if launch.target is None:  # Before a model is loaded.
+        _require_database(what, Settings(**configuration.settings))
+    token = RUNS_FUNCTIONS.set(functions)
+    try:
+        server = _default_server(configuration) if launch.target is None else load_target(launch.target)
+        if launch.script:
+            add_script(server)
+        server.configure(**configuration.settings)
+        _configure_endpoints(server, configuration)
+    except TargetImportError as error:
+        print(f"tidewire {COMMAND.get()}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except ValueError as error:
+        fail(str(error), code=2)
+    finally:
+        RUNS_FUNCTIONS.reset(token)
+    if show_config:
+        _show(configuration, server.settings)
+        return None
+    _require_database(what, server.settings)
+    return server
+
+
+def _require_database(what: str | None, settings: Settings) -> None:
+    """Exit if this process does only a part of the work, named `what`, and no other process can do the rest."""
+    if what is not None and not is_database(settings.log):
+        fail(
+            f"{what} needs a database that servers and workers share: --log postgresql://USER@HOST/DATABASE, not "
+            f"{without_password(settings.log)}",
+            code=2,
+        )
 
 
 def _refuse_ignored_settings(configuration: "Configuration") -> None:
@@ -174,7 +235,7 @@ def _refuse_ignored_settings(configuration: "Configuration") -> None:
     launch = configuration.launch
     for name, argument in _GENERATE_ARGUMENTS.items():
         if launch.target is not None and name in launch.model_fields_set:
-            _fail(
+            fail(
                 f"{configuration.origin(name)}: {name} applies only to the default server, not to the target {launch.target}; "
                 f"omit the target, or pass {argument} in the target's code, as in add_generate(server, {argument}=…)",
                 code=2,
@@ -199,7 +260,7 @@ def _run_with_reload(configuration: "Configuration") -> NoReturn:
 
     target = configuration.launch.target
     if target is None:
-        _fail(
+        fail(
             f"{configuration.origin('reload')}: --reload needs a target, such as tidewire serve mine.py --reload",
             code=2,
         )
@@ -226,7 +287,10 @@ def _configure_endpoints(server: "Server", configuration: "Configuration") -> No
     Raises:
         ValueError: An endpoint does not exist, or two endpoints of one group would have different limits.
     """
-    from tidewire_server.jobs.endpoint_queues_and_groups import group_limits  # noqa: PLC0415 - `--help` does not need the server
+    from tidewire_server.jobs.endpoint_queues_and_groups import (  # noqa: PLC0415 - `--help` does not need the server
+        global_limits,
+        group_limits,
+    )
 
     for name, values in configuration.endpoints.items():
         endpoint = server.endpoints.get(name)
@@ -236,9 +300,10 @@ def _configure_endpoints(server: "Server", configuration: "Configuration") -> No
         for member in values.model_fields_set:
             setattr(endpoint, member, getattr(values, member))
     group_limits(server.endpoints.values())
+    global_limits(server.endpoints.values())
 
 
-def _exit_despite_threads() -> None:
+def exit_despite_threads() -> None:
     """End the process even if a thread that a user function has started is still running.
 
     Python itself would wait for that thread forever.
@@ -271,7 +336,7 @@ def _default_server(configuration: "Configuration") -> "Server":
 
     model = configuration.launch.model
     if model is not None and not model.is_dir():
-        _fail(f"--model: {missing_folder(model)}", code=2)
+        fail(f"--model: {missing_folder(model)}", code=2)
     folder = model or default_model()
     what = "the default model" if model is None else f"the model {folder.name}"
     server = Server(**configuration.settings)
@@ -287,19 +352,20 @@ def _default_server(configuration: "Configuration") -> "Server":
     except ModuleNotFoundError as error:
         _missing(error, "engine")
     except LoadError as error:
-        _fail(str(error))
+        fail(str(error))
     return server
 
 
 def _missing(error: ModuleNotFoundError, extra: str) -> NoReturn:
     if (error.name or "").startswith("tidewire"):
         raise error
-    _fail(f"{error.name} is not installed; install it with: {install_command(extra)}")
+    fail(f"{error.name} is not installed; install it with: {install_command(extra)}")
 
 
-def _fail(message: str, *, code: int = 1) -> NoReturn:
+def fail(message: str, *, code: int = 1) -> NoReturn:
+    """Print a message with the name of the command, and exit."""
     for line in message.splitlines():
-        print(f"tidewire serve: {line}", file=sys.stderr)
+        print(f"tidewire {COMMAND.get()}: {line}", file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -309,7 +375,7 @@ def _fail(message: str, *, code: int = 1) -> NoReturn:
 _METAVARS = {"a whole number": "INT", "a number": "SECONDS"}
 
 
-def _flag(name: str, group: str) -> inspect.Parameter:
+def flag_parameter(name: str, group: str) -> inspect.Parameter:
     """Create the typer parameter for a setting.
 
     Typer does not convert the value. It passes the text to `configure`, which validates it.
@@ -339,7 +405,7 @@ def _flag(name: str, group: str) -> inspect.Parameter:
 
 
 _own = [each for each in inspect.signature(_serve).parameters.values() if each.name != "_"]
-_flags = [_flag(name, group) for group, names in FLAGS.items() for name in names]
+_flags = [flag_parameter(name, group) for group, names in FLAGS.items() for name in names]
 _serve.__signature__ = inspect.Signature([*_own, *_flags])  # type: ignore[attr-defined]
 
 

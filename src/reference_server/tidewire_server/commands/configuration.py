@@ -95,6 +95,9 @@ class EndpointSettings(_FromText):
     concurrency_limit: int | None = Field(
         None, ge=1, description="Maximum number of concurrent calls, or none for no limit."
     )
+    global_limit: int | None = Field(
+        None, ge=1, description="Maximum number of concurrent calls over all servers, or none for no limit."
+    )
     max_queue_size: int | None = Field(
         None, ge=0, description="Maximum number of waiting items, or none for the server's setting."
     )

@@ -28,6 +28,7 @@ FLAGS: Final = {
         "log_level",
         "debug",
         "reload",
+        "no_functions",
     ),
     "Access": ("token_file", "operator_token_file", "allow_anonymous", "single_user", "stream_token_ttl"),
     GENERATION: (
@@ -58,7 +59,9 @@ FLAGS: Final = {
 }
 """Settings that have a flag. The keys are the group titles in `--help-all`."""
 
-COMMON: Final = frozenset({"host", "port", "model", "device", "log", "token_file", "reload", "log_level"})
+COMMON: Final = frozenset(
+    {"host", "port", "model", "device", "log", "token_file", "reload", "no_functions", "log_level"}
+)
 """Settings whose flags are shown by `--help`. The option `--help-all` shows all flags."""
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.model_fields)

@@ -59,6 +59,10 @@ class Options:
     concurrency_limit: int | Default | None = DEFAULT
     """Maximum number of concurrent calls, or None for no limit. The default is the server's
     `default_concurrency_limit`."""
+    global_limit: int | None = None
+    """Maximum number of concurrent calls over all servers and workers of one database, or None for no limit. In a group of
+    endpoints, it applies to the group. `concurrency_limit` counts in each process. If the log is in memory or in a file,
+    there is only one process, which has both limits."""
     concurrency_group: str | None = None
     """Name of a group of endpoints that share one concurrency limit, for example because their models share a GPU.
     Set `concurrency_limit` on any endpoint of the group."""
@@ -214,7 +218,7 @@ class Endpoint:
             self.is_async, self.outputs = True, None
         self.streams = self.is_generator or self.input.stream is not None
         """Whether the value can change while the function runs. If not, the value is set when the function returns."""
-        for name, least in (("concurrency_limit", 1), ("max_queue_size", 0)):
+        for name, least in (("concurrency_limit", 1), ("global_limit", 1), ("max_queue_size", 0)):
             option = getattr(options, name)
             if not (option is None or isinstance(option, Default)) and (
                 type(option) is not int or option < least
@@ -236,6 +240,7 @@ class Endpoint:
         self.concurrency_limit = options.concurrency_limit
         if options.workers is not None and isinstance(self.concurrency_limit, Default) and group is None:
             self.concurrency_limit = options.workers.count
+        self.global_limit = options.global_limit
         self.concurrency_group = group
         self.max_queue_size = options.max_queue_size
         if options.on_restart not in get_args(OnRestart):
@@ -465,13 +470,16 @@ class Endpoint:
             {"batch": Batch(max_items=max_inputs), **self._capabilities}
         )
 
-    def summarize(self, root: str) -> EndpointSummary:
-        """Return the endpoint's entry in the discovery document."""
+    def summarize(self, root: str, workers: int | None = None) -> EndpointSummary:
+        """Return the endpoint's entry in the discovery document. The argument `workers` is the number of live processes that
+        run the endpoint, or None if this process is the only one.
+        """
         return EndpointSummary(
             name=self.name,
             summary=self.summary,
             href=f"{root}/endpoints/{self.name}",
             defaults=self.input.defaults,
+            workers=workers,
         )
 
     def describe(self, root: str, max_inputs: int) -> EndpointDescription:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import os
 
     from tidewire_server.endpoints.endpoint import OnRestart
+    from tidewire_server.generation.engine_interface import Engine
     from tidewire_server.server import Server
 
 
@@ -31,7 +32,8 @@ def add_generate(
 ) -> None:
     """Add the endpoint `generate` to a server, with a torch engine that runs a checkpoint.
 
-    The engine is closed together with the server.
+    The engine is closed together with the server. With `tidewire serve --no-functions`, only the configuration and the
+    tokenizer of the checkpoint are read, and workers load the weights.
 
     Args:
         server: The server. It must not have an endpoint named `generate` yet.
@@ -75,20 +77,28 @@ def add_generate(
     from tidewire_server.user_paths import user_path  # noqa: PLC0415
 
     folder = default_model() if model is None else user_path(model)
-    from tidewire_server.generation.torch_engine import TorchEngine  # noqa: PLC0415
+    from tidewire_server.generation.torch_engine import EngineWithoutWeights, TorchEngine  # noqa: PLC0415
+    from tidewire_server.roles import RUNS_FUNCTIONS  # noqa: PLC0415
 
-    engine = TorchEngine.load(
-        folder,
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        slots=slots,
-        context=context,
-        max_top=max_top,
-        max_num_beams=max_num_beams,
-        schema_limits=SchemaLimits(max_schema_bytes=max_schema_bytes),
-        max_mask_share=max_mask_share,
-        profile=None if profile is None else user_path(profile),
-        since=begun,
-    )
+    engine: Engine
+    common: dict[str, Any] = {
+        "device": device,
+        "dtype": dtype,
+        "slots": slots,
+        "context": context,
+        "max_top": max_top,
+        "max_num_beams": max_num_beams,
+        "schema_limits": SchemaLimits(max_schema_bytes=max_schema_bytes),
+    }
+    if RUNS_FUNCTIONS.get():
+        engine = TorchEngine.load(
+            folder,
+            threads=threads,
+            max_mask_share=max_mask_share,
+            profile=None if profile is None else user_path(profile),
+            since=begun,
+            **common,
+        )
+    else:
+        engine = EngineWithoutWeights.load(folder, **common)
     add_engine(server, engine, on_restart=on_restart, share_prefixes=share_prefixes)

@@ -50,14 +50,15 @@ from tidewire_server.http.problem_responses import failure, problem_response
 from tidewire_server.http.request_reading import root_of
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
 
 _WORKER_METRICS: Final = (
-    ("workers", "Workers of the endpoint, whether they run or not (option `workers`)."),
-    ("workers_ready", "Workers that have loaded the function, including the busy ones."),
-    ("workers_busy", "Workers that run a call."),
-    ("workers_lost", "Workers that have died or were replaced since the server started."),
+    ("pool_workers", "Workers of the endpoint, whether they run or not (option `workers`)."),
+    ("pool_workers_ready", "Workers that have loaded the function, including the busy ones."),
+    ("pool_workers_busy", "Workers that run a call."),
+    ("pool_workers_lost", "Workers that have died or were replaced since the server started."),
 )
 """Name and description of the metric for each member of `SlotCounts`."""
 
@@ -121,6 +122,14 @@ class TidewireApp:
         self.metrics.measure("items_waiting", "Items waiting in the queue.", lambda: self._queue_depths(1))
         for number, (name, text) in enumerate(_WORKER_METRICS):
             self.metrics.measure(name, text, partial(self._worker_counts, number))
+        self.metrics.measure(
+            "workers", "Live processes that run the endpoint.", lambda: self._workers(LiveWorkers.count)
+        )
+        self.metrics.measure(
+            "slots",
+            "Calls that all live processes can run at the same time.",
+            lambda: self._workers(lambda workers, name: workers.total(name).slots),
+        )
         self.lifespan = Lifespan(endpoints, settings, self.metrics, self.authentication, closers)
         self.send_buffers_bounded = False
         """Whether the listening socket has the send buffer size `SEND_BUFFER_BYTES`, which its connections inherit."""
@@ -255,6 +264,11 @@ class TidewireApp:
         if not self.lifespan.started:
             return []
         return [(name, self.service.depth(name)[which]) for name in self._endpoints]
+
+    def _workers(self, read: Callable[[LiveWorkers, str], float]) -> list[tuple[str, float]]:
+        if not self.lifespan.started:
+            return []
+        return [(name, read(self.service.workers, name)) for name in self._endpoints]
 
 
 def _has_one_host(scope: Scope) -> bool:

@@ -77,13 +77,18 @@ class DiscoveryDocuments:
             capabilities.append("list")
         if any(each.capabilities(1).logprobs is not None for each in self._endpoints.values()):
             capabilities.append("logprobs")
+        service = self._lifespan.service
+        shared = service.store.replicas is not None
         body = Discovery(
             server=SERVER,
-            durability=self._lifespan.service.store.durability,
+            durability=service.store.durability,
             capabilities=sorted(capabilities),
             limits=settings.limits,
             heartbeat_ms=round(settings.heartbeat * 1000),
-            endpoints=[endpoint.summarize(root) for endpoint in self._endpoints.values()],
+            endpoints=[
+                endpoint.summarize(root, service.workers.count(name) if shared else None)
+                for name, endpoint in self._endpoints.items()
+            ],
         )
         members = messages.to_json(body)
         members["limits"] |= settings.model_dump(

@@ -40,6 +40,8 @@ class Lifespan:
         self._metrics = metrics
         self._authentication = authentication
         self._closers = closers
+        self.functions = True
+        """Whether this process runs functions. It is read when the application starts."""
         self._service: JobService | None = None
         self._store: Store | None = None
         self._starting = asyncio.Lock()
@@ -82,7 +84,14 @@ class Lifespan:
                 assert self._store is not None  # noqa: S101 - `open_log` sets it
                 share = self._settings.caller_share(single_user=self._authentication.single_user)
                 service, self._store = (
-                    JobService(self._endpoints, self._settings, self._metrics, self._store, share=share),
+                    JobService(
+                        self._endpoints,
+                        self._settings,
+                        self._metrics,
+                        self._store,
+                        share=share,
+                        functions=self.functions,
+                    ),
                     None,
                 )
                 try:

@@ -15,6 +15,7 @@ from typing import Final
 
 from tidewire_server.endpoints.endpoint import Default, Endpoint
 from tidewire_server.settings import Settings, share_of
+from tidewire_server.store.records import GlobalLimit
 
 _LATEST_WEIGHT: Final = 0.3
 """Weight of the latest call in the moving averages from which waiting times are estimated."""
@@ -27,6 +28,9 @@ class ConcurrencyGroup:
     """
 
     limit: float
+    """Maximum number of running calls in this process."""
+    global_limit: GlobalLimit | None = None
+    """Limit over all processes, or None."""
     endpoint_queues: "list[EndpointQueue]" = field(default_factory=list)
     running: int = 0
     """Number of running calls."""
@@ -106,6 +110,35 @@ def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
     return {group: limit for group, (_, limit) in limits.items()}
 
 
+def global_limits(endpoints: Iterable[Endpoint]) -> dict[str, GlobalLimit]:
+    """Return the limits over all processes, by the name of the endpoint. The endpoints of a group share the limit that one of
+    them sets.
+
+    Raises:
+        ValueError: Two endpoints of one group set different limits.
+    """
+    endpoints = list(endpoints)
+    of_groups: dict[str, tuple[str, int]] = {}
+    for endpoint in endpoints:
+        group, limit = endpoint.concurrency_group, endpoint.global_limit
+        if group is None or limit is None:
+            continue
+        first, other = of_groups.setdefault(group, (endpoint.name, limit))
+        if other != limit:
+            raise ValueError(
+                f"concurrency_group {group!r} has two different global limits: {other} at endpoint {first!r} and "
+                f"{limit} at endpoint {endpoint.name!r}; set the limit at only one of them"
+            )
+    limits = {}
+    for endpoint in endpoints:
+        group, limit = endpoint.concurrency_group, endpoint.global_limit
+        if group is not None and group in of_groups:
+            limits[endpoint.name] = GlobalLimit(f"group {group}", of_groups[group][1])
+        elif limit is not None:
+            limits[endpoint.name] = GlobalLimit(f"endpoint {endpoint.name}", limit)
+    return limits
+
+
 def make_endpoint_queues(
     endpoints: dict[str, Endpoint], settings: Settings, share: float
 ) -> dict[str, EndpointQueue]:
@@ -120,6 +153,7 @@ def make_endpoint_queues(
         ValueError: Two endpoints of one group set different limits.
     """
     limits = group_limits(endpoints.values())
+    over_all = global_limits(endpoints.values())
     groups: dict[str, ConcurrencyGroup] = {}
     endpoint_queues = {}
     for name, endpoint in endpoints.items():
@@ -130,6 +164,9 @@ def make_endpoint_queues(
             group = groups.setdefault(
                 endpoint.concurrency_group, ConcurrencyGroup(_limit_number(limit, settings))
             )
+        group.global_limit = over_all.get(name)
+        if group.global_limit is not None:
+            group.limit = min(group.limit, group.global_limit.calls)
         max_queue_size = (
             settings.max_queue_size if endpoint.max_queue_size is None else endpoint.max_queue_size
         )

@@ -45,6 +45,7 @@ from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import (
     InvalidValueError,
+    ItemError,
     StateTooLargeError,
     StreamClosedError,
     WorkerLostError,
@@ -66,7 +67,7 @@ from tidewire_server.jobs.publish_ephemeral_events import (
     publish_progress,
     publish_queue_position,
 )
-from tidewire_server.jobs.recovered_inputs import StoredInputs
+from tidewire_server.jobs.recovered_inputs import RefusedInputError, StoredInputs
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import HeadMovedError, Log
 from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
@@ -401,6 +402,18 @@ class Job:
                 await self._discard(self._queue_entry(index))
                 await self._failed(index, error)
         return self.waits(index)
+
+    async def refusal(self, index: int) -> str | None:
+        """Validate the input of a waiting item of a job that other processes can run, too. Return why the code of this process
+        rejects the input, or None if it does not. Other errors come up when the item runs.
+        """
+        try:
+            await self._check_input(index)
+        except RefusedInputError as error:
+            return str(error.__cause__)
+        except ItemError:
+            return None
+        return None
 
     async def _check_input(self, index: int) -> BaseModel:
         item = self._items[index]

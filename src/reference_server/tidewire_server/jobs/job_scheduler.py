@@ -23,14 +23,23 @@ from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.jobs.endpoint_queues_and_groups import (
     ConcurrencyGroup,
     EndpointQueue,
+    global_limits,
     make_endpoint_queues,
 )
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.queue_positions import PositionAnnouncer
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.principals import CALLER
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import Queue, QueueFullError
-from tidewire_server.store.records import BatchItem, QueueEntry, QueueLimits, RunningBatch
+from tidewire_server.store.records import (
+    BatchItem,
+    BatchSlot,
+    EndpointLoad,
+    QueueEntry,
+    QueueLimits,
+    RunningBatch,
+)
 
 _MIN_RETRY_MS: Final = 1000
 
@@ -53,10 +62,13 @@ class JobScheduler:
         start: Callable[[QueueEntry, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
         find: Callable[[QueueEntry], Job | None],
         open_job: Callable[[QueueEntry], Awaitable[Job | None]],
+        check_input: Callable[[Job, QueueEntry, BatchSlot], Awaitable[bool]] | None = None,
         on_start: Callable[[QueueEntry], Job | None],
-        announce: Callable[[str, QueueMessage], None],
+        announce: Callable[[str, QueueMessage], bool],
         shared: bool = False,
         share: float = 1.0,
+        functions: bool = True,
+        workers: LiveWorkers | None = None,
     ) -> None:
         """Create a scheduler for an idle server.
 
@@ -67,17 +79,27 @@ class JobScheduler:
             start: Function that runs one item. It must call its second argument when the item's function has ended.
             find: Function that returns the job of an item, or None if this process does not run the job.
             open_job: Function that reopens the job of an item that was taken, and returns None if the job has ended.
+            check_input: Function that validates the input of an item that was taken for a batch, and returns whether the item
+                can run. The default is `Job.check_input`.
             on_start: Function that is called before an item runs in a batch, and returns the job of the item.
-            announce: Function that publishes the queue position of a job.
+            announce: Function that publishes the queue position of a job. See `PositionAnnouncer`.
             shared: Whether other processes use the queue, too. A waiting job then has no `Job` object.
             share: Share of each queue and of the worker threads that one principal may use.
+            functions: Whether this process runs functions. If not, it takes no items.
+            workers: Live processes that run functions, among them this one.
         """
         self._queue = queue
         self._start = start
         self._find = find
         self._open_job = open_job
+        self._check_input = check_input or (lambda job, entry, _: job.check_input(entry.index))
         self._on_start = on_start
-        self._announcer = PositionAnnouncer(queue, settings.queue_interval, announce)
+        self._functions = functions
+        self._workers = LiveWorkers() if workers is None else workers
+        self._workers.own, self._workers.own_load = self.loads, self.load
+        self._announcer = PositionAnnouncer(
+            queue, settings.queue_interval, announce, self._workers, shared=shared
+        )
         self._max_jobs_per_principal = settings.max_jobs_per_principal
         self._threads = settings.max_threads
         self._max_threads_per_caller = share_of(settings.max_threads, share)
@@ -105,7 +127,7 @@ class JobScheduler:
         bounds = {
             name: None if each.batching is None else each.batching.bounds for name, each in endpoints.items()
         }
-        queue.serve(bounds, self.start_soon)
+        queue.serve(bounds if functions else {}, self.start_soon, global_limits(endpoints.values()))
 
     @property
     def busy(self) -> bool:
@@ -115,6 +137,18 @@ class JobScheduler:
     def depth(self, endpoint: str) -> tuple[int, int]:
         """Return the number of running items and the number of waiting items of an endpoint."""
         return self._endpoint_queues[endpoint].rows, self._queue.size(endpoint)
+
+    def loads(self) -> dict[str, EndpointLoad]:
+        """Return the load of each endpoint whose functions this process runs."""
+        found = {name: self.load(name) for name in self._endpoint_queues}
+        return {name: load for name, load in found.items() if load is not None}
+
+    def load(self, endpoint: str) -> EndpointLoad | None:
+        """Return the load of an endpoint, or None if this process does not run its functions."""
+        each = self._endpoint_queues.get(endpoint)
+        if each is None or not self._functions:
+            return None
+        return EndpointLoad(each.group.limit, each.group.running, each.mean_duration, each.mean_rows)
 
     def take_active(self) -> list[str]:
         """Return the endpoints with running items, or with items that have started since the last call."""
@@ -128,7 +162,7 @@ class JobScheduler:
     def limits(self, endpoint: str) -> QueueLimits:
         """Return the limits for a new job. Items that can start at once do not count as waiting."""
         endpoint_queue = self._endpoint_queues[endpoint]
-        startable = max(0, self._startable(endpoint_queue)) * endpoint_queue.max_rows_per_call
+        startable = max(0, self._startable_anywhere(endpoint_queue)) * endpoint_queue.max_rows_per_call
         return QueueLimits(
             startable + endpoint_queue.max_queue_size,
             startable + endpoint_queue.max_queue_size_per_caller,
@@ -157,7 +191,7 @@ class JobScheduler:
         name, job = endpoint_queue.endpoint.name, entries[0].job
         await self._start_waiting(endpoint_queue.group)
         # A job that waits only because its batch is incomplete will run next, so the job has no queue position.
-        if self._queue.size(name) >= len(entries) and self._startable(endpoint_queue) <= 0:
+        if self._queue.size(name) >= len(entries) and self._startable_anywhere(endpoint_queue) <= 0:
             found = self._find(entries[0])
             if self._shared if found is None else found.waits(entries[0].index):
                 self._announcer.entered(endpoint_queue, job, len(entries))
@@ -188,7 +222,10 @@ class JobScheduler:
         for group in self._groups:
             await self._start_waiting(group)
         for endpoint_queue in self._endpoint_queues.values():
-            if self._queue.size(endpoint_queue.endpoint.name) and self._startable(endpoint_queue) <= 0:
+            if (
+                self._queue.size(endpoint_queue.endpoint.name)
+                and self._startable_anywhere(endpoint_queue) <= 0
+            ):
                 await self._announcer.restored(endpoint_queue)
 
     async def _place_restored(self, endpoint_queue: EndpointQueue, remaining: Iterator[QueueEntry]) -> None:
@@ -240,6 +277,15 @@ class JobScheduler:
         """Return how many calls of an endpoint's function could start now."""
         free = endpoint_queue.group.limit - endpoint_queue.group.running
         return free if endpoint_queue.endpoint.is_async else min(free, self._threads)
+
+    def _startable_anywhere(self, endpoint_queue: EndpointQueue) -> float:
+        """Return how many calls of an endpoint's function could start now at all processes."""
+        own = self._startable(endpoint_queue) if self._functions else 0.0
+        if not self._shared:
+            return own
+        name, limit = endpoint_queue.endpoint.name, endpoint_queue.group.global_limit
+        free = own + self._workers.free_elsewhere(name)
+        return free if limit is None else min(free, limit.calls - self._workers.total(name).running)
 
     async def _start_waiting(self, group: ConcurrencyGroup) -> None:
         """Start as many waiting items of a group as possible."""
@@ -406,6 +452,7 @@ class JobScheduler:
         """Release the slot and the thread of a call that has ended, and start waiting items."""
         group = endpoint_queue.group
         group.running -= 1
+        self._queue.end_call(endpoint_queue.endpoint.name)
         endpoint_queue.record_call(rows, duration)
         waiting: list[ConcurrencyGroup] = [group]
         if not endpoint_queue.endpoint.is_async:
@@ -424,7 +471,7 @@ class JobScheduler:
         arrivals = []
         for entry, slot, waited in batch:
             job = self._find(entry) or await self._open_job(entry)
-            if job is None or not (job.has_input(entry.index) or await job.check_input(entry.index)):
+            if job is None or not (job.has_input(entry.index) or await self._check_input(job, entry, slot)):
                 continue
             self._on_start(entry)
             arrivals.append(QueuedItem(job, entry.index, slot.cost, waited))

@@ -49,6 +49,7 @@ from tidewire_server.jobs.recovery import (
 )
 from tidewire_server.jobs.replicas.heartbeat import BEAT_SECONDS, Heartbeat
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.jobs.shutdown import Shutdown
 from tidewire_server.metrics import Metrics
@@ -102,6 +103,7 @@ class JobService:
         store: Store,
         *,
         share: float = 1.0,
+        functions: bool = True,
     ) -> None:
         """Create the service. It does not run before `start` is called.
 
@@ -111,6 +113,7 @@ class JobService:
             metrics: Metrics that the service updates.
             store: Store of the jobs, which the service closes.
             share: Share of the queue, the input memory and the worker threads that one principal may use.
+            functions: Whether this process runs functions. If not, other processes must use the store, too.
         """
         self.endpoints = dict(endpoints)
         self.settings = settings
@@ -136,6 +139,7 @@ class JobService:
             restore=self._restore,
         )
         self._background: set[asyncio.Task[None]] = set()
+        self.workers = LiveWorkers()
         self._commits = GroupCommit(metrics.logged, max(settings.merge_window, store.merge_window))
         self._scheduler = JobScheduler(
             self.store.queue,
@@ -144,10 +148,13 @@ class JobService:
             start=self._run_item,
             find=lambda entry: self._live.get(entry.job),
             open_job=self._ownership.open_taken,
+            check_input=None if store.replicas is None else self._ownership.accepts,
             on_start=self._on_start,
             announce=self._announce,
             shared=store.replicas is not None,
             share=share,
+            functions=functions,
+            workers=self.workers,
         )
         self.shutdown = Shutdown(
             self._live,
@@ -165,6 +172,8 @@ class JobService:
                 self._ownership,
                 self._live,
                 self.readers,
+                self.endpoints,
+                self.workers,
                 outage_timeout=settings.store_outage_timeout,
                 draining=lambda: self.shutdown.began,
                 on_beat=self._publish_positions,
@@ -577,17 +586,32 @@ class JobService:
     def _run_item(
         self, entry: QueueEntry, free: Callable[[], Coroutine[Any, Any, None]]
     ) -> Coroutine[Any, Any, None]:
+        if self.store.replicas is not None:
+            return self._run_if_accepted(entry, free)
         job = self._on_start(entry)
         return free() if job is None else job.run_item(entry.index, free)
 
-    def _announce(self, job_id: str, message: QueueMessage) -> None:
+    async def _run_if_accepted(
+        self, entry: QueueEntry, free: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        job = self._live.get(entry.job)
+        if job is not None and (job.has_input(entry.index) or await self._ownership.accepts(job, entry)):
+            self._on_start(entry)
+            await job.run_item(entry.index, free)
+
+    def _announce(self, job_id: str, message: QueueMessage) -> bool:
+        """Publish the queue position of a job. Return False if this process keeps no position for later readers."""
         job = self._live.get(job_id)
         if job is not None:
             job.announce(message)
-        elif self.store.replicas is not None and (log := self.store.jobs.log_in_use(job_id)) is not None:
+        elif self.store.replicas is not None:
+            log = self.store.jobs.log_in_use(job_id)
+            if log is None:
+                return False
             extent = log.extent()
             if extent.head == extent.starts[-1]:  # Nothing has happened to the job since it began to wait.
                 publish_queue_position(log, message)
+        return True
 
     def _publish_positions(self) -> None:
         """Publish the positions of jobs that wait in the shared queue, if this process has readers of such jobs."""

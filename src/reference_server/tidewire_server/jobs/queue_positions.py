@@ -20,6 +20,7 @@ from typing import Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire_server.jobs.endpoint_queues_and_groups import EndpointQueue
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.store.interfaces import Queue
 from tidewire_server.store.records import QueueEntry
 
@@ -45,6 +46,15 @@ class QueuePositions:
     def has_published(self) -> bool:
         """Whether any job has a published position that may need an update."""
         return bool(self._published)
+
+    def forget(self, job: str) -> None:
+        """Publish the position of a job again at the next update, because no reader has received it."""
+        self._published.pop(job, None)
+
+    def repeat_all(self) -> None:
+        """Publish the positions of all jobs at the next update, because something else about them has changed."""
+        self._moves += len(self._published) + FRONT
+        self._published.clear()
 
     def moved(self, by: int = 1) -> None:
         """Record that items were added to the queue or removed from it."""
@@ -93,15 +103,32 @@ class QueuePositions:
 class PositionAnnouncer:
     """Publishes the queue positions of jobs, with estimates of their waiting times."""
 
-    def __init__(self, queue: Queue, interval: float, announce: Callable[[str, QueueMessage], None]) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        interval: float,
+        announce: Callable[[str, QueueMessage], bool],
+        workers: LiveWorkers,
+        *,
+        shared: bool = False,
+    ) -> None:
         """Create an announcer for an empty queue. Its methods must be called on one event loop.
 
         Args:
             queue: Queue of the waiting items.
             interval: Minimum number of seconds between two updates of the positions in an endpoint's queue.
-            announce: Function that publishes the queue position of a job.
+            announce: Function that publishes the queue position of a job, and returns whether it keeps the position for later
+                readers.
+            workers: Live processes that run functions.
+            shared: Whether other processes use the queue, too.
         """
         self._queue = queue
+        self._workers = workers
+        self._shared = shared
+        self._lacks_worker: dict[str, bool] = {}
+        """Whether the last published positions of an endpoint said that no live process runs it."""
+        self._refused: dict[str, frozenset[str]] = {}
+        """Jobs of an endpoint whose last published positions said that every live process refuses them."""
         self._interval = interval
         self._announce = announce
         self._positions = defaultdict[str, QueuePositions](QueuePositions)
@@ -156,15 +183,21 @@ class PositionAnnouncer:
 
         The estimate uses the average duration of recent calls, and assumes that the endpoints of a group take turns.
         """
-        if endpoint_queue.mean_duration is None or not endpoint_queue.group.limit:
+        load = self._workers.total(endpoint_queue.endpoint.name)
+        if load.mean_duration is None or not load.slots:
             return None
-        calls = math.ceil(position / max(1.0, endpoint_queue.mean_rows))
-        work = calls * endpoint_queue.mean_duration
+        calls = math.ceil(position / max(1.0, load.mean_rows))
+        work = calls * load.mean_duration
         for other in endpoint_queue.group.endpoint_queues:
-            if other is not endpoint_queue and other.mean_duration is not None:
-                other_calls = math.ceil(self._queue.size(other.endpoint.name) / max(1.0, other.mean_rows))
-                work += min(other_calls, calls) * other.mean_duration
-        return round(1000 * max(work / endpoint_queue.group.limit, endpoint_queue.mean_duration))
+            if other is not endpoint_queue:
+                name = other.endpoint.name
+                other_load = self._workers.total(name)
+                if other_load.mean_duration is not None:
+                    other_calls = math.ceil(self._queue.size(name) / max(1.0, other_load.mean_rows))
+                    work += min(other_calls, calls) * other_load.mean_duration
+        limit = endpoint_queue.group.global_limit
+        slots = load.slots if limit is None else min(load.slots, limit.calls)
+        return round(1000 * max(work / slots, load.mean_duration))
 
     def _start_update(self, endpoint_queue: EndpointQueue) -> None:
         update = asyncio.get_running_loop().create_task(self._publish_changes(endpoint_queue))
@@ -176,9 +209,25 @@ class PositionAnnouncer:
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
         positions = self._positions[name]
+        if self._shared:
+            lacks, refused = not self._workers.count(name), frozenset(await self._queue.refused(name))
+            if (lacks, refused) != (
+                self._lacks_worker.get(name, False),
+                self._refused.get(name, frozenset()),
+            ):
+                self._lacks_worker[name], self._refused[name] = lacks, refused
+                positions.repeat_all()
         limit = positions.begin_update(self._queue.size(name))
         for job, position in positions.changes(await self._queue.waiting(name, limit=limit), limit):
             self._publish(endpoint_queue, job, position)
 
     def _publish(self, endpoint_queue: EndpointQueue, job: str, position: int) -> None:
-        self._announce(job, QueueMessage(position=position, eta_ms=self.eta(endpoint_queue, position)))
+        name, waits_for = endpoint_queue.endpoint.name, None
+        if self._shared and not self._workers.count(name):
+            waits_for = "worker"
+        elif job in self._refused.get(name, ()):
+            waits_for = "version"
+        eta = self.eta(endpoint_queue, position) if waits_for is None else None
+        message = QueueMessage(position=position, eta_ms=eta, waits_for=waits_for)
+        if not self._announce(job, message):
+            self._positions[endpoint_queue.endpoint.name].forget(job)

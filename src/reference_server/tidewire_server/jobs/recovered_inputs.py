@@ -21,6 +21,10 @@ from tidewire_server.store.interfaces import StoreError
 _log = logging.getLogger(__name__)
 
 
+class RefusedInputError(ItemError):
+    """The code of this process rejects an input that was accepted when the job was submitted. Other code may accept it."""
+
+
 class CheckedInput(NamedTuple):
     """Validated input of an item, and what the endpoint derives from the input."""
 
@@ -64,7 +68,8 @@ class StoredInputs:
         """Read and validate the input of an item. This method must be called once for each item.
 
         Raises:
-            ItemError: The input cannot be read, or the endpoint does not accept it any more. The code is `worker_lost`.
+            RefusedInputError: The endpoint does not accept the input any more. The code is `worker_lost`.
+            ItemError: The input cannot be read. The code is `worker_lost`.
         """
         async with self._turn:
             await asyncio.sleep(0)  # other tasks run between two checks
@@ -72,7 +77,7 @@ class StoredInputs:
             value = await self._validated(index)
             return CheckedInput(value, self._endpoint.columns(value), self._endpoint.initial(value))
         except ProblemError as error:
-            raise _lost(f"the input was no longer valid after the server restarted: {error}") from error
+            raise _refused(f"the input was no longer valid after the server restarted: {error}") from error
         except StoreError as error:
             raise _lost(f"the input could not be read after the server restarted: {error}") from error
         except Exception as error:  # the endpoint's functions may raise any exception
@@ -82,7 +87,7 @@ class StoredInputs:
                 index,
                 self._endpoint.name,
             )
-            raise _lost(
+            raise _refused(
                 f"endpoint {self._endpoint.name!r} could not check the input after the server restarted; the server's log "
                 "has the details"
             ) from error
@@ -117,6 +122,10 @@ class StoredInputs:
             if not self._samples:
                 self._samples = list(await admit_input(self._endpoint, submission, 0))
         return self._samples[index]
+
+
+def _refused(reason: str) -> RefusedInputError:
+    return RefusedInputError(reason, code="worker_lost")
 
 
 def _lost(reason: str) -> ItemError:

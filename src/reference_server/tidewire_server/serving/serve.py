@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import logging
 import os
-import signal
 import socket
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -28,25 +25,21 @@ from tidewire_server.errors import WorkersUnavailableError
 from tidewire_server.http.application import TidewireApp
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES
 from tidewire_server.http.uvicorn.uvicorn_protocol import http_protocol
-from tidewire_server.serving.daemon_threads import DaemonThreads
 from tidewire_server.serving.descriptors import max_connections_within_fd_limit, throttle_accept_errors
 from tidewire_server.serving.exposure_check import check_exposure, is_local
 from tidewire_server.serving.listener import is_unix, removed_at_exit, url_of
 from tidewire_server.serving.log_format import LogThrottle
 from tidewire_server.serving.port_file import port_file as prepare_port_file
+from tidewire_server.serving.process_loop import (
+    LAST_GRACE,
+    announce_drain,
+    run_to_the_end,
+    short_gc_pauses,
+    stop_signals,
+    thread_switch_interval,
+)
 from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
 from tidewire_server.store.interfaces import StoreError
-
-_LAST_GRACE: Final = 2.0
-"""Number of seconds that uvicorn waits for open requests after the time for running jobs is over."""
-
-_GC_THRESHOLDS: Final = (25_000, 2, 50)
-"""Thresholds of the garbage collector. With these values, collecting the two youngest generations takes a few
-milliseconds. With a smaller first value, the collector would visit the objects of running jobs often. For example, with
-10,000, it took a tenth of the CPU time of a short job that waits for SQLite.
-"""
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _log = logging.getLogger(__name__)
 
@@ -98,8 +91,8 @@ def serve(
     with (
         removed_at_exit(listener) as path,
         prepare_port_file(port_file, None if path else listener.getsockname()[1]) as publish_port,
-        _thread_switch_interval(switch_interval),
-        _short_gc_pauses(),
+        thread_switch_interval(switch_interval),
+        short_gc_pauses(),
         contextlib.closing(listener),
     ):
 
@@ -180,37 +173,6 @@ def _prepare(
     return UvicornServer(app, config, started, shutdown_timeout=shutdown_timeout)
 
 
-@contextlib.contextmanager
-def _thread_switch_interval(seconds: float) -> Iterator[None]:
-    """Set Python's thread switch interval.
-
-    With a short interval, functions in other threads delay the event loop less.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(seconds)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-@contextlib.contextmanager
-def _short_gc_pauses() -> Iterator[None]:
-    """Exclude the objects that exist now from garbage collection, and collect new objects less often.
-
-    A full collection would stop all streams while it examines the objects of a loaded model.
-    """
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
-
-
 def _with_mapped_addresses(networks: Iterable[str]) -> list[str]:
     """Return the networks, and the IPv4-mapped IPv6 network of each IPv4 network. On an IPv6 socket, clients that use
     IPv4 have such mapped addresses.
@@ -236,7 +198,7 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
         access_log=False,
         server_header=False,
         root_path=settings.root_path,
-        timeout_graceful_shutdown=round(_LAST_GRACE),
+        timeout_graceful_shutdown=round(LAST_GRACE),
     )
 
 
@@ -263,23 +225,8 @@ class UvicornServer(uvicorn.Server):
 
         If a task ignores the cancellation, the server waits for it only for a limited time.
         """
-        loop = self.loop
-        loop.set_default_executor(pool := DaemonThreads())
-        throttle_accept_errors(loop)
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(self.serve(sockets=[listener]))
-        finally:
-            tasks = asyncio.all_tasks(loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                _, stuck = loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_GRACE))
-                for task in stuck:
-                    _log.warning("task still running at exit: %r", task.get_name())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
-            pool.drain(_LAST_GRACE)
+        throttle_accept_errors(self.loop)
+        run_to_the_end(self.loop, self.serve(sockets=[listener]))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # Start the application here. If it were started in the lifespan, uvicorn would not pass exceptions to the
@@ -308,46 +255,11 @@ class UvicornServer(uvicorn.Server):
         """Handle SIGINT and SIGTERM. uvicorn's own handler would raise the signal again after the shutdown, which would
         change the exit code.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield  # Only the main thread receives signals. In other threads, the caller ends the server.
-            return
-        loop = asyncio.get_running_loop()
-        signaled = False
-
-        def handle(_signum: int, _frame: object) -> None:
-            nonlocal signaled
-            if signaled:
-                os._exit(1)
-            signaled = True
-            loop.call_soon_threadsafe(self._end_by_signal)
-
-        def ignore(_signum: int, _frame: object) -> None:
-            loop.call_soon_threadsafe(
-                _log.warning, "SIGHUP ignored: this server reads its configuration only at startup"
-            )
-
-        # Do not use `loop.add_signal_handler`, because a second signal must end the process even if the event loop is
-        # blocked.
-        before = [(each, signal.signal(each, handle)) for each in _SIGNALS]
-        # SIGHUP would end the process without `goaway`. If `nohup` has set SIG_IGN, keep that setting. Windows has no
-        # SIGHUP.
-        if (hangup := getattr(signal, "SIGHUP", None)) and signal.getsignal(hangup) is signal.SIG_DFL:
-            before.append((hangup, signal.signal(hangup, ignore)))
-        try:
+        with stop_signals(self._end_by_signal):
             yield
-        finally:
-            for each, handler in before:
-                signal.signal(each, handler)
 
     def _end_by_signal(self) -> None:
-        jobs, seconds = self._tidewire.lifespan.jobs_to_drain, self._shutdown_timeout
-        reason = None
-        if jobs and seconds:
-            reason = f"waiting up to {seconds:g} s for {jobs} {'job' if jobs == 1 else 'jobs'}"
-        elif seconds and (left := self._tidewire.lifespan.seconds_for_readers):
-            reason = f"results stay available for up to {left:.1f} s, in case a connection broke"
-        if reason is not None:
-            print(f"stopping: {reason}; press Ctrl-C again to end at once", file=sys.stderr, flush=True)
+        announce_drain(self._tidewire.lifespan, self._shutdown_timeout)
         self.end()
 
     def end(self) -> None:

@@ -15,6 +15,7 @@ in a service shared by several servers. Every implementation follows these rules
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -25,7 +26,10 @@ from tidewire_server.store.records import (
     BatchBounds,
     BatchItem,
     BatchSlot,
+    Beat,
+    EndpointLoad,
     Extent,
+    GlobalLimit,
     JobRecord,
     Key,
     KeyUse,
@@ -386,11 +390,15 @@ class Jobs(Protocol):
 
     # ---- ownership ---------------------------------------------------------------------------------------------------
 
-    async def adopt(self) -> Sequence[str]:
-        """Own the unfinished jobs that processes that have stopped have left. Return the ids of these jobs, the oldest job
-        first, including those of an earlier call that were not reopened yet.
+    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
+        """Own the unfinished jobs that processes that have stopped have left, if this process takes items of their endpoints
+        (`Queue.serve`), and the waiting jobs some of whose items have to end now. Return the ids of these jobs, the oldest
+        job first, including those of an earlier call that were not reopened yet.
 
         The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
+
+        Args:
+            known: Endpoints of whose waiting jobs this process can end items. By default, those whose items it takes.
         """
         ...
 
@@ -414,7 +422,12 @@ class Jobs(Protocol):
         ...
 
     async def release(
-        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+        self,
+        job: str,
+        entries: Sequence[QueueEntry],
+        slots: Sequence[BatchSlot] | None = None,
+        *,
+        refused: bool = False,
     ) -> bool:
         """Return a reopened job to the queue, so that any process can take its items. The caller must not use the job's log
         as a writer afterwards.
@@ -423,10 +436,17 @@ class Jobs(Protocol):
             job: Id of the job.
             entries: Queue entries of the items that wait. Other items of the job are removed from the queue.
             slots: Batch key and cost of each item. None if they are not known or the endpoint is not batched.
+            refused: Whether the code of this process rejects an input of the job. This process then takes no more items of it.
 
         Returns:
             Whether the job was released. False if only this process uses the store: the job stays here, and the caller
             puts the entries into the queue.
+        """
+        ...
+
+    async def refuse(self, job: str) -> None:
+        """Take no more items of a job that this process owns, because its code rejects an input of the job. The caller
+        releases the job later.
         """
         ...
 
@@ -465,13 +485,21 @@ class Queue(Protocol):
     `due` is about a second later.
     """
 
-    def serve(self, endpoints: Mapping[str, BatchBounds | None], wake: Callable[[str], None]) -> None:
+    def serve(
+        self,
+        endpoints: Mapping[str, BatchBounds | None],
+        wake: Callable[[str], None],
+        limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
+    ) -> None:
         """Set the endpoints whose items this process takes. It is called once, on the event loop, before any other method.
 
         Args:
-            endpoints: For each endpoint, the bounds of its batches, or None if it is not batched.
+            endpoints: For each endpoint, the bounds of its batches, or None if it is not batched. Empty in a process
+                that runs no functions: `take` then returns nothing, and `due` is infinite.
             wake: Function that the queue calls on the event loop with the name of an endpoint when `due` has become
                 earlier for a reason other than a call of this object or of `Jobs.add`.
+            limits: Limits over all processes, by the name of the endpoint. `take` and `take_batch` return nothing while as many
+                calls run. A store that only one process uses ignores them, because the process has the same limits.
         """
         ...
 
@@ -511,8 +539,20 @@ class Queue(Protocol):
         """
         ...
 
+    def end_call(self, endpoint: str) -> None:
+        """Record the end of a call. Each item that `take` returns is one call, and all items that `take_batch` returns for a
+        new batch are one call. This method is synchronous.
+        """
+        ...
+
     async def discard(self, entry: QueueEntry) -> None:
         """Remove an item from the queue, at any position. If the item is not in the queue, do nothing."""
+        ...
+
+    async def refused(self, endpoint: str) -> Collection[str]:
+        """Return the waiting jobs of an endpoint that every live process that runs the endpoint has refused
+        (`Jobs.release`).
+        """
         ...
 
     def due(self, endpoint: str) -> float:
@@ -580,32 +620,15 @@ class Store(Protocol):
         ...
 
 
-class OwnedJob(NamedTuple):
-    """Unfinished job that this process owns, with what clients have requested at other processes."""
-
-    id: str
-    cancelled: frozenset[int]
-    """Indexes of the items that clients have cancelled. Some of them may have ended."""
-    purge: bool
-    """Whether a client has deleted the job. Its owner must cancel it, and then delete it."""
-
-
-class Beat(NamedTuple):
-    """State of the database after a process has renewed its lease."""
-
-    owned: Sequence[OwnedJob]
-    lost: Sequence[str]
-    """Jobs that this process wrote before the beat, and that another process has adopted. Their logs refuse appends."""
-    servers: int
-    """Number of processes with a valid lease."""
-
-
 class Replicas(Protocol):
     """Liveness of the processes that share a store. Every method raises `StoreError` if the store fails."""
 
-    async def beat(self) -> Beat:
+    async def beat(self, endpoints: Mapping[str, EndpointLoad]) -> Beat:
         """Renew the lease of this process. Call this method each second: other processes adopt the jobs of a process whose
         lease has expired.
+
+        Args:
+            endpoints: The endpoints whose functions this process runs, which the beats of other processes return.
         """
         ...
 

@@ -13,6 +13,7 @@ import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from types import MappingProxyType
 
 from tidewire_server.store.interfaces import NewJob, QueueFullError
 from tidewire_server.store.memory_batches import BatchQueue
@@ -20,6 +21,7 @@ from tidewire_server.store.records import (
     BatchBounds,
     BatchItem,
     BatchSlot,
+    GlobalLimit,
     QueueEntry,
     RunningBatch,
 )
@@ -51,8 +53,14 @@ class MemoryQueue:
         self._reserved_by: Counter[tuple[str, str]] = Counter()
         """The same number for each endpoint and principal."""
 
-    def serve(self, endpoints: Mapping[str, BatchBounds | None], wake: Callable[[str], None]) -> None:
-        del wake  # Only calls of this object and of `Jobs.add` make items available.
+    def serve(
+        self,
+        endpoints: Mapping[str, BatchBounds | None],
+        wake: Callable[[str], None],
+        limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
+    ) -> None:
+        # Only calls of this object and of `Jobs.add` make items available, and this process has the limits itself.
+        del wake, limits
         self._batch_queues = {
             name: BatchQueue(bounds) for name, bounds in endpoints.items() if bounds is not None
         }
@@ -80,6 +88,14 @@ class MemoryQueue:
             self._remove(entry)
             if (batch_queue := self._batch_queues.get(entry.endpoint)) is not None:
                 batch_queue.remove([entry])
+
+    def end_call(self, endpoint: str) -> None:
+        """Do nothing, because only this process runs calls."""
+
+    async def refused(self, endpoint: str) -> Collection[str]:
+        """Return nothing, because no other process could have accepted an input."""
+        del endpoint
+        return ()
 
     def due(self, endpoint: str) -> float:
         batch_queue = self._batch_queues.get(endpoint)

@@ -274,7 +274,7 @@ class MemoryJobs:
     async def unfinished(self, principal: str) -> int:
         return self._unfinished[principal]
 
-    async def adopt(self) -> Sequence[str]:
+    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
         return ()
 
     async def claim(self, job: str) -> bool:
@@ -285,10 +285,18 @@ class MemoryJobs:
         del job
         return None
 
+    async def refuse(self, job: str) -> None:
+        """Do nothing, because no other process could run the job."""
+
     async def release(
-        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+        self,
+        job: str,
+        entries: Sequence[QueueEntry],
+        slots: Sequence[BatchSlot] | None = None,
+        *,
+        refused: bool = False,
     ) -> bool:
-        del job, entries, slots
+        del job, entries, slots, refused
         return False
 
     async def submit_body(self, job: str) -> bytes:

@@ -3,7 +3,7 @@ their batches. Also the limits on how much it keeps (`Retention`, `QueueLimits`)
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -103,6 +103,47 @@ class QueueEntry(NamedTuple):
     principal: str
     arrived_at: float
     """Time at which the job was submitted, in seconds since the Unix epoch."""
+
+
+class EndpointLoad(NamedTuple):
+    """What a process reports about an endpoint whose functions it runs."""
+
+    slots: float = 1.0
+    """Concurrency limit of the endpoint or of its group, which may be infinite."""
+    running: int = 0
+    """Number of running calls of the endpoint or of its group."""
+    mean_duration: float | None = None
+    """Mean duration of recent calls in seconds, or None if no call has ended."""
+    mean_rows: float = 1.0
+    """Mean number of items of recent calls."""
+
+
+class OwnedJob(NamedTuple):
+    """Unfinished job that this process owns, with what clients have requested at other processes."""
+
+    id: str
+    cancelled: frozenset[int]
+    """Indexes of the items that clients have cancelled. Some of them may have ended."""
+    purge: bool
+    """Whether a client has deleted the job. Its owner must cancel it, and then delete it."""
+
+
+class Beat(NamedTuple):
+    """State of the database after a process has renewed its lease."""
+
+    owned: Sequence[OwnedJob]
+    lost: Sequence[str]
+    """Jobs that this process wrote before the beat, and that another process has adopted. Their logs refuse appends."""
+    others: Sequence[Mapping[str, EndpointLoad]]
+    """For each other process with a valid lease, the endpoints whose functions it runs."""
+
+
+class GlobalLimit(NamedTuple):
+    """Limit on the running calls of an endpoint, or of a group of endpoints, over all processes."""
+
+    name: str
+    """Name of the limit, which all processes that share the store use."""
+    calls: int
 
 
 class QueueLimits(NamedTuple):

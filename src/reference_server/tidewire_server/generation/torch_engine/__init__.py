@@ -10,6 +10,7 @@ from tidewire.install_command import install_command
 try:
     from tidewire_server.generation.checkpoint_folder import LoadError
     from tidewire_server.generation.torch_engine.engine import TorchEngine
+    from tidewire_server.generation.torch_engine.engine_without_weights import EngineWithoutWeights
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):
         raise
@@ -18,4 +19,4 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-__all__ = ["LoadError", "TorchEngine"]
+__all__ = ["EngineWithoutWeights", "LoadError", "TorchEngine"]

@@ -1,4 +1,4 @@
-"""Size of the key-value cache (`allocate_cache`): the longest context for which a number of slots fits into the memory."""
+"""Size of the key-value cache: the longest context for which a number of slots fits into the memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,29 @@ MIN_CONTEXT = 16
 def allocate_cache(
     checkpoint: Checkpoint, slots: int, *, context: int | None = None, max_bytes: int = 4 << 30
 ) -> KVCache:
-    """Create the cache of an engine.
+    """Create the cache of an engine. See `context_that_fits` about the arguments.
+
+    Raises:
+        LoadError: As in `context_that_fits`, or the cache cannot be allocated.
+    """
+    c = checkpoint
+    context = context_that_fits(c, slots, context=context, max_bytes=max_bytes)
+    try:
+        return KVCache(c.layers, slots, c.kv_heads, context, c.head_size, c.dtype, c.device)
+    except RuntimeError as error:  # torch has no more specific class for exhausted memory of a CPU
+        needed = (
+            slots * KVCache.bytes_per_position(c.layers, c.kv_heads, c.head_size, c.dtype) * (context + 1)
+        )
+        raise LoadError(
+            f"the cache of {slots} slots of {context} tokens needs {bytes_text(needed)}, which cannot be "
+            "allocated; use fewer slots or a shorter context"
+        ) from error
+
+
+def context_that_fits(
+    checkpoint: Checkpoint, slots: int, *, context: int | None = None, max_bytes: int = 4 << 30
+) -> int:
+    """Return the number of tokens of each slot of an engine's cache.
 
     Args:
         checkpoint: The loaded model.
@@ -26,8 +48,8 @@ def allocate_cache(
         max_bytes: Maximum size of the cache, in bytes. It has no effect if `context` is set.
 
     Raises:
-        LoadError: `slots` is less than 1, the model's context is shorter than `context`, the cache cannot be allocated, or
-            a cache of `max_bytes` is too small even for a context of `MIN_CONTEXT` tokens.
+        LoadError: `slots` is less than 1, the model's context is shorter than `context`, or a cache of `max_bytes`
+            is too small even for a context of `MIN_CONTEXT` tokens.
     """
     if slots < 1:
         raise LoadError(f"the number of slots must be at least 1, not {slots}")
@@ -54,10 +76,4 @@ def allocate_cache(
             c.context,
             slots,
         )
-    try:
-        return KVCache(c.layers, slots, c.kv_heads, context, c.head_size, c.dtype, c.device)
-    except RuntimeError as error:  # torch has no more specific class for exhausted memory of a CPU
-        raise LoadError(
-            f"the cache of {slots} slots of {context} tokens needs {bytes_text(per_slot * (context + 1))}, which cannot be "
-            "allocated; use fewer slots or a shorter context"
-        ) from error
+    return context

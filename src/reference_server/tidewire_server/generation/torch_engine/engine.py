@@ -17,7 +17,6 @@ import torch
 
 from tidewire_server.generation.checkpoint_folder import bytes_text
 from tidewire_server.generation.engine_interface import (
-    ContinuationError,
     Delta,
     EngineClosedError,
     EngineError,
@@ -35,7 +34,11 @@ from tidewire_server.generation.torch_engine.delta_queue import deliver
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
-from tidewire_server.generation.torch_engine.running_request import OutputText, RunningRequest
+from tidewire_server.generation.torch_engine.running_request import (
+    OutputText,
+    RunningRequest,
+    can_continue,
+)
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
 from tidewire_server.generation.torch_engine.step_runner import Runner, StepResult
@@ -158,12 +161,8 @@ class TorchEngine:
         await self._reader.check(request)
 
     def continues(self, request: Generate, logged: LoggedTokens) -> bool:
-        text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
-        try:
-            text.feed_again(logged, self.caps.model)
-        except ContinuationError:
-            return False
-        return True
+        c = self._checkpoint
+        return can_continue(request, logged, c.vocabulary, c.end_ids)
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
         """Generate text; see `Engine.generate`. Token blocks that a slow reader has not read yet are merged."""

@@ -91,6 +91,17 @@ class OutputText:
         return fork
 
 
+def can_continue(
+    request: Generate, logged: LoggedTokens, vocabulary: Vocabulary, end_ids: Collection[int]
+) -> bool:
+    """Return whether the logged tokens of an earlier attempt match its logged text; see `Engine.continues`."""
+    try:
+        OutputText(request, vocabulary, end_ids).feed_again(logged, "")
+    except ContinuationError:
+        return False
+    return True
+
+
 @dataclass(eq=False, kw_only=True)
 class RunningRequest(RunningSequence):
     """A request in the engine, together with its text, and with the queue from which the reader takes the generated

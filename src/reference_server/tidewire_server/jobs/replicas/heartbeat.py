@@ -8,13 +8,15 @@ this work, because a process whose lease has expired loses its jobs.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
-from tidewire_server.store.interfaces import Beat, Jobs, Replicas, StoreError
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
+from tidewire_server.store.interfaces import Jobs, Replicas, StoreError
+from tidewire_server.store.records import Beat
 
 BEAT_SECONDS: Final = 1.0
 """Maximum time between two renewals of the lease."""
@@ -32,6 +34,8 @@ class Heartbeat:
         ownership: JobOwnership,
         live: Mapping[str, Job],
         readers: StreamReaders,
+        endpoints: Collection[str],
+        workers: LiveWorkers,
         *,
         outage_timeout: float,
         draining: Callable[[], bool],
@@ -45,6 +49,8 @@ class Heartbeat:
             ownership: Opens and ends the jobs.
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
+            endpoints: Endpoints that this process knows, also if it runs no functions.
+            workers: Live processes, which each beat updates.
             outage_timeout: Time without a beat, because the store cannot be reached, after which the functions of all jobs
                 are stopped.
             draining: Function that returns whether this process adopts no more jobs.
@@ -55,6 +61,8 @@ class Heartbeat:
         self._ownership = ownership
         self._live = live
         self._readers = readers
+        self._endpoints = endpoints
+        self._workers = workers
         self._outage_timeout = outage_timeout
         self._draining = draining
         self._on_beat = on_beat
@@ -73,7 +81,7 @@ class Heartbeat:
             StoreError: The store cannot be written.
         """
         self._replicas.on_request(self._due.set)
-        await self._replicas.beat()
+        await self._renew()
         self._set_timer()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -102,8 +110,14 @@ class Heartbeat:
                 async with asyncio.timeout(BEAT_SECONDS):
                     await self._due.wait()
 
+    async def _renew(self) -> Beat:
+        # A process that drains starts no calls.
+        beat = await self._replicas.beat({} if self._draining() else self._workers.own())
+        self._workers.others = beat.others
+        return beat
+
     async def _beat(self) -> None:
-        beat = await self._replicas.beat()
+        beat = await self._renew()
         self._set_timer()
         for job in beat.lost:
             _log.warning("job %s: another server has adopted the job, so this server stops it", job)
@@ -142,7 +156,7 @@ class Heartbeat:
                     await self._ownership.serve_requests(owned)
             await self._repair(beat)
             if not self._draining():
-                for job in await self._jobs.adopt():
+                for job in await self._jobs.adopt(self._endpoints):
                     await self._ownership.recover(job)
         except StoreError as error:
             _log.debug("cannot look for the jobs of other servers: %s", error)
@@ -160,6 +174,8 @@ class Heartbeat:
             job = self._live.get(job_id)
             if job is None:
                 await self._ownership.recover(job_id)
+            elif job.only_waits and self._ownership.refuses(job_id):
+                await self._ownership.return_to_queue(job)
             elif job.only_waits:
                 await self._ownership.put_again(job)
         self._idle = idle

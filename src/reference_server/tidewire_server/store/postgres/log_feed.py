@@ -1,4 +1,4 @@
-"""Deliver the events of jobs that other servers run: one read for all readers of this server.
+"""Deliver the events and the progress of jobs that other servers run: one read for all readers of this server.
 
 A notification of a commit, or a poll each second, starts one query for the new rows of all logs that have readers here. One
 query runs at a time; further notifications wait for it and are then served together.
@@ -14,6 +14,7 @@ from tidewire_server.store.block_rows import BlockRow
 from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.connections import Command, Rows, Statement
 from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.job_progress import READ_PROGRESS, progress_of
 from tidewire_server.store.postgres.postgres_log import PostgresLog
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class LogFeed:
         self._logs: dict[int, PostgresLog] = {}
         self._due: set[int] = set()
         """Numbers of the jobs that may have new events."""
+        self._progress_due: set[int] = set()
+        """Numbers of the jobs that may have new progress."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -52,7 +55,7 @@ class LogFeed:
         if log.number not in self._logs and not self._closed:
             self._logs[log.number] = log
             self.on_watch()
-            self.hint([log.number])
+            self.hint([log.number], progress=True)
             self._set_timer()
 
     def remove(self, log: PostgresLog) -> None:
@@ -64,9 +67,14 @@ class LogFeed:
         """Return the ids of the jobs of other servers that have readers here."""
         return [log.record.id for log in self._logs.values()]
 
-    def hint(self, jobs: "list[int] | None" = None) -> None:
-        """Look for new events of jobs soon. If `jobs` is None, look for those of all jobs."""
-        self._due |= self._logs.keys() if jobs is None else self._logs.keys() & set(jobs)
+    def hint(self, jobs: "list[int] | None" = None, *, progress: bool = False) -> None:
+        """Look for new events of jobs soon, and for new progress if `progress` is true. If `jobs` is None, look for both of all
+        jobs.
+        """
+        due = self._logs.keys() if jobs is None else self._logs.keys() & set(jobs)
+        self._due |= due
+        if progress or jobs is None:
+            self._progress_due |= due
         if self._due and self._task is None and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -100,12 +108,21 @@ class LogFeed:
         try:
             while self._due:
                 due, self._due = self._due, set()
+                progress, self._progress_due = self._progress_due, set()
                 await self._read({number: self._logs[number] for number in due if number in self._logs})
+                if progress:
+                    await self._read_progress([number for number in progress if number in self._logs])
         except StoreError as error:
             # The next poll tries again. The thread has logged the outage.
             _log.debug("cannot read the events of jobs that other servers run: %s", error)
         finally:
             self._task = None
+
+    async def _read_progress(self, numbers: list[int]) -> None:
+        rows = await self._readers.do(Command([Statement(READ_PROGRESS, {"jobs": numbers})]))
+        for number, events in progress_of(rows).items():
+            if number in self._logs:
+                self._logs[number].replace_progress(events)
 
     async def _read(self, logs: dict[int, PostgresLog]) -> None:
         while logs:

@@ -7,6 +7,7 @@ over the whole database server. Hints that gather while one call runs are sent t
   -------+-------------------------------+---------------------------------------
   from   | number of the sending server  |
   b      | numbers of jobs               | an append
+  p      | numbers of jobs               | new progress
   t      | names of endpoints            | new tickets
   r      | numbers of jobs               | a request to cancel or delete the job
   s      | –                             | a server has left
@@ -56,6 +57,10 @@ class Notifier:
     def blocks(self, job: int) -> None:
         """Inform readers of a job at other servers that its log has new events."""
         self._send("b", job)
+
+    def progress(self, job: int) -> None:
+        """Inform readers of a job at other servers that its progress has changed."""
+        self._send("p", job)
 
     def tickets(self, endpoint: str) -> None:
         """Inform servers that run an endpoint that items may be taken."""

@@ -37,6 +37,7 @@ from tidewire_server.store.postgres.append_statements import (
 )
 from tidewire_server.store.postgres.connections import Command, Database, Rows, Statement, is_storable
 from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.job_progress import ProgressWriter
 from tidewire_server.store.postgres.log_feed import LogFeed
 from tidewire_server.store.postgres.notifications import Notifier
 from tidewire_server.store.postgres.postgres_log import (
@@ -167,7 +168,7 @@ _ADOPT_DUE: Final = """
     WITH picked AS MATERIALIZED (
         SELECT number FROM job WHERE owner IS NULL AND ended_at IS NULL
             AND (deadline_at <= now() OR read_at + grace <= now() OR cancelled IS NOT NULL OR purge)
-            AND (%(mine)s::text[] IS NULL OR endpoint = ANY (%(mine)s::text[]))
+            AND (%(known)s::text[] IS NULL OR endpoint = ANY (%(known)s::text[]))
         ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED)
     UPDATE job j SET owner = %(me)s, held = true FROM picked p WHERE j.number = p.number RETURNING j.number, j.id, false
 """
@@ -191,9 +192,13 @@ _ADD_TICKETS: Final = """
 # The time without readers begins again, because a server does not record its readers of the jobs that it runs.
 _RELEASE: Final = f"""
     UPDATE job SET owner = NULL, held = false, read_at = {READ_NOW},
+        refused = CASE WHEN %(refused)s THEN array_append(array_remove(refused, %(me)s), %(me)s) ELSE refused END,
         cancelled = CASE WHEN cancelled IS DISTINCT FROM %(seen)s::int[] THEN cancelled END
     WHERE id = %(id)s AND owner = %(me)s RETURNING number
 """  # noqa: S608
+_REFUSE: Final = """
+    UPDATE job SET refused = array_append(array_remove(refused, %(me)s), %(me)s) WHERE id = %(id)s AND owner = %(me)s
+"""
 
 
 class PostgresJobs:
@@ -208,12 +213,16 @@ class PostgresJobs:
         queue: PostgresQueue,
         server: int,
         notifier: Notifier,
+        progress: ProgressWriter,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._place = database.place
         self._submits = submits
         self._readers = access.readers
-        self._access = access._replace(on_append=self._appended, on_refusal=self._refused)
+        self._progress = progress
+        self._access = access._replace(
+            on_append=self._appended, on_refusal=self._refused, on_progress=progress.changed
+        )
         self._feed = feed
         self._queue = queue
         self._server = server
@@ -383,6 +392,7 @@ class PostgresJobs:
         if log is not None:
             self._logs[job] = log
             log.stop_writing()
+            self._progress.changed(log)
         self._seen.pop(job, None)
 
     async def save(self, record: JobRecord) -> None:
@@ -409,17 +419,17 @@ class PostgresJobs:
         return [self.written[each.id].record if each.id in self.written else each for each in found]
 
     async def unfinished(self, principal: str) -> int:
-        found: int = (await self._read(_UNFINISHED, principal=principal))[0][0]
-        return found
+        return int((await self._read(_UNFINISHED, principal=principal))[0][0])
 
     # ---- ownership ---------------------------------------------------------------------------------------------
 
-    async def adopt(self) -> Sequence[str]:
-        mine = self._queue.endpoints()
+    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
+        mine = _listed(self._queue.endpoints())
         parameters = {
             "me": self._server,
             "trusted": self.trusts_leases(),
-            "mine": None if mine is None else [*mine],
+            "mine": mine,
+            "known": mine if known is None else [*known],
             "n": _MAX_ADOPTED,
         }
 
@@ -465,11 +475,21 @@ class PostgresJobs:
             log.stop_writing()
             raise
         self.written[job], self._seen[job] = log, cancelled
+        if record.status != "queued":
+            self._progress.reopened(log)
         self._adopted.pop(job, None)
         return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed, unread)
 
+    async def refuse(self, job: str) -> None:
+        await self._submits.do(Command([Statement(_REFUSE, {"id": job, "me": self._server})]))
+
     async def release(
-        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+        self,
+        job: str,
+        entries: Sequence[QueueEntry],
+        slots: Sequence[BatchSlot] | None = None,
+        *,
+        refused: bool = False,
     ) -> bool:
         log = self.written.get(job)
         if log is None:
@@ -478,6 +498,7 @@ class PostgresJobs:
             "id": job,
             "me": self._server,
             "seen": self._seen.get(job),
+            "refused": refused,
             "items": [entry.index for entry in entries],
             **_places(len(entries), slots),
         }
@@ -563,6 +584,10 @@ def _places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
         "keys": [encode_key(slot.key) for slot in slots],
         "costs": [slot.cost for slot in slots],
     }
+
+
+def _listed(names: Iterable[str] | None) -> list[str] | None:
+    return None if names is None else [*names]
 
 
 def _record(row: tuple[Any, ...]) -> JobRecord:

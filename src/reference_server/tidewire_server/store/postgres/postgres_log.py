@@ -6,7 +6,7 @@
 Most readers need only the newest events, which are cached in memory. All other readers are served from the database.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -42,6 +42,9 @@ TAIL_BYTES: Final = 256 * 1024
 
 LARGE_BYTES: Final = 1024 * 1024
 """Size of a block, or of the state in a checkpoint, from which a separate thread appends it."""
+
+_QUEUE: Final = "queue"
+"""Key of the only ephemeral event that is not progress. Each server computes it."""
 
 EXTENT_COLUMNS: Final = """
     j.base_epoch, j.base_seq, j.starts, j.columns, h.epoch, h.last, h.done
@@ -97,6 +100,8 @@ class LogAccess(NamedTuple):
     """Function that is called after the commit of a block, before the readers are woken."""
     on_refusal: Callable[["PostgresLog"], None]
     """Function that is called if the database has refused a block, because another server writes the log."""
+    on_progress: Callable[["PostgresLog"], None] = lambda _: None
+    """Function that is called if the progress of a job that this server runs has changed."""
 
 
 def extent_of(row: tuple[Any, ...], place: str) -> Extent:
@@ -291,6 +296,29 @@ class PostgresLog(Subscribers):
             self._access.on_refusal(self)
             raise
 
+    # ---- progress ----------------------------------------------------------------------------------------------
+
+    def set_ephemeral_event(self, key: str, frame: bytes | None) -> None:
+        super().set_ephemeral_event(key, frame)
+        if key != _QUEUE and self.has_writer:
+            self._access.on_progress(self)
+
+    def progress(self) -> dict[str, bytes]:
+        """Return the latest progress events by their keys. They are empty if this server does not run the job."""
+        if not self.has_writer:
+            return {}
+        return {key: frame for key, (_, frame) in self._ephemeral.items() if key != _QUEUE}
+
+    def replace_progress(self, events: Mapping[str, bytes]) -> None:
+        """Set the progress that another server has stored. If this server runs the job, or it has ended, do nothing."""
+        if self.has_writer or self._extent.ended or self._closed:
+            return
+        for key in self._ephemeral.keys() - events.keys() - {_QUEUE}:
+            self.set_ephemeral_event(key, None)
+        for key, frame in events.items():
+            if self._ephemeral.get(key, (0, b""))[1] != frame:
+                self.set_ephemeral_event(key, frame)
+
     def _add_to_tail(self, frames: Iterable[bytes]) -> None:
         self._tail.add(list(frames))
         if self._tail.size > TAIL_BYTES:
@@ -307,6 +335,7 @@ class PostgresLog(Subscribers):
             extent: Extent of the stored log.
             schedule: Checkpoints of the stored log.
         """
+        self.replace_progress({})  # Otherwise this server would store again what an earlier owner has left.
         self.record, self._saved, self._schedule, self._closed = (
             record,
             record_columns(record),
@@ -355,7 +384,7 @@ class PostgresLog(Subscribers):
             self._add_to_tail(events)
         if self._extent.head != before:
             self._state = None
-            self.set_ephemeral_event("queue", None)
+            self.set_ephemeral_event(_QUEUE, None)
             if self._extent.ended:
                 self.clear_ephemeral_events()
                 self._access.feed.remove(self)

@@ -13,15 +13,25 @@ import asyncio
 import json
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.connections import Command, Rows, Statement
 from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.global_limits import COUNTED, ITEMS, ITEMS_OF_BATCH, GlobalCalls
 from tidewire_server.store.postgres.notifications import Notifier
-from tidewire_server.store.records import BatchBounds, BatchItem, BatchSlot, QueueEntry, RunningBatch
+from tidewire_server.store.records import (
+    BatchBounds,
+    BatchItem,
+    BatchSlot,
+    GlobalLimit,
+    QueueEntry,
+    RunningBatch,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -37,16 +47,16 @@ _PICKED: Final = """
     WITH picked AS MATERIALIZED (
         SELECT t.id, t.job, t.turn, t.cost, j.owner FROM ticket t JOIN job j ON j.number = t.job
         WHERE t.endpoint = %(endpoint)s AND (j.owner IS NULL OR j.owner = %(me)s) AND NOT j.held
-            AND t.principal <> ALL (%(skip)s::text[])
-        ORDER BY t.turn, t.id LIMIT %(n)s FOR UPDATE OF t SKIP LOCKED)
+            AND (j.refused IS NULL OR %(me)s <> ALL (j.refused)) AND t.principal <> ALL (%(skip)s::text[])
+        ORDER BY t.turn, t.id LIMIT {n} FOR UPDATE OF t SKIP LOCKED)
 """
 # The first item that does not fit ends the batch.
 _PICKED_FOR_BATCH: Final = """
     WITH candidates AS MATERIALIZED (
         SELECT t.id, t.job, t.turn, t.cost, j.owner FROM ticket t JOIN job j ON j.number = t.job
         WHERE t.endpoint = %(endpoint)s AND (j.owner IS NULL OR j.owner = %(me)s) AND NOT j.held
-            AND t.placed AND t.key {key}
-        ORDER BY t.turn, t.id LIMIT %(n)s FOR UPDATE OF t SKIP LOCKED),
+            AND (j.refused IS NULL OR %(me)s <> ALL (j.refused)) AND t.placed AND t.key {key}
+        ORDER BY t.turn, t.id LIMIT {n} FOR UPDATE OF t SKIP LOCKED),
     picked AS MATERIALIZED (
         SELECT id, job, turn, cost, owner FROM (
             SELECT *, %(cost)s::float8 + sum(cost) OVER (ORDER BY turn, id) AS total,
@@ -64,18 +74,37 @@ _TAKE: Final = """
     turned AS (
         INSERT INTO endpoint AS e (name, turn) SELECT %(endpoint)s, max(turn) FROM taken HAVING count(*) > 0
         ON CONFLICT (name) DO UPDATE SET turn = greatest(e.turn, EXCLUDED.turn))
+    {counted}
     SELECT p.n, j.id, t.item, t.principal, j.created_at, t.key, t.cost,
         extract(epoch FROM clock_timestamp() - t.arrived)::float8
     FROM (SELECT count(*) AS n FROM picked) p LEFT JOIN taken t ON true LEFT JOIN job j ON j.number = t.job
     ORDER BY t.turn, t.id
 """
+_ANY: Final = "%(n)s"
+_TAKE_ITEMS: Final = (_PICKED + _TAKE).format(n=_ANY, counted="")
+_TAKE_LIMITED_ITEMS: Final = (_PICKED + _TAKE).format(n=ITEMS, counted=COUNTED.format(calls="count(*)"))
 # The planner finds a good plan for either condition, but not for IS NOT DISTINCT FROM.
-_TAKE_BATCH: Final = _PICKED_FOR_BATCH.format(key="= %(key)s") + _TAKE
-_TAKE_BATCH_WITHOUT_KEY: Final = _PICKED_FOR_BATCH.format(key="IS NULL") + _TAKE
+_TAKE_BATCH: Final = {
+    has_key: (_PICKED_FOR_BATCH + _TAKE).format(n=_ANY, counted="", key="= %(key)s" if has_key else "IS NULL")
+    for has_key in (True, False)
+}
+_TAKE_LIMITED_BATCH: Final = {
+    has_key: (_PICKED_FOR_BATCH + _TAKE).format(
+        n=ITEMS_OF_BATCH, counted=COUNTED.format(calls="1"), key="= %(key)s" if has_key else "IS NULL"
+    )
+    for has_key in (True, False)
+}
+"""Takes for a batch, by whether it has a batch key."""
+_REFUSED: Final = """
+    SELECT j.id FROM job j WHERE j.endpoint = %(endpoint)s AND j.refused IS NOT NULL AND j.ended_at IS NULL AND j.owner IS NULL
+        AND NOT EXISTS (
+            SELECT FROM server s WHERE s.until >= now() AND s.endpoints ? %(endpoint)s AND s.id <> ALL (j.refused))
+"""
 _GROUPS: Final = """
     SELECT t.key, count(*), sum(t.cost), extract(epoch FROM clock_timestamp() - min(t.arrived))::float8
     FROM ticket t JOIN job j ON j.number = t.job
     WHERE t.endpoint = %(endpoint)s AND t.placed AND NOT j.held AND (j.owner IS NULL OR j.owner = %(me)s)
+        AND (j.refused IS NULL OR %(me)s <> ALL (j.refused))
     GROUP BY t.key ORDER BY min(ARRAY[t.turn, t.id])
 """
 _PUT: Final = """
@@ -98,8 +127,9 @@ _WAITING: Final = """
     ORDER BY t.turn, t.id LIMIT %(n)s
 """
 _POLL: Final = """
-    SELECT t.endpoint, count(*), bool_or(NOT j.held AND (j.owner IS NULL OR j.owner = %(me)s))
-    FROM ticket t JOIN job j ON j.number = t.job WHERE t.endpoint = ANY (%(mine)s::text[]) GROUP BY t.endpoint
+    SELECT t.endpoint, count(*), bool_or(
+        NOT j.held AND (j.owner IS NULL OR j.owner = %(me)s) AND (j.refused IS NULL OR %(me)s <> ALL (j.refused)))
+    FROM ticket t JOIN job j ON j.number = t.job GROUP BY t.endpoint
 """
 
 
@@ -179,7 +209,6 @@ class _Endpoint:
 
     bounds: BatchBounds | None = None
     due: float = math.inf
-    size: int = 0
     hints: int = 0
     """Number of hints so far. A hint that arrives during a take must not be forgotten."""
 
@@ -203,6 +232,11 @@ class PostgresQueue:
         self._notifier = notifier
         self._server = server
         self._endpoints: dict[str, _Endpoint] = {}
+        self.calls = GlobalCalls(server)
+        self._ends: set[asyncio.Task[None]] = set()
+        """Tasks that store the ends of calls with a limit over all servers."""
+        self._sizes: Counter[str] = Counter()
+        """Numbers of waiting items of all endpoints, also of those whose items only other servers take."""
         self._served = False
         self._wake: Callable[[str], None] = lambda _: None
         self._timer: asyncio.TimerHandle | None = None
@@ -213,7 +247,13 @@ class PostgresQueue:
         self.on_serve: Callable[[], None] = lambda: None
         """Function that `serve` calls, to receive notifications from then on."""
 
-    def serve(self, endpoints: Mapping[str, BatchBounds | None], wake: Callable[[str], None]) -> None:
+    def serve(
+        self,
+        endpoints: Mapping[str, BatchBounds | None],
+        wake: Callable[[str], None],
+        limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
+    ) -> None:
+        self.calls.limits = limits
         self._endpoints = {name: _Endpoint(bounds) for name, bounds in endpoints.items()}
         self._served, self._wake = True, wake
         self._start_poll()
@@ -256,7 +296,8 @@ class PostgresQueue:
     async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
         found = self._find(endpoint)
         parameters = {"skip": [*skip], "n": limit}
-        items, hints = await self._take(endpoint, _PICKED + _TAKE, parameters)
+        sql = _TAKE_LIMITED_ITEMS if endpoint in self.calls.limits else _TAKE_ITEMS
+        items, hints = await self._take(endpoint, sql, parameters)
         # With principals to skip, their items may wait.
         if len(items) < limit and not skip and found.hints == hints and found.due == -math.inf:
             found.due = math.inf
@@ -288,19 +329,26 @@ class PostgresQueue:
             "cost": cost,
             "max_cost": bounds.max_cost,
         }
-        items, _ = await self._take(
-            endpoint, _TAKE_BATCH if chosen.key is not None else _TAKE_BATCH_WITHOUT_KEY, parameters
-        )
+        limited = endpoint in self.calls.limits and running is None
+        sql = (_TAKE_LIMITED_BATCH if limited else _TAKE_BATCH)[chosen.key is not None]
+        items, _ = await self._take(endpoint, sql, parameters, batch=True, joins=running is not None)
+        if not items and limited and found.hints == hints:
+            # As many calls as may run are running. Their ends are hints.
+            found.due = asyncio.get_running_loop().time() + POLL_SECONDS
         return items
 
-    async def _take(self, endpoint: str, sql: str, parameters: dict[str, Any]) -> tuple[list[BatchItem], int]:
+    async def _take(
+        self, endpoint: str, sql: str, parameters: dict[str, Any], *, batch: bool = False, joins: bool = False
+    ) -> tuple[list[BatchItem], int]:
         """Take items, and return them with the number of hints when the take began. Never raise a `StoreError`."""
         found = self._find(endpoint)
         for _ in range(_MAX_LOST_RACES):
             hints = found.hints
-            statement = Statement(sql, {"endpoint": endpoint, "me": self._server, **parameters})
+            limit = self.calls.limits.get(endpoint)
+            named = {} if limit is None else {"limit": limit.calls, "limit_name": limit.name}
+            statement = Statement(sql, {"endpoint": endpoint, "me": self._server, **named, **parameters})
             try:
-                rows: Rows = await self._control.do(Command([statement], repeat=False))
+                rows = await self._run_take(endpoint, statement, batch=batch, joins=joins)
             except StoreError as error:
                 level = logging.DEBUG if error.logged else logging.ERROR
                 _log.log(level, "%s; no item is taken from the queue for %g s", error, POLL_SECONDS)
@@ -318,8 +366,54 @@ class PostgresQueue:
                 self._notifier.tickets(endpoint)
             if items or not rows[0][0]:
                 break
-        found.size = max(0, found.size - len(items))
+        self._count(endpoint, -len(items))
         return items, hints
+
+    async def _run_take(self, endpoint: str, take: Statement, *, batch: bool, joins: bool) -> Rows:
+        """Run the statement of a take. If a limit over all servers applies, lock it before, and count the calls."""
+        limit = None if joins else self.calls.limits.get(endpoint)
+        if limit is None:
+            rows: Rows = await self._control.do(Command([take], repeat=False))
+            return rows
+
+        def then(found: Rows) -> None:
+            taken = sum(row[1] is not None for row in found)
+            self.calls.taken(limit, min(taken, 1) if batch else taken)
+
+        try:
+            # One pipeline is one transaction.
+            rows = await self._control.do(Command([*self.calls.begin_take(limit), take], repeat=False), then)
+        finally:
+            self.calls.end_statement()
+        return rows
+
+    def end_call(self, endpoint: str) -> None:
+        limit = self.calls.limits.get(endpoint)
+        if limit is not None:
+            work = self._end_call(limit, self.calls.end_call(limit))
+            task = asyncio.get_running_loop().create_task(work)
+            self._ends.add(task)
+            task.add_done_callback(self._ends.discard)
+
+    async def _end_call(self, limit: GlobalLimit, end: Statement) -> None:
+        try:
+            await self._control.do(Command([end], repeat=False))
+        except StoreError as error:  # The next beat stores the number of calls.
+            _log.debug("cannot store the end of a call: %s", error)
+            return
+        finally:
+            self.calls.end_statement()
+        endpoints = self.calls.endpoints_of(limit)
+        for endpoint in endpoints:
+            self._notifier.tickets(endpoint)
+        self.hint(endpoints)
+
+    async def refused(self, endpoint: str) -> Collection[str]:
+        try:
+            return [job for (job,) in await self._query(_REFUSED, endpoint=endpoint)]
+        except StoreError as error:
+            _log.debug("cannot read the queue: %s", error)
+            return ()
 
     def _failed(self, found: _Endpoint) -> None:
         found.due = asyncio.get_running_loop().time() + POLL_SECONDS
@@ -331,15 +425,13 @@ class PostgresQueue:
         except StoreError as error:  # The item is dropped when it is taken.
             _log.debug("cannot remove an item from the queue: %s", error)
         self._not_put.pop(entry, None)
-        found = self._find(entry.endpoint)
-        found.size = max(0, found.size - 1)
+        self._count(entry.endpoint, -1)
 
     def due(self, endpoint: str) -> float:
         return self._find(endpoint).due
 
     def size(self, endpoint: str) -> int:
-        found = self._endpoints.get(endpoint)
-        return 0 if found is None else found.size
+        return self._sizes[endpoint]
 
     async def waiting(
         self, endpoint: str, *, limit: int | None = None, skip: Collection[str] = ()
@@ -355,9 +447,8 @@ class PostgresQueue:
 
     def added(self, endpoint: str, items: int) -> None:
         """Update the data in memory after this server has added items."""
-        found = self._find(endpoint)
-        found.size += items
-        self._hint(found)
+        self._count(endpoint, items)
+        self._hint(self._find(endpoint))
 
     def hint(self, endpoints: Iterable[str] | None) -> None:
         """Let the scheduler take items of endpoints, or of all endpoints, because other servers may have added some."""
@@ -365,6 +456,9 @@ class PostgresQueue:
             if self._served and endpoint in self._endpoints:
                 self._hint(self._endpoints[endpoint])
                 self._wake(endpoint)
+
+    def _count(self, endpoint: str, change: int) -> None:
+        self._sizes[endpoint] = max(0, self._sizes[endpoint] + change)
 
     def _hint(self, found: _Endpoint) -> None:
         found.hints += 1
@@ -396,12 +490,9 @@ class PostgresQueue:
             if self._not_put:
                 not_put, self._not_put = self._not_put, {}
                 await self._put_or_keep(not_put)
-            rows = await self._query(_POLL, mine=[*self._endpoints])
-            counts = {endpoint: (number, available) for endpoint, number, available in rows}
-            for name, found in self._endpoints.items():
-                found.size, available = counts.get(name, (0, False))
-                if available:
-                    self.hint([name])
+            rows = await self._query(_POLL)
+            self._sizes = Counter({endpoint: number for endpoint, number, _ in rows})
+            self.hint([endpoint for endpoint, _, available in rows if available])
         except StoreError as error:
             _log.debug("cannot read the queue: %s", error)
         finally:
@@ -410,6 +501,8 @@ class PostgresQueue:
     async def close(self) -> None:
         """Stop the polls."""
         self._closed = True
+        if self._ends:
+            await asyncio.wait(self._ends)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None and not self._task.done():

@@ -13,6 +13,7 @@ from tidewire_server.store.interfaces import Durability, Jobs, Queue, Replicas, 
 from tidewire_server.store.postgres.append_statements import run_appends
 from tidewire_server.store.postgres.connections import Command, Database, Statement, run_each, run_group
 from tidewire_server.store.postgres.database_threads import DatabaseThread, OutageLog
+from tidewire_server.store.postgres.job_progress import ProgressWriter
 from tidewire_server.store.postgres.log_feed import LogFeed
 from tidewire_server.store.postgres.notifications import Listener, Notifier
 from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
@@ -97,17 +98,25 @@ class PostgresStore:
             lambda _: None,
             lambda _: None,
         )
+        self._progress = ProgressWriter(self._control, self._notifier)
         self._jobs = PostgresJobs(
-            database, self._submits, access, self._feed, self._queue, opened.server, self._notifier
+            database,
+            self._submits,
+            access,
+            self._feed,
+            self._queue,
+            opened.server,
+            self._notifier,
+            self._progress,
         )
         self._server = ServerRow(
             self._control,
             self._submits,
             self._notifier,
             opened.server,
-            self._queue.endpoints,
             self._jobs.written,
             self._jobs.stop_writing,
+            self._queue.calls,
         )
         self._jobs.trusts_leases = lambda: self._server.trusted
         self._jobs.has_others = lambda: self._server.has_others
@@ -125,6 +134,8 @@ class PostgresStore:
             return
         if "b" in hints:
             self._feed.hint(hints["b"])
+        if "p" in hints:
+            self._feed.hint(hints["p"], progress=True)
         if "t" in hints:
             self._queue.hint(hints["t"])
         if "r" in hints or "s" in hints:
@@ -143,6 +154,7 @@ class PostgresStore:
         """
         await self._probe.close()
         await self._queue.close()
+        await self._progress.close()
         await self._feed.close()
         if clean:
             try:

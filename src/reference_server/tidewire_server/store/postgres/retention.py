@@ -75,6 +75,10 @@ _OLDEST: Final = """
         AND NOT coalesce(expires_at <= %(now)s, false)
     ORDER BY ended_at, number LIMIT %(limit)s
 """
+# Rows of jobs whose server has died. Each server deletes those of the jobs that end there.
+_DELETE_PROGRESS: Final = """
+    DELETE FROM progress p WHERE NOT EXISTS (SELECT FROM job WHERE number = p.job AND owner IS NOT NULL)
+"""
 _DUE: Final = """
     SELECT least((SELECT min(log_until) FROM job WHERE log_until IS NOT NULL),
         (SELECT min(expires_at) FROM job WHERE expires_at > %(now)s),
@@ -131,6 +135,7 @@ def expire(connection: Connection, retention: Retention, now: float) -> Expired:
     jobs = [job for (job,) in run(_EXPIRED_JOBS)]
     run(_EXPIRE_TOMBSTONES)
     run(_EXPIRE_KEYS)
+    run(_DELETE_PROGRESS)
     counts: dict[str, int] = dict(run(_COUNT_KEYS))
     for principal, number in _excess_keys(counts, retention.max_tombstones):
         run(_DELETE_OLDEST_KEYS, principal=principal, n=number)

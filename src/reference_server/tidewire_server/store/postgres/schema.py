@@ -84,6 +84,22 @@ MIGRATIONS: Final = (
     CREATE INDEX key_until ON key (until) WHERE until IS NOT NULL;
     CREATE INDEX key_of_job ON key (job) WHERE until IS NULL;
     """,
+    """
+    -- Latest progress events of a running job: JSON object from keys to event frames. A crash of the database loses it.
+    CREATE UNLOGGED TABLE progress (job bigint PRIMARY KEY, events bytea NOT NULL);
+
+    -- Servers whose code rejects an input of the job, so that they do not take its items.
+    ALTER TABLE job ADD COLUMN refused bigint[];
+    CREATE INDEX job_refused ON job (endpoint) WHERE refused IS NOT NULL AND ended_at IS NULL;
+
+    -- A limit over all servers. Its row is locked while a server takes items, so that no two servers count at once.
+    CREATE TABLE global_limit (name text PRIMARY KEY);
+
+    -- Calls that count towards a limit and run at a server. Those of a server without a lease do not count.
+    CREATE TABLE global_call (
+        name text NOT NULL, server bigint NOT NULL REFERENCES server (id) ON DELETE CASCADE, running int NOT NULL,
+        PRIMARY KEY (name, server));
+    """,
 )
 """SQL scripts, each of which migrates the schema to the next version. The version is the number of applied scripts."""
 

@@ -6,17 +6,20 @@ a whole lease, by which time every server that is alive has renewed its own. A p
 an outage: otherwise a server whose beat comes first after a short outage would adopt the jobs of one whose beat is on its way.
 """
 
+import math
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.interfaces import Beat, OwnedJob
 from tidewire_server.store.postgres.connections import Command, Rows, Statement, is_storable
 from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.global_limits import GlobalCalls
 from tidewire_server.store.postgres.notifications import Notifier
+from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
 
 LEASE_SECONDS: Final = 5.0
 """Time after the last beat of a server after which other servers adopt its jobs."""
@@ -43,7 +46,7 @@ _LOST: Final = """
     SELECT w.id FROM unnest(%(written)s::text[]) AS w (id) LEFT JOIN job j ON j.id = w.id
     WHERE j.id IS NULL OR (j.owner IS DISTINCT FROM %(me)s AND j.ended_at IS NULL)
 """
-_SERVERS: Final = "SELECT count(*) FROM server WHERE until >= now()"
+_OTHERS: Final = "SELECT endpoints FROM server WHERE until >= now() AND id <> %(me)s ORDER BY id"
 _MARK_READ: Final = (
     f"UPDATE job SET read_at = {READ_NOW} WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"  # noqa: S608
 )
@@ -58,6 +61,26 @@ _FORGET: Final = """
 """
 
 
+def _report(load: EndpointLoad) -> dict[str, Any]:
+    """Return what the row of a server contains about one endpoint. JSON has no infinity."""
+    return load._asdict() | {"slots": None if load.slots == math.inf else load.slots}
+
+
+def _loads(found: Any) -> dict[str, EndpointLoad]:
+    """Return the endpoints in the row of a server. A server with the first schema version reports only their names, and a
+    newer one may report members that this server does not know.
+    """
+    if not isinstance(found, dict):
+        return {name: EndpointLoad() for name in found}
+    loads = {}
+    for name, report in found.items():
+        known = {member: report[member] for member in EndpointLoad._fields if member in report}
+        loads[name] = EndpointLoad(
+            **known | {"slots": math.inf if known.get("slots") is None else known["slots"]}
+        )
+    return loads
+
+
 class ServerRow:
     """The lease of this server. All methods must be called on one event loop."""
 
@@ -67,9 +90,9 @@ class ServerRow:
         submits: DatabaseThread,
         notifier: Notifier,
         server: int,
-        endpoints: Callable[[], Iterable[str] | None],
         written: Mapping[str, object],
         stop_writing: Callable[[str], None],
+        calls: GlobalCalls,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a row that exists.
@@ -79,18 +102,18 @@ class ServerRow:
             submits: Thread that stores requests of clients, which must be durable.
             notifier: Notifier, which is disabled while no other server is alive.
             server: Number of the row.
-            endpoints: Function that returns the endpoints whose items this server takes, or None for all.
             written: Jobs whose logs this server writes, by id.
             stop_writing: Function that makes this server a reader of the log of one of these jobs.
+            calls: Calls with a limit over all servers, whose numbers each beat stores.
             clock: Clock in seconds.
         """
         self.id = server
         self._control = control
         self._submits = submits
         self._notifier = notifier
-        self._endpoints = endpoints
         self._written = written
         self._stop_writing = stop_writing
+        self._calls = calls
         self._clock = clock
         self._first_beat: float | None = None
         """Time of the first of the beats of which each came in time after the previous one."""
@@ -109,33 +132,32 @@ class ServerRow:
             and now - self._last_beat < LEASE_SECONDS
         )
 
-    async def beat(self) -> Beat:
+    async def beat(self, endpoints: Mapping[str, EndpointLoad] = MappingProxyType({})) -> Beat:
         """Renew the lease. See `Replicas.beat`."""
         parameters = {
             "me": self.id,
             "host": socket.gethostname(),
             "lease": LEASE_SECONDS,
             "written": [*self._written],
-            "endpoints": orjson.dumps(sorted(self._endpoints() or ())).decode(),
+            "endpoints": orjson.dumps({name: _report(load) for name, load in endpoints.items()}).decode(),
         }
-        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _SERVERS, _LOST)]
+        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _OTHERS, _LOST)]
 
         def then(found: list[Rows]) -> None:
             now = self._clock()
             if self._first_beat is None or now - self._last_beat >= _MAX_PAUSE:
                 self._first_beat = now
             self._last_beat = now
-            self.has_others = self._notifier.enabled = found[2][0][0] > 1
+            self.has_others = self._notifier.enabled = bool(found[2])
 
-        _, owned, servers, gone = await self._control.do(
-            Command(statements, result=lambda found: found), then
-        )
+        command = Command([*statements, *self._calls.correction()], result=lambda found: found)
+        _, owned, others, gone, *_ = await self._control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
         lost = sorted(job for (job,) in gone if job in self._written)
         for job in lost:
             self._stop_writing(job)
-        return Beat(jobs, lost, servers[0][0])
+        return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
     def stop_writing(self, job: str) -> None:
         """Stop writing the log of a job. See `Replicas.stop_writing`."""

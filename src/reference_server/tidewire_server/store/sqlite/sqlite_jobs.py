@@ -267,7 +267,7 @@ class SqliteJobs:
 
     # ---- after a restart ---------------------------------------------------------------------------------------
 
-    async def adopt(self) -> Sequence[str]:
+    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
         return tuple(self._interrupted)
 
     async def claim(self, job: str) -> bool:
@@ -295,10 +295,18 @@ class SqliteJobs:
         self._live[job] = (record, log)
         return Interrupted(record, submit, log, cancelled, crashed=not self._file.clean)
 
+    async def refuse(self, job: str) -> None:
+        """Do nothing, because no other process could run the job."""
+
     async def release(
-        self, job: str, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None
+        self,
+        job: str,
+        entries: Sequence[QueueEntry],
+        slots: Sequence[BatchSlot] | None = None,
+        *,
+        refused: bool = False,
     ) -> bool:
-        del job, entries, slots
+        del job, entries, slots, refused
         return False
 
     async def submit_body(self, job: str) -> bytes:

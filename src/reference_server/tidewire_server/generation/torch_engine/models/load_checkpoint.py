@@ -19,6 +19,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -120,12 +121,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
             )
     except Exception as error:  # transformers and safetensors have no common exception class
         raise LoadError(f"the weights in {folder} cannot be loaded: {_first_line(error)}") from error
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # transformers and tokenizers have no common exception class
-        raise LoadError(
-            f"{folder / 'tokenizer.json'} cannot be read: {_first_line(error)}; copy the tokenizer's files again"
-        ) from error
+    tokenizer = _load_tokenizer(folder)
     module: PreTrainedModel
     module, report = loaded
     if report["missing_keys"]:
@@ -134,22 +130,9 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         raise LoadError(
             f"{folder} has no values for {len(missing)} weights of a {config.model_type} model, for example {missing[0]}"
         )
-    if not tokenizer.is_fast:
-        raise LoadError(
-            f"{folder} has no usable tokenizer.json, and other tokenizer formats are not supported"
-        )
-    if len(tokenizer) > config.vocab_size:
-        logger.warning(
-            "%s has a tokenizer with %d tokens, but a model for only %d; prompts with one of the other tokens are rejected",
-            folder,
-            len(tokenizer),
-            config.vocab_size,
-        )
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
+    _check_tokenizer(folder, tokenizer, config)
     module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
-    end_ids = _end_ids(module, tokenizer)
+    end_ids = _end_ids(module.generation_config, module.config, tokenizer)
     weight_bytes = sum(weight.nbytes for weight in module.parameters())
     model: Model = LlamaModel(module) if LlamaModel.supports(config) else TransformersModel(module)
     try:
@@ -181,9 +164,93 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     )
 
 
-def pick_device(name: str) -> torch.device:
+def load_without_weights(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:
+    """Read the configuration and the tokenizer of a model, for a process that only checks inputs. The folder need not contain
+    the weights, and the device need not exist on this machine.
+
+    Args:
+        folder: Folder with config.json and tokenizer.json.
+        device: See `load`.
+        dtype: See `load`.
+
+    Returns:
+        The checkpoint, whose `model` cannot be called.
+
+    Raises:
+        LoadError: See `load`.
+    """
+    where = pick_device(device, available=False)
+    config = _read_config(folder, weights=False)
+    _check_kind(folder, config)
+    transformers_model.register()
+    tokenizer = _load_tokenizer(folder)
+    _check_tokenizer(folder, tokenizer, config)
+    try:
+        generation: Any = GenerationConfig.from_pretrained(folder, **LOCAL)
+    except OSError:  # There is no generation_config.json.
+        generation = None
+    try:
+        vocabulary = vocabulary_of(tokenizer, config.vocab_size)
+    except UnsupportedTokenizerError as error:
+        raise LoadError(f"{folder} is not supported: {error}") from error
+    heads = config.num_attention_heads
+    return Checkpoint(
+        name=folder.resolve().name,
+        architecture=config.model_type,
+        model=_no_weights,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+        device=where,
+        dtype=_pick_dtype(dtype, where, config),
+        context=_context(folder, config),
+        vocab_size=config.vocab_size,
+        end_ids=_end_ids(generation, config, tokenizer),
+        layers=config.num_hidden_layers,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        weight_bytes=0,
+    )
+
+
+def _no_weights(**_: Any) -> torch.Tensor:
+    raise RuntimeError("this process has not loaded the weights of the model")
+
+
+def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
+    except Exception as error:  # transformers and tokenizers have no common exception class
+        raise LoadError(
+            f"{folder / 'tokenizer.json'} cannot be read: {_first_line(error)}; copy the tokenizer's files again"
+        ) from error
+    return tokenizer
+
+
+def _check_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+    """Check that the engine can use a tokenizer, and turn off its truncation and padding."""
+    if not tokenizer.is_fast:
+        raise LoadError(
+            f"{folder} has no usable tokenizer.json, and other tokenizer formats are not supported"
+        )
+    if len(tokenizer) > config.vocab_size:
+        logger.warning(
+            "%s has a tokenizer with %d tokens, but a model for only %d; prompts with one of the other tokens are rejected",
+            folder,
+            len(tokenizer),
+            config.vocab_size,
+        )
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+
+
+def pick_device(name: str, *, available: bool = True) -> torch.device:
     """Return the torch device with the specified name. The name `auto` selects the first available of CUDA, MPS and the
     CPU.
+
+    Args:
+        name: Name of the device.
+        available: Whether the device must be available on this machine.
 
     Raises:
         LoadError: The name is not valid, or the device is not available.
@@ -194,12 +261,14 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise LoadError(f"device {name!r} is not one of auto, cpu, cuda, cuda:N, mps") from None
-    available = {
+    if not available:
+        return device
+    found = {
         "cpu": True,
         "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available(),
     }
-    if not available.get(device.type, False):
+    if not found.get(device.type, False):
         raise LoadError(f"device {name!r} is not available on this machine with this build of torch")
     return device
 
@@ -216,11 +285,11 @@ def _pick_dtype(name: str, device: torch.device, config: PreTrainedConfig) -> to
     return DTYPES[name]
 
 
-def _read_config(folder: Path) -> PreTrainedConfig:
+def _read_config(folder: Path, *, weights: bool = True) -> PreTrainedConfig:
     if not folder.is_dir():
         raise LoadError(missing_folder(folder))
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    if not any(folder.glob("*.safetensors")):
+    if weights and not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
     if missing:
         raise LoadError(
@@ -339,16 +408,17 @@ def _context(folder: Path, config: PreTrainedConfig) -> int:
     return context
 
 
-def _end_ids(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+def _end_ids(
+    generation: GenerationConfig | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> frozenset[int]:
     """Return the ids of the end-of-text tokens.
 
     The ids are read from the generation settings. If these contain no ids, they are read from the model's
     configuration, and otherwise from the tokenizer.
     """
-    generation = module.generation_config
     named = (
         generation.eos_token_id if generation else None,
-        module.config.eos_token_id,
+        config.eos_token_id,
         tokenizer.eos_token_id,
     )
     for ids in named:

@@ -1,0 +1,105 @@
+"""Command line of `tidewire worker`, which runs the functions of a server whose requests other processes answer.
+
+The exit codes are those of `tidewire serve`.
+"""
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidewire_server.commands.cli import (
+    ServeCommand,
+    configured_server,
+    exit_despite_threads,
+    fail,
+    flag_parameter,
+    read_configuration,
+)
+from tidewire_server.commands.flags import ENV_PREFIX, FIELDS, FLAGS, GENERATION
+
+worker = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+"""Typer application that the command line `tidewire` includes as its subcommand `worker`."""
+
+_GROUPS: Final = {
+    "Process": ("log_level", "debug"),
+    **{title: FLAGS[title] for title in (GENERATION, "Jobs", "Stored jobs")},
+}
+"""Flags of `tidewire serve` that do not concern requests."""
+
+
+class WorkerCommand(ServeCommand):
+    """Command that says `tidewire worker` in its messages."""
+
+    called = "worker"
+
+
+_EXAMPLES: Final = """Examples:
+
+tidewire serve mine.py --no-functions --log postgresql://…   (answers requests)
+
+tidewire worker mine.py --log postgresql://…   (runs the functions; start as many as you like, on any host)"""
+
+
+@worker.command("worker", cls=WorkerCommand, epilog=_EXAMPLES)
+def _worker(
+    invocation: typer.Context,
+    target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - read from `invocation`
+    config: Annotated[
+        Path | None,
+        typer.Option(envvar=f"{ENV_PREFIX}CONFIG", show_envvar=False, help="TOML file with settings."),
+    ] = None,
+    show_config: Annotated[
+        bool,
+        typer.Option("--show-config", help="Print every setting and its origin, then exit."),
+    ] = False,
+    help_all: Annotated[  # noqa: ARG001 - read by ServeCommand
+        bool, typer.Option("--help-all", help="Show this message with all flags, then exit.")
+    ] = False,
+    **_: Any,
+) -> None:
+    """Run the functions of a server until Ctrl-C or SIGTERM, and open no port.
+
+    A worker takes waiting items from a database (--log
+    postgresql://…). Servers on the same database accept the
+    jobs and send their events. Start them with tidewire serve,
+    or with tidewire serve --no-functions if only workers should
+    run functions. All of them name the same file.
+
+    At the end, the worker takes no more items, and its running
+    items get --shutdown-timeout seconds to end. Other workers
+    continue the rest.
+    """
+    from tidewire_server.commands.banner import worker_banner  # noqa: PLC0415 - `--help` does not need the server
+    from tidewire_server.serving.run_worker import run_worker  # noqa: PLC0415
+    from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
+
+    configuration = read_configuration(invocation, config)
+    server = configured_server(configuration, show_config=show_config, functions=True, requests=False)
+    if server is None:
+        return
+    try:
+        run_worker(
+            server.app,
+            server.settings,
+            started=lambda: print(worker_banner(server), flush=True),
+            switch_interval=configuration.launch.switch_interval,
+        )
+    except StoreError as error:
+        fail(str(error))
+    exit_despite_threads()
+
+
+_own = [each for each in inspect.signature(_worker).parameters.values() if each.name != "_"]
+_flags = [flag_parameter(name, group) for group, names in _GROUPS.items() for name in names]
+_worker.__signature__ = inspect.Signature([*_own, *_flags])  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    """Run the command `tidewire worker`. This is the entry point for `python -m tidewire_server.commands.worker`."""
+    worker()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""Role of this process among the servers of one database.
+
+  command                            | answers requests | runs functions
+  -----------------------------------+------------------+---------------
+  `tidewire serve`                   | yes              | yes
+  `tidewire serve --no-functions`    | yes              | no
+  `tidewire worker`                  | no               | yes
+
+All of them import the same file.
+"""
+
+from contextvars import ContextVar
+from typing import Final
+
+RUNS_FUNCTIONS: Final[ContextVar[bool]] = ContextVar("runs_functions", default=True)
+"""Whether the process that imports the server's file runs its functions. If not, `add_generate` loads no weights."""

@@ -1,0 +1,136 @@
+"""Event loop of a process that serves or works: its signals, its end, and the settings of the interpreter."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+
+from tidewire_server.http.lifespan import Lifespan
+from tidewire_server.serving.daemon_threads import DaemonThreads
+
+LAST_GRACE: Final = 2.0
+"""Number of seconds to wait for open requests and cancelled tasks after the time for running jobs is over."""
+
+_GC_THRESHOLDS: Final = (25_000, 2, 50)
+"""Thresholds of the garbage collector. With these values, collecting the two youngest generations takes a few
+milliseconds. With a smaller first value, the collector would visit the objects of running jobs often. For example, with
+10,000, it took a tenth of the CPU time of a short job that waits for SQLite.
+"""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_log = logging.getLogger(__name__)
+
+
+def run_to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine. Then cancel the remaining tasks and close the event loop.
+
+    If a task ignores the cancellation, the process waits for it only for a limited time.
+    """
+    loop.set_default_executor(pool := DaemonThreads())
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(work)
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, stuck = loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_GRACE))
+            for task in stuck:
+                _log.warning("task still running at exit: %r", task.get_name())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        pool.drain(LAST_GRACE)
+
+
+@contextlib.contextmanager
+def stop_signals(end: Callable[[], None]) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM while the body of the `with` statement runs. A second signal ends the process immediately.
+
+    Args:
+        end: Function that is called on the running event loop at the first signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread receives signals. In other threads, the caller ends the server.
+        return
+    loop = asyncio.get_running_loop()
+    signaled = False
+
+    def handle(_signum: int, _frame: object) -> None:
+        nonlocal signaled
+        if signaled:
+            os._exit(1)
+        signaled = True
+        loop.call_soon_threadsafe(end)
+
+    def ignore(_signum: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(
+            _log.warning, "SIGHUP ignored: this server reads its configuration only at startup"
+        )
+
+    # Do not use `loop.add_signal_handler`, because a second signal must end the process even if the event loop is
+    # blocked.
+    before = [(each, signal.signal(each, handle)) for each in _SIGNALS]
+    # SIGHUP would end the process without `goaway`. If `nohup` has set SIG_IGN, keep that setting. Windows has no
+    # SIGHUP.
+    if (hangup := getattr(signal, "SIGHUP", None)) and signal.getsignal(hangup) is signal.SIG_DFL:
+        before.append((hangup, signal.signal(hangup, ignore)))
+    try:
+        yield
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler)
+
+
+def announce_drain(lifespan: Lifespan, seconds: float) -> None:
+    """Print what the process waits for at its end, if it waits.
+
+    Args:
+        lifespan: Lifespan of the application.
+        seconds: Maximum time that the process waits.
+    """
+    jobs, reason = lifespan.jobs_to_drain, None
+    if jobs and seconds:
+        reason = f"waiting up to {seconds:g} s for {jobs} {'job' if jobs == 1 else 'jobs'}"
+    elif seconds and (left := lifespan.seconds_for_readers):
+        reason = f"results stay available for up to {left:.1f} s, in case a connection broke"
+    if reason is not None:
+        print(f"stopping: {reason}; press Ctrl-C again to end at once", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def thread_switch_interval(seconds: float) -> Iterator[None]:
+    """Set Python's thread switch interval.
+
+    With a short interval, functions in other threads delay the event loop less.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextlib.contextmanager
+def short_gc_pauses() -> Iterator[None]:
+    """Exclude the objects that exist now from garbage collection, and collect new objects less often.
+
+    A full collection would stop all streams while it examines the objects of a loaded model.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

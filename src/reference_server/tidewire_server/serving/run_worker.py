@@ -1,0 +1,61 @@
+"""Run the functions of an application without a socket, with the signal handling and the shutdown of `serve`."""
+
+import asyncio
+from collections.abc import Callable
+
+import uvicorn
+
+from tidewire_server.http.application import TidewireApp
+from tidewire_server.serving.process_loop import (
+    announce_drain,
+    run_to_the_end,
+    short_gc_pauses,
+    stop_signals,
+    thread_switch_interval,
+)
+from tidewire_server.settings import SWITCH_INTERVAL, Settings
+
+
+def run_worker(
+    app: TidewireApp,
+    settings: Settings,
+    *,
+    started: Callable[[], None],
+    switch_interval: float = SWITCH_INTERVAL,
+) -> None:
+    """Run waiting items until SIGINT or SIGTERM. A second signal ends the process immediately.
+
+    Args:
+        app: Application whose functions run.
+        settings: Settings of the server.
+        started: Function that is called when the worker is ready.
+        switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the worker runs.
+
+    Raises:
+        StoreError: The log cannot be opened.
+    """
+    # The callers are those of the servers, which a worker does not know.
+    app.authentication.single_user = settings.is_single_user(on_loopback=False)
+    lifespan = app.lifespan
+    lifespan.open_log()
+    loop = (uvicorn.Config(app).get_loop_factory() or asyncio.new_event_loop)()
+
+    async def work() -> None:
+        ended = asyncio.Event()
+
+        def end() -> None:
+            announce_drain(lifespan, settings.shutdown_timeout)
+            ended.set()
+
+        await lifespan.start(resume=False)
+        try:
+            with stop_signals(end):
+                started()
+                await lifespan.resume()
+                await ended.wait()
+                await lifespan.drain(expect_readers=False)
+        finally:
+            await lifespan.close()
+
+    with thread_switch_interval(switch_interval), short_gc_pauses():
+        run_to_the_end(loop, work())

@@ -1,0 +1,92 @@
+"""Limits on the running calls of an endpoint over all servers (`global_limit`).
+
+A server that takes items locks the row of the limit, then counts the calls of all servers with a lease, and adds its own in the
+same transaction. A server that dies no longer counts when its lease expires. If an answer of the database is lost, the count of
+a server is wrong until its next beat, which writes the number of calls that it really runs.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tidewire_server.store.postgres.connections import Statement
+from tidewire_server.store.records import GlobalLimit
+
+_RUNNING: Final = """
+    SELECT coalesce(sum(c.running), 0)::int FROM global_call c JOIN server s ON s.id = c.server
+    WHERE c.name = %(limit_name)s AND s.until >= now()
+"""
+ITEMS: Final = f"greatest(0, least(%(n)s::int, %(limit)s::int - ({_RUNNING})))"
+"""Maximum number of items to take if each item is a call."""
+
+ITEMS_OF_BATCH: Final = f"CASE WHEN ({_RUNNING}) < %(limit)s::int THEN %(n)s::int ELSE 0 END"
+"""Maximum number of items to take for a new batch, which is one call."""
+
+COUNTED: Final = """
+    , counted AS (
+        INSERT INTO global_call AS c (name, server, running) SELECT %(limit_name)s, %(me)s, {calls} FROM taken
+        HAVING count(*) > 0
+        ON CONFLICT (name, server) DO UPDATE SET running = c.running + EXCLUDED.running)
+"""
+"""Part of a take that counts the calls."""
+
+_CREATE: Final = "INSERT INTO global_limit (name) VALUES (%(limit_name)s) ON CONFLICT DO NOTHING"
+_LOCK: Final = "SELECT FROM global_limit WHERE name = %(limit_name)s FOR UPDATE"
+_END: Final = """
+    UPDATE global_call SET running = greatest(0, running - 1) WHERE name = %(limit_name)s AND server = %(me)s
+"""
+_CORRECT: Final = """
+    INSERT INTO global_call AS c (name, server, running)
+    SELECT name, %(me)s, running FROM unnest(%(names)s::text[], %(running)s::int[]) AS r (name, running)
+    ON CONFLICT (name, server) DO UPDATE SET running = EXCLUDED.running WHERE c.running <> EXCLUDED.running
+"""
+
+
+class GlobalCalls:
+    """Calls of this server that count towards limits over all servers. All methods must be called on one event loop."""
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self.limits: Mapping[str, GlobalLimit] = {}
+        """Limits by the name of the endpoint."""
+        self._running: Counter[str] = Counter()
+        """Number of running calls by the name of the limit."""
+        self._in_flight = 0
+        """Number of takes and ends of calls whose result is not known yet."""
+
+    def begin_take(self, limit: GlobalLimit) -> list[Statement]:
+        """Return the statements that must precede a take in its transaction. `end_statement` must be called afterwards."""
+        self._in_flight += 1
+        parameters = {"limit_name": limit.name}
+        return [Statement(sql, parameters) for sql in (_CREATE, _LOCK)]
+
+    def taken(self, limit: GlobalLimit, calls: int) -> None:
+        """Count the calls of a take that was committed."""
+        self._running[limit.name] += calls
+
+    def end_statement(self) -> None:
+        """Record that the result of a take, or of the end of a call, is known, or will never be."""
+        self._in_flight -= 1
+
+    def end_call(self, limit: GlobalLimit) -> Statement:
+        """Count a call as ended, and return the statement that stores this. `end_statement` must be called afterwards."""
+        self._in_flight += 1
+        self._running[limit.name] -= 1
+        return Statement(_END, {"limit_name": limit.name, "me": self._server})
+
+    def correction(self) -> list[Statement]:
+        """Return the statement that stores the number of running calls, if no statement is in flight, whose change
+        would be stored twice.
+        """
+        if self._in_flight or not self._running:
+            return []
+        parameters: dict[str, Any] = {
+            "me": self._server,
+            "names": sorted(self._running),
+            "running": [self._running[name] for name in sorted(self._running)],
+        }
+        return [Statement(_CORRECT, parameters)]
+
+    def endpoints_of(self, limit: GlobalLimit) -> list[str]:
+        """Return the endpoints to which a limit applies."""
+        return [endpoint for endpoint, each in self.limits.items() if each.name == limit.name]

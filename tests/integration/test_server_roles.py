@@ -1,0 +1,229 @@
+"""Servers without functions (`tidewire serve --no-functions`) and workers without requests (`tidewire worker`) on one
+PostgreSQL database. All of them are real processes.
+"""
+
+import pytest
+
+from proof.forked_process import Forked
+from support.postgres_server import needs_postgres
+from support.reference_server import Fold, data, eventually
+from support.server_roles import APP, Fleet
+
+pytestmark = needs_postgres
+
+DEATH = 30.0
+"""Time limit for the adoption of the jobs of a killed process, whose lease is 5 s."""
+
+
+@pytest.fixture
+def fleet(tmp_path, database_url):
+    return Fleet(tmp_path, database_url)
+
+
+def test_a_job_is_submitted_and_read_at_the_front_and_runs_at_a_worker(fleet):
+    with fleet.front() as (front, peer), fleet.worker() as worker:
+        assert "role         requests only" in front.output()
+        assert "role         functions only" in worker.output()
+        job = peer.start("story", {"gates": ["one", "two"]})
+        with peer.stream(job) as reading:
+            seen = {}
+            while not ("progress" in seen and "message" in seen):
+                event = next(reading)
+                seen[event.type] = event
+            assert data(seen["progress"]) == {"current": 1, "total": 2, "unit": "gate", "item": 0}
+            # A second reader gets the latest progress.
+            with peer.stream(job) as later:
+                assert data(later.until("progress")) == {"current": 1, "total": 2, "unit": "gate", "item": 0}
+            fleet.open("one")
+            fleet.open("two")
+            assert [*reading][-1].type == "done"
+        assert peer.job(job)["state"]["items"][0]["value"] == "one two "
+        assert Fold().take(peer.events(job, "0-0")).done["status"] == "succeeded"
+        assert worker.stop() == 0
+        assert front.stop() == 0
+
+
+def test_a_cancel_at_the_front_reaches_the_function(fleet):
+    with fleet.front() as (_, peer), fleet.worker():
+        job, waiting = (peer.start("story", {"gates": [name]}) for name in ("one", "two"))
+        with peer.stream(job) as reading:
+            reading.until_text("one ")
+            assert peer.http.post(f"/v1/jobs/{waiting}/cancel").status_code in {200, 202}
+            assert peer.ended(waiting)["status"] == "cancelled"
+            assert peer.http.post(f"/v1/jobs/{job}/cancel").status_code in {200, 202}
+            assert data(reading.until("done"))["status"] == "cancelled"
+        assert (fleet.folder / "cancelled-one").exists()
+        assert not (fleet.folder / "cancelled-two").exists()
+
+
+def test_a_job_waits_without_a_worker_and_runs_when_one_starts(fleet):
+    with fleet.front() as (_, peer):
+        job, expiring = (
+            peer.start("story", {"gates": []}),
+            peer.start("double", {"number": 1}, deadline_ms=1000),
+        )
+        # A server without functions ends a waiting job whose deadline is over.
+        assert peer.ended(expiring)["done"]["error"]["code"] == "deadline_exceeded"
+        assert peer.job(job)["status"] == "queued"
+        with fleet.worker():
+            assert peer.ended(job)["status"] == "succeeded"
+
+
+def test_another_worker_continues_the_jobs_of_a_killed_one(fleet):
+    with fleet.front() as (_, peer), fleet.worker() as killed:
+        job = peer.start("story", {"gates": ["one"]})
+        with peer.stream(job) as reading:
+            reading.until_text("one ")
+            killed.kill()
+            fleet.open("one")
+            with fleet.worker():
+                done = data(reading.until("done"))
+        assert done["status"] == "succeeded"
+        assert peer.job(job)["attempt"] == 2
+
+
+def test_a_worker_finishes_its_running_items_when_it_is_stopped(fleet):
+    with fleet.front() as (_, peer), fleet.worker() as worker:
+        running, waiting = (peer.start("story", {"gates": [name]}) for name in ("one", "two"))
+        with peer.stream(running) as reading:
+            reading.until_text("one ")
+            worker.request_stop()
+            eventually(lambda: "stopping: waiting up to 5 s for 1 job" in worker.errors())
+            fleet.open("one")
+            fleet.open("two")
+            assert data(reading.until("done"))["status"] == "succeeded"
+        assert worker.wait() == 0
+        assert peer.job(running)["attempt"] == 1
+        assert peer.job(waiting)["status"] == "queued"
+        with fleet.worker():
+            assert peer.ended(waiting)["status"] == "succeeded"
+        assert peer.job(waiting)["attempt"] == 1
+
+
+NEEDS = "needs a database that servers and workers share: --log postgresql://USER@HOST/DATABASE, not"
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "message"),
+    [
+        ("tidewire_server", ["--no-functions"], f"tidewire serve: --no-functions {NEEDS} memory\n"),
+        (
+            "tidewire_server.commands.worker",
+            ["--log", "sqlite:///jobs.db"],
+            f"tidewire worker: a worker {NEEDS} sqlite:///jobs.db\n",
+        ),
+    ],
+)
+def test_a_part_of_the_work_needs_a_database(tmp_path, module, flags, message):
+    (tmp_path / "app.py").write_text(APP)
+    process = Forked(module, "app.py", *flags, cwd=tmp_path)
+    output, errors = process.communicate()
+    assert (process.wait(), output, errors) == (2, "", message)
+
+
+def workers(peer):
+    return {each["name"]: each["workers"] for each in peer.http.get("/v1").json()["endpoints"]}
+
+
+def test_an_endpoint_without_a_worker_says_so_in_the_queue_and_in_discovery(fleet):
+    with fleet.front() as (_, peer):
+        assert workers(peer) == {"story": 0, "double": 0}
+        job = peer.start("story", {"gates": ["one"]})
+        assert "queued (no worker)" in run_cli("jobs", peer.url)
+        with peer.stream(job) as reading:
+            assert data(reading.until("queue")) == {"position": 1, "waits_for": "worker"}
+            with fleet.worker() as worker:
+                reading.until_text("one ")
+                eventually(lambda: workers(peer) == {"story": 1, "double": 1})
+                worker.kill()
+                # The job waits again when its worker is known to be dead.
+                eventually(lambda: workers(peer) == {"story": 0, "double": 0}, within=DEATH)
+                fleet.open("one")
+                worker.start()
+                reading.until("done")
+
+
+def test_metrics_and_estimates_of_the_front_are_those_of_the_workers(fleet):
+    def metric(name):
+        return [
+            peer.metrics()[f'tidewire_{name}{{endpoint="{endpoint}"}}'] for endpoint in ("story", "double")
+        ]
+
+    with fleet.front() as (_, peer), fleet.worker(), fleet.worker() as second:
+        eventually(lambda: workers(peer) == {"story": 2, "double": 2})
+        assert (metric("workers"), metric("slots")) == ([2, 2], [2, 8])
+        assert second.stop() == 0
+        eventually(lambda: (metric("workers"), metric("slots")) == ([1, 1], [1, 4]))
+        peer.run("story", {"gates": []})
+        running, waiting = peer.start("story", {"gates": ["one"]}), peer.start("story", {"gates": []})
+        with peer.stream(running) as first, peer.stream(waiting) as reading:
+            first.until_text("one ")
+            place = data(reading.until("queue"))
+            assert (place["position"], place["eta_ms"] >= 0) == (1, True)
+            fleet.open("one")
+            reading.until("done")
+
+
+LIMITED = APP.replace(
+    "@server.endpoint(concurrency_limit=1)", "@server.endpoint(concurrency_limit=3, global_limit=2)"
+)
+
+
+def test_a_global_limit_counts_over_all_servers_without_the_dead_ones(tmp_path, database_url):
+    def running():
+        return sum(peer.job(job)["status"] == "running" for job in jobs)
+
+    fleet = Fleet(tmp_path, database_url, LIMITED)
+    with fleet.server() as (process, peer), fleet.worker() as worker:
+        eventually(lambda: workers(peer) == {"story": 2, "double": 2})
+        assert "3 at a time, 2 over all servers" in process.output()
+        jobs = [peer.start("story", {"gates": [str(number)]}) for number in range(6)]
+        eventually(lambda: running() == 2)
+        # Each call that ends lets one other begin, at whichever server.
+        first = next(number for number, job in enumerate(jobs) if peer.job(job)["status"] == "running")
+        fleet.open(str(first))
+        peer.ended(jobs[first])
+        eventually(lambda: running() == 2)
+        process.kill()
+        worker.kill()
+        for number in range(6):
+            fleet.open(str(number))
+    with fleet.server() as (_, peer):
+        for job in jobs:
+            with peer.stream(job) as reading:
+                assert data(reading.until("done"))["status"] == "succeeded"
+
+
+NEWER = APP.replace(
+    "async def double(number: int) -> int:", "async def double(number: int, times: int = 2) -> int:"
+).replace("return 2 * number", "return times * number")
+
+
+def test_a_job_whose_input_a_worker_rejects_waits_for_another_worker(fleet):
+    fleet.write_app(NEWER)
+    with fleet.front() as (_, peer):
+        fleet.write_app(APP)
+        with fleet.worker() as older:
+            job = peer.start("double", {"number": 5, "times": 3})
+            plain = peer.start("double", {"number": 5})
+            with peer.stream(job) as reading:
+                while (place := data(reading.until("queue"))).get("waits_for") != "version":
+                    pass
+                assert place == {"position": 1, "waits_for": "version"}
+                assert peer.ended(plain)["state"]["items"][0]["value"] == 10
+                assert peer.job(job)["status"] == "queued"
+                fleet.write_app(NEWER)
+                with fleet.worker():
+                    assert data(reading.until("done"))["status"] == "succeeded"
+            assert peer.job(job)["state"]["items"][0]["value"] == 15
+            assert peer.job(job)["attempt"] == 1
+            (warning,) = [line for line in older.errors().splitlines() if "WARNING" in line]
+            assert f"job {job} item 0: the code of this server rejects the input" in warning
+            assert "times" in warning
+
+
+def run_cli(*arguments):
+    process = Forked("tidewire", *arguments)
+    output, errors = process.communicate()
+    assert process.wait() == 0, errors
+    return output
