@@ -318,7 +318,7 @@ def test_without_notifications_polls_take_over_and_limits_count_over_all_servers
         postgres_of_the_run.execute(f"GRANT CREATE ON DATABASE {name} TO {PASSWORD_USER}")
         postgres_of_the_run.execute("REVOKE EXECUTE ON FUNCTION pg_notify FROM PUBLIC", name)
         address = url.replace("//" + url.partition("//")[2].partition("@")[0], f"//{PASSWORD_USER}")
-        with Replicas(tmp_path / "files", address, max_jobs_per_principal=6) as replicas:
+        with Replicas(tmp_path / "files", address, max_jobs_per_principal=8) as replicas:
             replicas.add()
             replicas.add()
             slot = Slot(replicas, "polls")
@@ -328,28 +328,23 @@ def test_without_notifications_polls_take_over_and_limits_count_over_all_servers
                 until_type(events, "snapshot")
                 assert replicas.runner("polled") is owner
                 waits = [server.start_job("hold_few", input={"name": "few"}) for server in (front, owner) * 2]
+                # One item runs at each server, and two items wait, which is the limit of the queue.
+                eventually(lambda: len(replicas.noted("start", "few")) == 2)
                 for server in (front, owner):
                     full = server.submit("hold_few", input={"name": "few"})
+                    assert (full.status_code, full.json()["code"]) == (429, "queue_full")
+                more = [server.start_job("hold_too", input={"name": "few"}) for server in (front, owner)]
+                for server in (front, owner):
+                    full = server.submit("letters", input={"n": 1, "pause": 0})
                     assert (full.status_code, full.json()["code"]) == (429, "too_many_jobs")
-                assert front.cancel(waits[3]).status_code == 202
-                assert front.ended(waits[3])["status"] == "cancelled"
-                waits[3] = owner.start_job("hold_few", input={"name": "few"})
-                assert front.cancel(waits[3]).status_code == 202
-                assert front.ended(waits[3])["status"] == "cancelled"
+                for other in (waits[3], *more):
+                    assert front.cancel(other).status_code == 202
+                    assert front.ended(other)["status"] == "cancelled"
                 replicas.open("polled")
                 assert json.loads(until_type(events, "done").data)["status"] == "succeeded"
-            for server in (front, owner):
-                # Two items wait, and each server has a slot.
-                full = eventually(
-                    lambda server=server: (
-                        (answer := server.submit("hold_few", input={"name": "few"})).status_code == 429
-                        and answer
-                    )
-                )
-                assert full.json()["code"] in {"queue_full", "too_many_jobs"}
-            canceled = front.start_job("hold", input={"name": "polled-cancel"})
+            deleted = front.start_job("hold", input={"name": "polled-cancel"})
             assert replicas.runner("polled-cancel") is owner
-            _delete(front, canceled, (front, owner))
+            _delete(front, deleted, (front, owner))
             assert eventually(lambda: replicas.noted("cancelled", "polled-cancel")) == [owner.name]
             replicas.open("few")
             slot.free()
