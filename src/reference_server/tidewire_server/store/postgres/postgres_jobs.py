@@ -406,8 +406,8 @@ class PostgresJobs:
     async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
         if not is_storable(job):
             return False
-        parameters = {"id": job, "items": sorted(items)}
-        found: Rows = await self._submits.do(Command([Statement(_SAVE_CANCELLED, parameters)]))
+        save = Statement(_SAVE_CANCELLED, {"id": job, "items": sorted(items)})
+        found: Rows = await self._submits.do(Command([save]))
         if found and job not in self.written:
             self._notifier.requests(found[0][0])
         return bool(found)
@@ -450,8 +450,8 @@ class PostgresJobs:
             for claimed, crashed in found:
                 self._adopted[claimed] = self._adopted.get(claimed, False) or crashed
 
-        parameters = {"id": job, "me": self._server}
-        return bool(await self._submits.do(Command([Statement(_CLAIM, parameters)]), then))
+        claim = Statement(_CLAIM, {"id": job, "me": self._server})
+        return bool(await self._submits.do(Command([claim]), then))
 
     async def reopen(self, job: str) -> Interrupted | None:
         # The caller does not use the log as a writer. It may have failed to open or to release the job before.
