@@ -3,7 +3,8 @@
 ```python            is executed; the blocks of a page share a namespace and a working folder, and a block may use `await`,
                      as a notebook cell may
 ```python file=NAME  is also written to that folder, so that later blocks can import it; its tests are executed
-```python needs=NAME is skipped, with the rest of the page, where the module NAME is not installed
+```python needs=NAME is executed in a process of its own; it is skipped, with the rest of the page, where the module NAME is
+                     not installed
 ```console           its `tidewire` commands are executed; `tidewire serve` is started, called and stopped. A new PostgreSQL
                      database replaces the database that a command names
 """
@@ -17,6 +18,7 @@ import re
 import runpy
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -110,9 +112,12 @@ def test_python_blocks_of_a_page_run(page, site, tmp_path, monkeypatch):
         for block in blocks(page):
             if block.language != "python":
                 continue
-            if block.needs is not None and find_spec(block.needs) is None:
-                pytest.skip(f"needs {block.needs}, for line {block.line} of the page")
             text = block.text.replace(WRITTEN_URL, site)
+            if block.needs is not None:
+                if find_spec(block.needs) is None:
+                    pytest.skip(f"needs {block.needs}, for line {block.line} of the page")
+                subprocess.run([sys.executable, "-c", text], check=True, timeout=120)
+                continue
             if block.file is not None:
                 Path(block.file).write_text(text)
                 for name, test in runpy.run_path(block.file).items():

@@ -37,11 +37,14 @@ class Pids:
 
 
 def processes_of(session):
-    """Ids of the processes that have inherited an environment variable from the server."""
+    """Ids of the processes that have inherited an environment variable from the server, without Ray's two agents, which notice
+    only after a minute that their node has been killed.
+    """
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if f"TIDEWIRE_TEST_SESSION={session}" in (folder / "environ").read_text():
+            marked = f"TIDEWIRE_TEST_SESSION={session}" in (folder / "environ").read_text()
+            if marked and b"Agent" not in (folder / "cmdline").read_bytes():
                 found.add(int(folder.name))
         except (OSError, UnicodeDecodeError):
             continue
