@@ -152,7 +152,7 @@ class DatabaseThread:
         self._closing = threading.Event()
         self._outages = outages or OutageLog()
         self._workers = [
-            _Worker(database, name, run, self._tasks, self._closing, self._outages, durable=durable)
+            _ConnectionThread(database, name, run, self._tasks, self._closing, self._outages, durable=durable)
             for _ in range(threads)
         ]
         self._timer: asyncio.TimerHandle | None = None
@@ -252,7 +252,7 @@ def _outage_error(text: str) -> StoreError:
     return error
 
 
-class _Worker:
+class _ConnectionThread:
     """One thread with its connection, which is opened again when it is lost."""
 
     def __init__(
