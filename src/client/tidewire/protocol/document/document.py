@@ -218,8 +218,8 @@ class Document:
         return View(tree.top, tree.version - 1)
 
     def mark(self) -> tuple[list[Any], int]:
-        """Return the arguments with which a `View` of the current state can be made later. Unlike a view, they cost nothing
-        if nobody reads the state.
+        """Return the arguments with which a `View` of the current state can be made later. Most states are never read, so
+        most views need not be made.
         """
         tree = self._tree
         tree.version += 1
