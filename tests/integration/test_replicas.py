@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from support.checked_reader import Reader, check_reader
@@ -309,6 +310,16 @@ def test_items_that_were_taken_in_vain_and_a_forgotten_server_are_found_again(pa
     slot.free()
 
 
+def refusal(server: Replica, endpoint: str, value: Any) -> httpx.Response | None:
+    """Submit a job. Return the response if the job is refused, and otherwise cancel the job."""
+    answer = server.submit(endpoint, input=value)
+    if answer.status_code != 201:
+        return answer
+    server.cancel(answer.json()["id"])
+    server.ended(answer.json()["id"])
+    return None
+
+
 def test_without_notifications_polls_take_over_and_limits_count_over_all_servers(
     postgres_of_the_run, tmp_path
 ):
@@ -331,7 +342,8 @@ def test_without_notifications_polls_take_over_and_limits_count_over_all_servers
                 # One item runs at each server, and two items wait, which is the limit of the queue.
                 eventually(lambda: len(replicas.noted("start", "few")) == 2)
                 for server in (front, owner):
-                    full = server.submit("hold_few", input={"name": "few"})
+                    # A server learns at the next beat of the other one that the slot there is taken.
+                    full = eventually(lambda server=server: refusal(server, "hold_few", {"name": "few"}))
                     assert (full.status_code, full.json()["code"]) == (429, "queue_full")
                 more = [server.start_job("hold_too", input={"name": "few"}) for server in (front, owner)]
                 for server in (front, owner):

@@ -203,8 +203,7 @@ class Settings(BaseModel):
     log: str = Field(
         "memory",
         repr=False,  # the URL may contain a password
-        description="Store of jobs: memory, sqlite:///PATH (absolute: sqlite:////PATH), or "
-        "postgresql://HOST/NAME, for many servers.",
+        description="Store of jobs: memory, sqlite:///PATH (absolute: sqlite:////PATH), or postgresql://HOST/NAME.",
     )
     log_fsync: bool = Field(
         False,

@@ -181,10 +181,12 @@ _KEEP_TICKETS: Final = """
     DELETE FROM ticket t USING job j
     WHERE t.job = j.number AND j.id = %(id)s AND j.owner = %(me)s AND t.item <> ALL (%(items)s::int[])
 """
+# Items that had started run before the items of their job that still wait, as they did before.
 _ADD_TICKETS: Final = """
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
-    SELECT j.endpoint, j.principal, coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n, j.number, i.item,
-        i.key, i.cost, %(placed)s
+    SELECT j.endpoint, j.principal, least((SELECT min(turn) FROM ticket WHERE job = j.number) - 1,
+            coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n),
+        j.number, i.item, i.key, i.cost, %(placed)s
     FROM job j, unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n)
     WHERE j.id = %(id)s AND j.owner = %(me)s
     ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true WHERE EXCLUDED.placed
