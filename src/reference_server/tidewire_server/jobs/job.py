@@ -24,7 +24,6 @@ cancelled while it ends normally, the event that is logged first decides the ite
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -51,7 +50,7 @@ from tidewire_server.errors import (
     WorkerLostError,
 )
 from tidewire_server.job_log.log_writer import LogWriter
-from tidewire_server.jobs.live_item import Item, ItemEnd, batch_slot, queue_entry
+from tidewire_server.jobs.live_item import Item, ItemEnd, batch_slot, consume_cancellation, no_op, queue_entry
 from tidewire_server.jobs.outcomes import (
     add_usage,
     done_of,
@@ -73,20 +72,6 @@ from tidewire_server.store.interfaces import HeadMovedError, Log
 from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
 
 _log = logging.getLogger(__name__)
-
-
-async def _no_op() -> None:
-    """Do nothing. This is the default for a callback."""
-
-
-async def _consume_cancellation(task: asyncio.Task[Any]) -> None:
-    """Reset the cancellation of a task after the task's function has ended. Otherwise the cancellation would interrupt
-    the code that ends the item, which runs in the same task.
-    """
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)
-    while task.uncancel():
-        pass
 
 
 class Job:
@@ -177,7 +162,7 @@ class Job:
 
     # ---- running -----------------------------------------------------------------------------------------------
 
-    async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = _no_op) -> None:
+    async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = no_op) -> None:
         """Run the function of one item until the function returns.
 
         A cancelled item may end before its function returns.
@@ -205,7 +190,7 @@ class Job:
                 outcome = error
             task, item.task = item.task, None
             if task is not None and task.cancelling():
-                await _consume_cancellation(task)
+                await consume_cancellation(task)
             await free()
             await self._after_run(index, outcome)
         except Exception:  # noqa: BLE001 - a bug of the server, but the item must end

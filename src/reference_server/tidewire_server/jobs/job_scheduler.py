@@ -12,7 +12,7 @@ not apply to batches, because a batch serves several principals.
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
@@ -185,7 +185,7 @@ class JobScheduler:
         eta = self._announcer.eta(endpoint_queue, 1)
         return refuse("queue_full", detail, retry_after_ms=max(_MIN_RETRY_MS, eta or 0))
 
-    async def added(self, entries: list[QueueEntry]) -> None:
+    async def added(self, entries: Sequence[QueueEntry]) -> None:
         """Start as many items as possible after the items of a new job were added to the queue."""
         endpoint_queue = self._endpoint_queues[entries[0].endpoint]
         name, job = endpoint_queue.endpoint.name, entries[0].job

@@ -7,17 +7,13 @@ The HTTP routes call the service. The service itself does not depend on HTTP.
 import asyncio
 import hashlib
 import logging
-import os
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
-from pydantic import JsonValue
 
-from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.problems import problem
@@ -27,8 +23,9 @@ from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.job_log.commit_schedule import GroupCommit
 from tidewire_server.job_log.log_writer import LogWriter
-from tidewire_server.job_log.snapshot_events import epoch_block, first_block
+from tidewire_server.job_log.snapshot_events import epoch_block
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
+from tidewire_server.jobs.admission.new_job import prepare_job
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
@@ -36,14 +33,12 @@ from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.job_cleanup import JobCleanup
 from tidewire_server.jobs.job_resource import encode_job, read_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
-from tidewire_server.jobs.live_item import batch_slot, queue_entry
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
 from tidewire_server.jobs.publish_ephemeral_events import publish_queue_position
 from tidewire_server.jobs.recovery import (
     AdmittedJob,
     admit_again,
-    column_pointers,
     complete_record,
     recovery_plan_of,
 )
@@ -61,7 +56,6 @@ from tidewire_server.store.interfaces import (
     KeyUsedError,
     Log,
     LogReader,
-    NewJob,
     QueueFullError,
     Store,
     StoreError,
@@ -289,45 +283,14 @@ class JobService:
             TooManyJobsError: See `Jobs.add`.
             QueueFullError: See `Jobs.add`.
         """
-        settings, endpoint, submission, values = (
-            self.settings,
-            admitted.endpoint,
-            admitted.submission,
-            admitted.values,
+        endpoint, submission = admitted.endpoint, admitted.submission
+        prepared = prepare_job(
+            principal, admitted, body, key, self.settings, self._scheduler.limits(endpoint.name)
         )
-        items: list[JsonValue] = [{"status": "queued", "value": endpoint.initial(value)} for value in values]
-        columns = [endpoint.columns(value) for value in values]
-        state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
-        try:
-            block, document, size = first_block(state, column_pointers(columns))
-        except DiffError as error:
-            raise RuntimeError(
-                f"the initial value or the columns of endpoint {endpoint.name!r} are not valid: {error}"
-            ) from None
-        reserve = RESERVED_END_BYTES * len(values)
-        if size + reserve > settings.max_state_bytes:
-            detail = (
-                f"the job's initial state has {size} bytes, which is too large for the limit of "
-                f"{settings.max_state_bytes} bytes (max_state_bytes)"
-            )
-            raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
-        batch = submission.batch or len(values) > 1  # TW-GEN-009
-        record = JobRecord(os.urandom(16).hex(), endpoint.name, principal, batch, time.time())
-        entries = [queue_entry(record, index) for index in range(len(values))]
-        new = NewJob(
-            record,
-            body,
-            block,
-            key,
-            entries,
-            None if endpoint.batching is None else [batch_slot(endpoint, value) for value in values],
-            self._scheduler.limits(endpoint.name),
-            submission.deadline,
-            max(submission.grace, settings.min_grace) if submission.cancel_on_disconnect else None,
-        )
+        new, (record, entries) = prepared.new, (prepared.new.record, prepared.new.entries)
 
         def own(log: Log) -> None:
-            self._activate(record, admitted, columns, log, document, size)
+            self._activate(record, admitted, prepared.columns, log, prepared.document, prepared.size)
             submitting.owned = True
             if submitting.over:  # The client has disconnected during the commit.
                 self.inputs.add(record.id, principal, submission.size)
@@ -338,7 +301,7 @@ class JobService:
         await self.store.jobs.add(new, own)
         self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
         _log.debug("job %s: %s submitted", record.id, endpoint.name)
-        self.metrics.logged(1, len(block.frames[0]))
+        self.metrics.logged(1, len(new.first.frames[0]))
         await self._scheduler.added(entries)
         return record
 

@@ -1,6 +1,7 @@
 """An item of an unfinished job, with its input, its writer, its timers, and the task that runs its function."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,3 +75,17 @@ def batch_slot(endpoint: Endpoint, value: BaseModel) -> BatchSlot:
             endpoint.name,
         )
         return BatchSlot()
+
+
+async def no_op() -> None:
+    """Do nothing. This is the default for a callback."""
+
+
+async def consume_cancellation(task: asyncio.Task[Any]) -> None:
+    """Reset the cancellation of a task after the task's function has ended. Otherwise the cancellation would interrupt
+    the code that ends the item, which runs in the same task.
+    """
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.uncancel():
+        pass

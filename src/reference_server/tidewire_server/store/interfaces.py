@@ -26,8 +26,6 @@ from tidewire_server.store.records import (
     BatchBounds,
     BatchItem,
     BatchSlot,
-    Beat,
-    EndpointLoad,
     Extent,
     GlobalLimit,
     JobRecord,
@@ -38,6 +36,7 @@ from tidewire_server.store.records import (
     RunningBatch,
     Tombstone,
 )
+from tidewire_server.store.replicas import Replicas
 
 Durability = Literal["process", "host", "replicated"]
 
@@ -594,7 +593,7 @@ class Store(Protocol):
     durability: Durability
     secret: bytes
     """Default key for signing stream tokens, `SECRET_BYTES` long. The store keeps the key as long as it keeps jobs."""
-    replicas: "Replicas | None"
+    replicas: Replicas | None
     """Liveness of the processes that share the store. None if only this process uses it."""
     may_have_lost: bool
     """Whether a crash of the previous server process may have lost the last events of some logs [TW-RES-039]."""
@@ -617,50 +616,4 @@ class Store(Protocol):
         Args:
             clean: Whether to record a clean shutdown. Pass False if the recovery of interrupted jobs has not finished.
         """
-        ...
-
-
-class Replicas(Protocol):
-    """Liveness of the processes that share a store. Every method raises `StoreError` if the store fails."""
-
-    async def beat(self, endpoints: Mapping[str, EndpointLoad]) -> Beat:
-        """Renew the lease of this process. Call this method each second: other processes adopt the jobs of a process whose
-        lease has expired.
-
-        Args:
-            endpoints: The endpoints whose functions this process runs, which the beats of other processes return.
-        """
-        ...
-
-    def stop_writing(self, job: str) -> None:
-        """Stop writing the log of a job whose functions this process has stopped, without an end. If this process still owns
-        the job later, `Jobs.reopen` opens it again.
-        """
-        ...
-
-    async def mark_read(self, jobs: Collection[str]) -> None:
-        """Record that this process has readers of jobs that other processes own. Call this method each second."""
-        ...
-
-    async def unread_for(self, job: str) -> float:
-        """Return the number of seconds since any process had a reader of the job, as recorded by `mark_read`, or since the job
-        was submitted, adopted or released. It may be up to two seconds too low, and is negative at first.
-        """
-        ...
-
-    async def request_purge(self, job: str) -> bool:
-        """Ask the owner of an unfinished job to cancel all items and to delete the job. If no process owns it, `Jobs.adopt`
-        of some process returns it, and `beat` of this process then contains the request.
-
-        Returns:
-            Whether the job is unfinished.
-        """
-        ...
-
-    async def leave(self) -> None:
-        """Give up the lease, so that other processes adopt the unfinished jobs of this process at once."""
-        ...
-
-    def on_request(self, wake: Callable[[], None]) -> None:
-        """Set a function that is called on the event loop when the next `beat` or `Jobs.adopt` may return something new."""
         ...

@@ -30,7 +30,6 @@ from tidewire_server.store.interfaces import (
     LogReader,
     NewJob,
     Queue,
-    Replicas,
     StateAt,
     TooManyJobsError,
     extent_after,
@@ -46,6 +45,7 @@ from tidewire_server.store.records import (
     Retention,
     Tombstone,
 )
+from tidewire_server.store.replicas import Replicas
 from tidewire_server.store.subscribers import Subscribers
 
 CHECKPOINTS = 8

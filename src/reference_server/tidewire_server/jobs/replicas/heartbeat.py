@@ -15,8 +15,9 @@ from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamRe
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
-from tidewire_server.store.interfaces import Jobs, Replicas, StoreError
+from tidewire_server.store.interfaces import Jobs, StoreError
 from tidewire_server.store.records import Beat
+from tidewire_server.store.replicas import Replicas
 
 BEAT_SECONDS: Final = 1.0
 """Maximum time between two renewals of the lease."""

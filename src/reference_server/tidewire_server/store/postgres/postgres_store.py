@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tidewire_server.store.interfaces import Durability, Jobs, Queue, Replicas, StoreError
+from tidewire_server.store.interfaces import Durability, Jobs, Queue, StoreError
 from tidewire_server.store.postgres.append_statements import run_appends
 from tidewire_server.store.postgres.connections import Command, Database, Statement, run_each, run_group
 from tidewire_server.store.postgres.database_threads import DatabaseThread, OutageLog
@@ -22,6 +22,7 @@ from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.postgres.schema import open_schema
 from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow
 from tidewire_server.store.records import Retention
+from tidewire_server.store.replicas import Replicas
 from tidewire_server.store.write_probe import WriteProbe
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,84 @@
+"""The first block, the record and the queue entries of a new job."""
+
+import os
+import time
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from tidewire.protocol.diff import DiffError
+from tidewire.protocol.document import Document
+from tidewire_server.errors import refuse
+from tidewire_server.job_log.snapshot_events import first_block
+from tidewire_server.jobs.live_item import batch_slot, queue_entry
+from tidewire_server.jobs.outcomes import RESERVED_END_BYTES
+from tidewire_server.jobs.recovery import AdmittedJob, column_pointers
+from tidewire_server.settings import Settings
+from tidewire_server.store.interfaces import NewJob
+from tidewire_server.store.records import JobRecord, Key, QueueLimits
+
+
+class PreparedJob(NamedTuple):
+    """A job that is ready to be committed."""
+
+    new: NewJob
+    columns: list[list[str]]
+    """Columns of each item, relative to the value of the item."""
+    document: Document
+    """State after the first block."""
+    size: int
+    """Size of the state in bytes."""
+
+
+def prepare_job(
+    principal: str,
+    admitted: AdmittedJob,
+    body: bytes,
+    key: Key | None,
+    settings: Settings,
+    limits: QueueLimits,
+) -> PreparedJob:
+    """Prepare a job with validated inputs.
+
+    Args:
+        principal: Principal that submits the job.
+        admitted: Endpoint, request and inputs of the job.
+        body: Body of the request.
+        key: Idempotency key that is reserved for the request, or None.
+        settings: The server's settings.
+        limits: Limits of the queue.
+
+    Raises:
+        ProblemError: The state of the job is too large.
+        RuntimeError: The endpoint's initial value, or its columns, are not valid.
+    """
+    endpoint, submission, values = admitted.endpoint, admitted.submission, admitted.values
+    items: list[JsonValue] = [{"status": "queued", "value": endpoint.initial(value)} for value in values]
+    columns = [endpoint.columns(value) for value in values]
+    state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
+    try:
+        block, document, size = first_block(state, column_pointers(columns))
+    except DiffError as error:
+        raise RuntimeError(
+            f"the initial value or the columns of endpoint {endpoint.name!r} are not valid: {error}"
+        ) from None
+    if size + RESERVED_END_BYTES * len(values) > settings.max_state_bytes:
+        detail = (
+            f"the job's initial state has {size} bytes, which is too large for the limit of "
+            f"{settings.max_state_bytes} bytes (max_state_bytes)"
+        )
+        raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
+    batch = submission.batch or len(values) > 1  # TW-GEN-009
+    record = JobRecord(os.urandom(16).hex(), endpoint.name, principal, batch, time.time())
+    new = NewJob(
+        record,
+        body,
+        block,
+        key,
+        [queue_entry(record, index) for index in range(len(values))],
+        None if endpoint.batching is None else [batch_slot(endpoint, value) for value in values],
+        limits,
+        submission.deadline,
+        max(submission.grace, settings.min_grace) if submission.cancel_on_disconnect else None,
+    )
+    return PreparedJob(new, columns, document, size)
