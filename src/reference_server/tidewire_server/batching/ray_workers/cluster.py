@@ -21,7 +21,7 @@ CONNECT_TIMEOUT: Final = 5.0
 class RayCluster:
     """Connection to a cluster. It is opened for the first user, and closed after the last one.
 
-    Blocking calls of Ray run in one thread of their own, which must not end before the connection: the kernel kills the
+    Blocking calls of Ray run in a separate thread, which must not end before the connection: the kernel kills the
     processes of a local cluster when the thread that has started them ends.
     """
 
