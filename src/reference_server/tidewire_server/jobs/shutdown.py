@@ -13,7 +13,7 @@ is any of the others: this process returns a job that only waits to the queue, a
   durable | has a running item                        | lets its running items end    | stay open
   durable | only waits, as its running items ended    | leaves it to the next process | end with `goaway` at once
   durable | has not ended within `shutdown_timeout`   | leaves it to the next process | end with `goaway`
-  shared  | runs or waits elsewhere                   |                               | end with `goaway` at once
+  shared  | runs elsewhere, or waits                  | returns it to the queue       | stay open until the server ends
 
 Afterwards the server waits up to `LAST_SECONDS` until the streams have accepted their last event. If the log is in memory,
 the server also waits for expected readers: a client that has submitted a job a moment ago, or whose stream ended a moment
@@ -120,7 +120,7 @@ class Shutdown:
             job = self._jobs.get(stream.job_id)
             if job is not None and not self._continues(job):
                 self._send_away([job])
-            elif job is None and self._release is not None:
+            elif job is None and self._over:
                 stream.go_away()
 
     def stream_closed(self, stream: OpenStream) -> None:
@@ -153,10 +153,6 @@ class Shutdown:
         self._waits_for = {job.id for job in self.jobs_to_wait_for()}
         if self.durable:
             self._stop_scheduler()
-            if self._release is not None:
-                elsewhere = [stream for stream in self._streams if stream.job_id not in self._jobs]
-                for stream in elsewhere:
-                    stream.go_away(spread=len(elsewhere) / RECONNECTS_PER_SECOND)
             await self._leave([job for job in self._jobs.values() if job.only_waits])
         while self._waits_for and await self._change(deadline):
             pass
@@ -171,6 +167,9 @@ class Shutdown:
         jobs = list(self._jobs.values())
         if self.durable:
             await self._leave(jobs)
+            streams = tuple(self._streams)
+            for stream in streams:
+                stream.go_away(spread=len(streams) / RECONNECTS_PER_SECOND)
             return
         lost = problem(
             "worker_lost",
@@ -213,7 +212,8 @@ class Shutdown:
                 if self._release is not None:
                     waiting = (self._release(job) for job in jobs if job.only_waits)
                     await asyncio.gather(*waiting, return_exceptions=True)
-        self._send_away(jobs)
+        # A job that was returned to a shared queue goes on elsewhere, and its readers here get its events.
+        self._send_away([job for job in jobs if job.id in self._jobs])
         self._waits_for.difference_update(job.id for job in jobs)
         self._changed.set()
 
