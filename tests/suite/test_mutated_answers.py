@@ -35,6 +35,7 @@ conversations of the checks in `QUICK_AREA` only."""
 QUICK_AREA = "resume."
 QUICK_CHECKS = [check for check in ALONE if check.name.startswith(QUICK_AREA)]
 NEEDS_TIME = {
+    "deadlines.job_without_readers_is_cancelled_after_its_grace_period",
     "queue_progress_ping_goaway.idle_stream_receives_pings",
     "snapshots_only.diffs_0_returns_snapshots_and_done",
     "snapshots_only.min_interval_ms_is_raised_to_the_minimum",
