@@ -30,6 +30,8 @@ async def text_check_is_sent_by_the_64th_change(s: Session) -> None:
     if len(history.of_type("message")) < CHECK_AFTER + 2:
         s.skip_no_occasion("the server merged the changes into fewer than 64 events")
     _judge_due_checks(s, Histories([history]).streams[0][1])
+    if not s.assertions:
+        s.skip_no_occasion("no check was due, because the events changed no text")
 
 
 def _judge_due_checks(s: Session, steps: list[Step]) -> None:
