@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from support.free_port import free_port
+from support.postgres_server import BINARIES
 from support.reference_server import eventually
 from support.serve_command import run
 
@@ -130,3 +131,43 @@ def test_cluster_that_cannot_be_used_ends_the_server_with_one_line(address, reas
     (line,) = errors.splitlines()
     assert line.startswith(f"tidewire serve: cannot use the Ray cluster '{address}': ")
     assert reason in line
+
+
+@pytest.mark.postgres
+@pytest.mark.skipif(BINARIES is None, reason="PostgreSQL is not installed: apt install postgresql")
+def test_only_a_process_with_functions_needs_the_cluster(tmp_path, database_url):
+    address = f"127.0.0.1:{free_port()}"
+    (tmp_path / "pids.py").write_text(PROGRAM)
+    command = [
+        sys.executable,
+        "-m",
+        "tidewire_server.commands.worker",
+        "pids.py:server",
+        "--log",
+        database_url,
+    ]
+    environment = os.environ | {"RAY_ADDRESS": address}
+    worker = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert worker.returncode == 1
+    (line,) = worker.stderr.splitlines()
+    assert line.startswith(f"tidewire worker: cannot use the Ray cluster '{address}': ")
+
+    arguments = (
+        "pids.py:server",
+        "--no-functions",
+        "--port",
+        "0",
+        "--port-file",
+        "port",
+        "--log",
+        database_url,
+    )
+    front = run(tmp_path, *arguments, RAY_ADDRESS=address)
+    try:
+        eventually((tmp_path / "port").exists)
+    finally:
+        front.send_signal(signal.SIGTERM)
+        front.communicate()
+    assert front.returncode == 0

@@ -404,9 +404,12 @@ def flag_parameter(name: str, group: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-_own = [each for each in inspect.signature(_serve).parameters.values() if each.name != "_"]
+OWN_PARAMETERS: Final = tuple(
+    each for each in inspect.signature(_serve).parameters.values() if each.name != "_"
+)
+"""Parameters of the commands `serve` and `worker` that are no settings."""
 _flags = [flag_parameter(name, group) for group, names in FLAGS.items() for name in names]
-_serve.__signature__ = inspect.Signature([*_own, *_flags])  # type: ignore[attr-defined]
+_serve.__signature__ = inspect.Signature([*OWN_PARAMETERS, *_flags])  # type: ignore[attr-defined]
 
 
 def main() -> None:

@@ -5,11 +5,12 @@ The exit codes are those of `tidewire serve`.
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from tidewire_server.commands.cli import (
+    OWN_PARAMETERS,
     ServeCommand,
     configured_server,
     exit_despite_threads,
@@ -17,7 +18,7 @@ from tidewire_server.commands.cli import (
     flag_parameter,
     read_configuration,
 )
-from tidewire_server.commands.flags import ENV_PREFIX, FIELDS, FLAGS, GENERATION
+from tidewire_server.commands.flags import FLAGS, GENERATION
 
 worker = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application that the command line `tidewire` includes as its subcommand `worker`."""
@@ -44,20 +45,7 @@ tidewire worker mine.py --log postgresql://…   (runs the functions; start as m
 
 @worker.command("worker", cls=WorkerCommand, epilog=_EXAMPLES)
 def _worker(
-    invocation: typer.Context,
-    target: Annotated[str | None, typer.Argument(help=FIELDS["target"].description)] = None,  # noqa: ARG001 - read from `invocation`
-    config: Annotated[
-        Path | None,
-        typer.Option(envvar=f"{ENV_PREFIX}CONFIG", show_envvar=False, help="TOML file with settings."),
-    ] = None,
-    show_config: Annotated[
-        bool,
-        typer.Option("--show-config", help="Print every setting and its origin, then exit."),
-    ] = False,
-    help_all: Annotated[  # noqa: ARG001 - read by ServeCommand
-        bool, typer.Option("--help-all", help="Show this message with all flags, then exit.")
-    ] = False,
-    **_: Any,
+    invocation: typer.Context, config: Path | None = None, *, show_config: bool = False, **_: Any
 ) -> None:
     """Run the functions of a server until Ctrl-C or SIGTERM, and open no port.
 
@@ -72,6 +60,7 @@ def _worker(
     continue the rest.
     """
     from tidewire_server.commands.banner import worker_banner  # noqa: PLC0415 - `--help` does not need the server
+    from tidewire_server.errors import WorkersUnavailableError  # noqa: PLC0415
     from tidewire_server.serving.run_worker import run_worker  # noqa: PLC0415
     from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
 
@@ -86,14 +75,13 @@ def _worker(
             started=lambda: print(worker_banner(server), flush=True),
             switch_interval=configuration.launch.switch_interval,
         )
-    except StoreError as error:
+    except (StoreError, WorkersUnavailableError) as error:
         fail(str(error))
     exit_despite_threads()
 
 
-_own = [each for each in inspect.signature(_worker).parameters.values() if each.name != "_"]
 _flags = [flag_parameter(name, group) for group, names in _GROUPS.items() for name in names]
-_worker.__signature__ = inspect.Signature([*_own, *_flags])  # type: ignore[attr-defined]
+_worker.__signature__ = inspect.Signature([*OWN_PARAMETERS, *_flags])  # type: ignore[attr-defined]
 
 
 def main() -> None:

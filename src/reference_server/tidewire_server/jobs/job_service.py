@@ -113,6 +113,7 @@ class JobService:
         self.settings = settings
         self.metrics = metrics
         self.store = store
+        self._functions = functions
         configured = settings.stream_token_secret
         secret = store.secret if configured is None else configured.encode()
         self.stream_tokens = StreamTokens(secret, settings.stream_token_ttl)
@@ -183,7 +184,7 @@ class JobService:
             WorkersUnavailableError: The workers of an endpoint cannot be started.
         """
         for endpoint in self.endpoints.values():
-            if endpoint.workers is not None:
+            if self._functions and endpoint.workers is not None:
                 await endpoint.workers.start(self.settings.cancel_timeout)
         if self._heartbeat is None:
             for job in await self.store.jobs.adopt():
