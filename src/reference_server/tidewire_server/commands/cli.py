@@ -407,7 +407,7 @@ def flag_parameter(name: str, group: str) -> inspect.Parameter:
 OWN_PARAMETERS: Final = tuple(
     each for each in inspect.signature(_serve).parameters.values() if each.name != "_"
 )
-"""Parameters of the commands `serve` and `worker` that are no settings."""
+"""Parameters of the commands `serve` and `worker` that are not settings."""
 _flags = [flag_parameter(name, group) for group, names in FLAGS.items() for name in names]
 _serve.__signature__ = inspect.Signature([*OWN_PARAMETERS, *_flags])  # type: ignore[attr-defined]
 

@@ -212,7 +212,7 @@ class Shutdown:
                 if self._release is not None:
                     waiting = (self._release(job) for job in jobs if job.only_waits)
                     await asyncio.gather(*waiting, return_exceptions=True)
-        # A job that was returned to a shared queue goes on elsewhere, and its readers here get its events.
+        # A job that was returned to a shared queue continues elsewhere, and its readers here get its events.
         self._send_away([job for job in jobs if job.id in self._jobs])
         self._waits_for.difference_update(job.id for job in jobs)
         self._changed.set()
