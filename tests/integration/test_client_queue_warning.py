@@ -6,17 +6,22 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import anyio
 import pytest
 
 from support.reference_server import QUICK
+from support.scripted_server import CLOSE, STREAM, ScriptedServer, done, event, hello, snapshot, state
 from support.terminal import run
 from tidewire import AsyncClient, Client
 from tidewire.errors import QueueTimeoutError
 from tidewire.jobs import job_reader
 from tidewire_server import Context, Server
 
+ENDED = event(
+    [["s", "/status", "running"], ["s", "/items/0", {"status": "succeeded", "value": "x"}]], id="1-2"
+) + done("1-3", [{"status": "succeeded", "value": "x"}])
 SCRIPT = """
 import sys
 from tidewire import Client
@@ -127,6 +132,26 @@ async def test_a_waiting_job_logs_one_line(url, at_once, warnings, how):
         await first.cancel()
     assert len(warnings.texts) == 1
     assert "is still in the queue, at position 1." in warnings.texts[0]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_warning_that_is_due_interrupts_no_request(at_once):
+    streams = []
+
+    def script(request):
+        streams.append(request.cursor)
+        if len(streams) == 1:
+            yield STREAM + hello() + snapshot("1-1", state(None, status="queued"))
+        else:
+            time.sleep(20 * job_reader.QUEUE_WARNING_AFTER)
+            yield STREAM + hello() + ENDED
+        yield CLOSE
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url) as client:
+            await client.job("j1").wait()
+    assert streams == [None, "1-1"]
 
 
 @pytest.mark.anyio

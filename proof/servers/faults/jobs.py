@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from proof.servers.expected_side_failures import READ_DIFFERS
 from proof.servers.fault_helpers import change_json, drop_header, refuse, rewrite_body, rewrite_events
 from proof.servers.faults import fault, faulty_server
-from tidewire_server.jobs import job_service
+from tidewire_server.jobs.admission import new_job
 
 # fmt: off
 fault("cancel_response_without_cursor", "TW-JOB-051", "jobs.response_bodies_fit_their_schemas",
@@ -123,7 +123,7 @@ def job_list_always_has_next_page(exchange, status, body):
 def consecutive_job_ids(hooks):
     """Job ids are consecutive numbers."""
     count = itertools.count(2**100)
-    job_service.os = SimpleNamespace(urandom=lambda size: next(count).to_bytes(size))
+    new_job.os = SimpleNamespace(urandom=lambda size: next(count).to_bytes(size))
 
 
 @faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first", hook="bodies")

@@ -8,7 +8,6 @@ the number of changes.
 """
 
 import logging
-import math
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -497,18 +496,20 @@ class JobReader(ABC):
         with self._queue_warnings.waiting():
             if self._queue_warning_due and not self._session.transport.in_process:
                 self._queue_warning_at = self._queue_warning_at or anyio.current_time() + QUEUE_WARNING_AFTER
-                with anyio.CancelScope(deadline=min(self._queue_warning_at, queue_until or math.inf)):
-                    return await self._stream.next_outcomes(BLOCK)
-                if self.listener is None and anyio.current_time() >= self._queue_warning_at:
+                if block := await self._block_until(queue_until, self._queue_warning_at):
+                    return block
+                if self.listener is None:
                     self._queue_warnings.log(self.id, self.queue, self.base)
                 self._queue_warning_due = False
-            if queue_until is None:
-                return await self._stream.next_outcomes(BLOCK)
             return await self._block_until(queue_until)
 
-    async def _block_until(self, deadline: float) -> list[Applied | Notice]:
-        with anyio.CancelScope(deadline=deadline):
-            return await self._stream.next_outcomes(BLOCK)
+    async def _block_until(
+        self, queue_until: float | None, warning_at: float | None = None
+    ) -> list[Applied | Notice]:
+        if queue_until is None:
+            return await self._stream.next_outcomes(BLOCK, warning_at)
+        with anyio.CancelScope(deadline=queue_until):
+            return await self._stream.next_outcomes(BLOCK, warning_at)
         raise self.timed_out(f"the queue_timeout of {self._options.queue_timeout:g} s")
 
     def bounded(self, deadline: float | None, timeout: float | None = None) -> AbstractContextManager[None]:

@@ -11,6 +11,8 @@ from collections import deque
 from http import HTTPStatus
 from typing import Any, Final
 
+import anyio
+
 from tidewire.errors import (
     JobNotFoundError,
     NotATidewireServerError,
@@ -95,7 +97,7 @@ class JobStream:
         """Whether the client has received and applied the event `done`, which ends the job."""
         return self.follower.done is not None
 
-    async def next_outcomes(self, limit: int) -> list[Applied | Notice]:
+    async def next_outcomes(self, limit: int, until: float | None = None) -> list[Applied | Notice]:
         """Wait for events and return their outcomes, which are changes of the job's state, or notices such as queue
         positions.
 
@@ -103,6 +105,8 @@ class JobStream:
 
         Args:
             limit: Maximum number of outcomes to return.
+            until: Time on the event loop's clock at which to stop waiting for bytes and to return an empty list. A
+                request is not interrupted, because it would have to be repeated.
 
         Raises:
             TidewireError: The client could not read the event stream up to the job's end.
@@ -128,7 +132,13 @@ class JobStream:
                         return outcomes
                     continue
                 try:
-                    segment = await connection.body.read()
+                    if until is None or not connection.body.resumable:
+                        segment = await connection.body.read()
+                    else:
+                        with anyio.CancelScope(deadline=until) as wait:
+                            segment = await connection.body.read()
+                        if wait.cancelled_caught:
+                            return []
                     if segment is None:
                         raise TransportError("the stream ended before the job did")
                     events.extend(decoder.feed(segment))

@@ -158,10 +158,16 @@ class FaultProxy(TcpProxy):
     async def serve(self, number: int, reader: StreamReader, writer: StreamWriter) -> None:
         """Forward the bytes of both directions until one direction ends or breaks."""
         fault = self._plan(number)
+        opening = asyncio.ensure_future(asyncio.open_connection(*self.upstream))
         try:
-            server_reader, server_writer = await asyncio.open_connection(*self.upstream)
+            server_reader, server_writer = await opening
         except OSError:
             return  # The server cannot be reached.
+        except asyncio.CancelledError:
+            # If the connection was opened before this task could run again, nothing else would close it.
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                close(opening.result()[1])
+            raise
         server_writer.transport.set_write_buffer_limits(0)
         finders = {
             of: _CutFinder(fault) if isinstance(fault, Cut) and fault.of == of else None
