@@ -8,7 +8,7 @@ comparison.
 
 Target: p99 of at most 100 ms with the large job.
 
-For PostgreSQL, pass the URL of an empty database with `--postgres`.
+Without PostgreSQL, the script prints the reason and measures the other stores.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import Any
 
 import orjson
 import uvloop
+from local_postgres import local_postgres
 from measured import save
 
 from tidewire.protocol.cursor import Cursor
@@ -127,15 +128,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bytes", type=int, default=TOTAL)
-    parser.add_argument("--postgres", help="URL of an empty database")
     parser.add_argument("--only", help="measure only this store")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results/large_values.json")
     options = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, local_postgres() as postgres:
         urls = {"memory": "memory", "SQLite": f"sqlite:///{folder}/log.db"}
-        if options.postgres:
-            urls["PostgreSQL"] = options.postgres
+        if postgres is not None:
+            urls["PostgreSQL"] = postgres.new_database()
         for name, url in urls.items():
             if options.only in {None, name}:
                 found = uvloop.run(measure(url, options.bytes))

@@ -75,6 +75,52 @@ def jobs() -> str:
     )
 
 
+def replicas() -> str:
+    result = json.loads((HERE / "results/replicas.json").read_text())
+    kinds = {"notified": "with notifications", "polled": "with polls only"}
+    head = ["several servers", "median, ms", "99th percentile, ms", "longest, ms"]
+    rows = []
+    for kind, words in kinds.items():
+        row = result["latencies"][kind]
+        rows.append(
+            [
+                f"token at another server, {words}",
+                *(f"{row[name]:.1f}" for name in ("token_p50_ms", "token_p99_ms")),
+                "",
+            ]
+        )
+        rows.append(
+            [
+                f"cancel at another server, {words}",
+                *(f"{row['cancel_p50_ms']:.1f}", "", f"{row['cancel_max_ms']:.1f}"),
+            ]
+        )
+    resume = result["resume"]
+    rows.append(["read at another server", f"{resume['read_p50_ms']:.1f}", "", ""])
+    rows.append(
+        ["resume there after a kill", f"{resume['resume_p50_ms']:.1f}", "", f"{resume['resume_max_ms']:.1f}"]
+    )
+    speeds = result["throughput"]["tokens_per_second"]
+    return (
+        f"{table(head, rows)}\n\n"
+        f"Functions that compute wrote {speeds['one']:,.0f} tokens per second through one server and {speeds['two']:,.0f} through two, "
+        f"which is {result['throughput']['speed_up']:.2f} times as many. There were {result['resume']['kills']} kills. The numbers were "
+        f"measured with Python {result['python']} on {result['cpus']} cores, which PostgreSQL, the servers and their clients shared, "
+        f"using {versions(result['versions'])}.\n"
+    )
+
+
+def large_values() -> str:
+    result = json.loads((HERE / "results/large_values.json").read_text())
+    head = ["log", "alone, p99, ms", "median, ms", "p99, ms", "longest, ms", "written, MB/s"]
+    names = ("quiet_p99_ms", "busy_p50_ms", "busy_p99_ms", "busy_max_ms", "large_mb_per_s")
+    rows = [[row["log"], *(f"{row[name]:,.1f}" for name in names)] for row in result["rows"]]
+    return (
+        f"{table(head, rows)}\n\n"
+        f"The numbers were measured with Python {result['python']} on {result['cpus']} cores.\n"
+    )
+
+
 def _result() -> dict[str, Any]:
     return json.loads((HERE / "results/postgres_load.json").read_text())
 

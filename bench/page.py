@@ -173,6 +173,23 @@ def main() -> None:
             log_tables.postgres_load,
         ),
         section(
+            "Several servers",
+            "Servers share a PostgreSQL database with default settings. The latency of a token at another server is the time between\n"
+            "its arrival at a reader of the server that runs the function, and its arrival at a reader of the other server. The latency\n"
+            "of a cancel ends when the function is cancelled. For the resume, a server is killed while it serves the reader of a job\n"
+            "that a worker runs, and the reader continues at another server. The script is `python bench/replicas.py`. The targets are\n"
+            "a 99th percentile of 50 ms for tokens and 100 ms for a cancel (1.5 s with polls only), a median of 50 ms from the kill to\n"
+            "the next event, and 1.7 × the tokens per second through two servers.",
+            log_tables.replicas,
+        ),
+        section(
+            "Large values",
+            "One caller's function replaces a text of 8 MB again and again, 300 MB in total. Meanwhile, another job appends a small\n"
+            "event every 10 ms. The table shows the time from the moment at which an append is due until its commit. The script is\n"
+            "`python bench/large_values.py`. The target is a 99th percentile of 100 ms.",
+            log_tables.large_values,
+        ),
+        section(
             "Capacity on paper",
             "These tables multiply the measured cost of one token and of one short job. No such load was run. In particular, they\n"
             "assume that cost is proportional to load, as it is for bytes and rows. Commits are an upper bound, because a commit\n"

@@ -1,0 +1,342 @@
+"""Several servers on one PostgreSQL database: latency of tokens and cancels, resume at another server, and throughput.
+
+All servers are processes of `tidewire serve` and `tidewire worker` on this machine, and PostgreSQL has its default settings.
+
+- **Tokens**: the functions run at one server. Each job has two readers, one there and one at another server. The latency of an
+  event is the time from its arrival at the first reader, which gets it once it is committed, to its arrival at the second one.
+- **Cancel**: the time from the request for a cancel at another server until the function is cancelled.
+- The same two without notifications, which the script takes away by a privilege of the database. Polls replace them.
+- **Resume**: a job runs at a worker, and a server without functions is killed with SIGKILL while it serves a reader. The reader
+  continues at another server, after an event from before the kill. The time from the kill to the next event is compared with the
+  time that the same read takes while no server is killed.
+- **Throughput**: jobs whose function computes for some milliseconds per token, one job at a time at each server, through one
+  server and through two.
+
+Targets: at another server, tokens with a p99 of at most 50 ms (1.5 s without notifications) and a cancel within 100 ms (1.5 s);
+resume with a median of at most 50 ms; two servers at least 1.7 times as fast as one.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvloop
+from jobs import HERE
+from local_postgres import LocalPostgres, local_postgres
+from measured import save
+
+from tidewire.protocol.sse import Decoder, Event
+
+APP = """
+import asyncio, hashlib, os, time
+from pathlib import Path
+from tidewire_server import Server, Stream
+
+server = Server(default_concurrency_limit=None)
+block = bytes(int(os.environ["BLOCK"]))
+
+@server.endpoint
+async def talk(n: int, rate: float, stream: Stream[str]) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for number in range(n):
+        await asyncio.sleep(began + number / rate - loop.time())
+        stream.append(f" t{number:04}")
+
+@server.endpoint
+async def hold(stream: Stream[str], cancelled: str) -> None:
+    stream.append("started")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        Path(cancelled).write_text(str(time.monotonic()))
+
+@server.endpoint(concurrency_limit=1, max_queue_size=None)
+def compute(n: int, stream: Stream[str]) -> None:
+    for number in range(n):
+        hashlib.sha256(block)  # It releases the lock of the interpreter, as computations on arrays do.
+        stream.append(f" t{number:04}")
+"""
+
+HTTP = httpx.Client(timeout=60)
+START_LIMIT = 60.0
+STREAMS = 16
+RATE = 20.0
+"""Tokens per second of each stream. The store commits every 50 ms, so hardly any events are merged."""
+BLOCK = 8_000_000
+"""Number of bytes that the function hashes for each token."""
+TARGETS = {"token_p99_ms": 50, "cancel_ms": 100, "polled_ms": 1500, "resume_p50_ms": 50, "speed_up": 1.7}
+
+
+class Process:
+    """Process of `tidewire serve` or `tidewire worker`."""
+
+    def __init__(self, folder: Path, name: str, url: str, *arguments: str) -> None:
+        self._folder = folder
+        self._name = name
+        command = "worker" if name.startswith("worker") else "serve"
+        self._port_file = folder / f"{name}.port"
+        self._port_file.unlink(missing_ok=True)
+        path = os.pathsep.join(str(HERE / "src" / part) for part in ("reference_server", "client"))
+        ports = () if command == "worker" else ("--port", "0", "--port-file", str(self._port_file))
+        with (folder / f"{name}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tidewire", command, str(folder / "app.py"), "--log", url),
+                    *ports,
+                    *arguments,
+                ],
+                env=os.environ | {"PYTHONPATH": path, "BLOCK": str(BLOCK)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_for_start(self) -> int:
+        """Wait until the server listens, and return its port."""
+        give_up = time.monotonic() + START_LIMIT
+        while not (self._port_file.exists() and self._port_file.read_text()):
+            if self._process.poll() is not None or time.monotonic() > give_up:
+                raise RuntimeError((self._folder / f"{self._name}.log").read_text())
+            time.sleep(0.02)
+        return int(self._port_file.read_text())
+
+    def kill(self) -> None:
+        """End the process with SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def running(folder: Path, url: str, **roles: tuple[str, ...]) -> Iterator[dict[str, Process]]:
+    """Run processes during a `with` block. A caller may replace one that it has killed."""
+    found = {name: Process(folder, name, url, *arguments) for name, arguments in roles.items()}
+    try:
+        yield found
+    finally:
+        for process in found.values():
+            process.kill()
+
+
+def post(port: int, path: str, body: Any = None) -> httpx.Response:
+    """Send a request that must succeed. The only client is created at the import, because this takes long."""
+    return HTTP.post(f"http://127.0.0.1:{port}{path}", json=body).raise_for_status()
+
+
+def submit(port: int, endpoint: str, **given: Any) -> str:
+    """Submit a job, and return its id."""
+    answer = post(port, f"/v1/endpoints/{endpoint}/jobs", {"input": given})
+    return str(answer.json()["id"])
+
+
+async def events(port: int, job: str, after: str = "") -> AsyncIterator[tuple[Event, float]]:
+    """Read the stream of a job until its end or a cut. Yield each logged event with its time of arrival."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    cursor = f"Last-Event-ID: {after}\r\n" if after else ""
+    writer.write(
+        f"GET /v1/jobs/{job}/events HTTP/1.0\r\nHost: 127.0.0.1\r\n{cursor}Accept: text/event-stream\r\n\r\n".encode()
+    )
+    try:
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                if not line.strip():
+                    break
+            decoder = Decoder()
+            while data := await reader.read(65536):
+                now = time.monotonic()
+                for event in decoder.feed(data):
+                    if event.id is not None:
+                        yield event, now
+                    if event.type == "done":
+                        return
+    finally:
+        writer.close()
+
+
+async def arrivals(port: int, job: str) -> dict[str, float]:
+    """Read a whole stream, and return the time of arrival of each diff."""
+    return {str(event.id): at async for event, at in events(port, job) if event.type in {None, "message"}}
+
+
+async def token_latencies(owner: int, other: int, seconds: float) -> list[float]:
+    """Latencies of tokens at another server, in milliseconds."""
+    jobs = [submit(owner, "talk", n=int(seconds * RATE), rate=RATE) for _ in range(STREAMS)]
+    here = asyncio.gather(*(arrivals(owner, job) for job in jobs))
+    there = await asyncio.gather(*(arrivals(other, job) for job in jobs))
+    found = [
+        1000 * (theirs[cursor] - at)
+        for ours, theirs in zip(await here, there, strict=True)
+        for cursor, at in ours.items()
+        if cursor in theirs
+    ]
+    if len(found) < STREAMS * seconds * RATE / 4:
+        raise RuntimeError(f"only {len(found)} events arrived at both readers")
+    return found
+
+
+async def until_started(port: int, job: str) -> None:
+    """Read the stream of a job until its function has written."""
+    async for event, _ in events(port, job):
+        if "started" in event.data:
+            break
+
+
+def cancel_latency(folder: Path, owner: int, other: int) -> float:
+    """Time from a request at another server until the function is cancelled, in milliseconds."""
+    path = folder / "cancelled"
+    path.unlink(missing_ok=True)
+    job = submit(owner, "hold", cancelled=str(path))
+    uvloop.run(until_started(owner, job))
+    began = time.monotonic()
+    post(other, f"/v1/jobs/{job}/cancel")
+    while not (path.exists() and path.read_text()):
+        time.sleep(0.001)
+    return 1000 * (float(path.read_text()) - began)
+
+
+def without_notifications(postgres: LocalPostgres, url: str) -> str:
+    """Return the URL of the same database for a role that may not send notifications."""
+    database = url.partition("@/")[2].partition("?")[0]
+    postgres.execute("CREATE ROLE plain LOGIN")
+    postgres.execute(f"GRANT CREATE ON DATABASE {database} TO plain")
+    postgres.execute("REVOKE EXECUTE ON FUNCTION pg_notify FROM PUBLIC", url)
+    return f"postgresql://plain@{url.partition('@')[2]}"
+
+
+def measure_latencies(postgres: LocalPostgres, folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    """Measure tokens and cancels at another server, with notifications and without."""
+    found = {}
+    for name in ("notified", "polled"):
+        url = postgres.new_database()
+        if name == "polled":
+            url = without_notifications(postgres, url)
+        with running(folder, url, owner=(), other=("--no-functions",)) as processes:
+            owner, other = (process.wait_for_start() for process in processes.values())
+            tokens = uvloop.run(token_latencies(owner, other, seconds))
+            cancels = [
+                cancel_latency(folder, owner, other)
+                for _ in range(rounds if name == "notified" else max(2, rounds // 5))
+            ]
+        found[name] = {
+            "tokens": len(tokens),
+            "token_p50_ms": statistics.median(tokens),
+            "token_p99_ms": _p99(tokens),
+            "cancels": len(cancels),
+            "cancel_p50_ms": statistics.median(cancels),
+            "cancel_max_ms": max(cancels),
+        }
+    return found
+
+
+async def first_after(port: int, job: str, after: str) -> float:
+    """Time at which the first event after a cursor arrives."""
+    async for event, at in events(port, job, after):
+        if event.type != "hello":
+            return at
+    raise RuntimeError("the stream ended before its next event")
+
+
+async def resume_latency(process: Process, first: int, second: int, worker_job: str) -> tuple[float, float]:
+    """Times of a read at the second server and of a resume there after the first one was killed, in milliseconds."""
+    seen: list[str] = []
+    killed = 0.0
+    async for event, _ in events(first, worker_job):
+        seen.append(str(event.id))
+        if len(seen) == 10:
+            began = time.monotonic()
+            read = await first_after(second, worker_job, seen[5]) - began
+            killed = time.monotonic()
+            process.kill()
+    return 1000 * read, 1000 * (await first_after(second, worker_job, seen[5]) - killed)
+
+
+def measure_resume(postgres: LocalPostgres, folder: Path, rounds: int) -> dict[str, Any]:
+    """Measure the resume of a reader whose server is killed."""
+    url, front = postgres.new_database(), ("--no-functions",)
+    reads, resumes = [], []
+    with running(folder, url, first=front, second=front, worker=()) as processes:
+        second = processes["second"].wait_for_start()
+        for _ in range(rounds):
+            first = processes["first"].wait_for_start()
+            job = submit(second, "talk", n=1000, rate=RATE)
+            read, resumed = uvloop.run(resume_latency(processes["first"], first, second, job))
+            reads.append(read)
+            resumes.append(resumed)
+            post(second, f"/v1/jobs/{job}/cancel")
+            processes["first"] = Process(folder, "first", url, *front)
+    return {
+        "kills": rounds,
+        "read_p50_ms": statistics.median(reads),
+        "resume_p50_ms": statistics.median(resumes),
+        "resume_max_ms": max(resumes),
+    }
+
+
+async def _all(ports: list[int], jobs: list[str]) -> None:
+    await asyncio.gather(*(arrivals(ports[at % len(ports)], job) for at, job in enumerate(jobs)))
+
+
+def measure_throughput(postgres: LocalPostgres, folder: Path, jobs: int, tokens: int) -> dict[str, Any]:
+    """Measure tokens per second of functions that compute, through one server and through two."""
+    found: dict[str, Any] = {}
+    for name, roles in (("one", ("first",)), ("two", ("first", "second"))):
+        url = postgres.new_database()
+        with running(folder, url, **dict.fromkeys(roles, ())) as processes:
+            ports = [process.wait_for_start() for process in processes.values()]
+            uvloop.run(_all(ports, [submit(ports[0], "compute", n=1) for _ in ports]))
+            began = time.monotonic()
+            submitted = [submit(ports[at % len(ports)], "compute", n=tokens) for at in range(jobs)]
+            uvloop.run(_all(ports, submitted))
+            found[name] = jobs * tokens / (time.monotonic() - began)
+    return {"tokens_per_second": found, "speed_up": found["two"] / found["one"]}
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[math.ceil(0.99 * len(values)) - 1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=20, help="number of cancels and of kills")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of the streams")
+    parser.add_argument("--tokens", type=int, default=200, help="tokens of each of 8 jobs that compute")
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results/replicas.json")
+    options = parser.parse_args()
+    with local_postgres() as postgres, tempfile.TemporaryDirectory() as name:
+        if postgres is None:
+            return
+        folder = Path(name)
+        (folder / "app.py").write_text(APP)
+        latencies = measure_latencies(postgres, folder, options.rounds, options.seconds)
+        for kind, row in latencies.items():
+            print(
+                f"{kind:9} tokens at another server: p50 {row['token_p50_ms']:.1f} ms, p99 {row['token_p99_ms']:.1f} ms; "
+                f"cancel: p50 {row['cancel_p50_ms']:.1f} ms, max {row['cancel_max_ms']:.1f} ms",
+                flush=True,
+            )
+        resume = measure_resume(postgres, folder, options.rounds)
+        print(
+            f"resume after a kill: p50 {resume['resume_p50_ms']:.1f} ms, max {resume['resume_max_ms']:.1f} ms; a read takes "
+            f"{resume['read_p50_ms']:.1f} ms",
+            flush=True,
+        )
+        throughput = measure_throughput(postgres, folder, 8, options.tokens)
+        print(f"two servers compute {throughput['speed_up']:.2f} times as many tokens per second as one")
+        result = {"targets": TARGETS, "latencies": latencies, "resume": resume, "throughput": throughput}
+        save(options.json, result, "tidewire", "psycopg", also={"PostgreSQL": postgres.version()})
+
+
+if __name__ == "__main__":
+    main()
