@@ -112,9 +112,12 @@ def replicas() -> str:
 
 def large_values() -> str:
     result = json.loads((HERE / "results/large_values.json").read_text())
-    head = ["log", "alone, p99, ms", "median, ms", "p99, ms", "longest, ms", "written, MB/s"]
+    head = ["log", "values, MB", "alone, p99, ms", "median, ms", "p99, ms", "longest, ms", "written, MB/s"]
     names = ("quiet_p99_ms", "busy_p50_ms", "busy_p99_ms", "busy_max_ms", "large_mb_per_s")
-    rows = [[row["log"], *(f"{row[name]:,.1f}" for name in names)] for row in result["rows"]]
+    rows = [
+        [row["log"], f"{row['value_bytes'] / 1e6:.0f}", *(f"{row[name]:,.1f}" for name in names)]
+        for row in result["rows"]
+    ]
     return (
         f"{table(head, rows)}\n\n"
         f"The numbers were measured with Python {result['python']} on {result['cpus']} cores.\n"

@@ -184,8 +184,8 @@ def main() -> None:
         ),
         section(
             "Large values",
-            "One caller's function replaces a text of 8 MB again and again, 300 MB in total. Meanwhile, another job appends a small\n"
-            "event every 10 ms. The table shows the time from the moment at which an append is due until its commit. The script is\n"
+            "One caller's function replaces a text of 1 MB or 8 MB again and again, 300 MB in total. Meanwhile, another job appends a\n"
+            "small event every 10 ms. The table shows the time from the moment at which an append is due until its commit. The script is\n"
             "`python bench/large_values.py`. The target is a 99th percentile of 100 ms.",
             log_tables.large_values,
         ),

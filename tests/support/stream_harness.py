@@ -46,8 +46,10 @@ def pending_events(
 
 def take_diffs(pending: PendingEvents) -> list[bytes]:
     """Remove the pending events, and return the data of each event."""
-    block = pending.take(Cursor(1, 1))
-    return [] if block is None else [frame.partition(b"data:")[2][:-2] for frame in block.frames]
+    frames: list[bytes] = []
+    while (block := pending.take(Cursor(1, 1))) is not None:
+        frames += block.frames
+    return [frame.partition(b"data:")[2][:-2] for frame in frames]
 
 
 class StreamHarness:

@@ -131,18 +131,21 @@ class LogWriter:
                 self._task = self._loop.create_task(self._commit_or_stop())
             return 0, 0
         # No other commit is in progress, because a log in memory never waits.
+        events = size = 0
         block = self.pending.take(self._head)
-        if block is None:  # `end` has already written the changes of a function that returned at once
-            return 0, 0
-        self.committed_at = now
-        try:
-            self._append_at_once(self._head, block)
-        except HeadMovedError as error:
-            self._stop_writing(error)
-            return 0, 0
-        self._head = block.state.cursor
-        frames = block.frames
-        return len(frames), len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+        while block is not None:  # None if `end` has already written the changes of a function that returned at once
+            self.committed_at = now
+            try:
+                self._append_at_once(self._head, block)
+            except HeadMovedError as error:
+                self._stop_writing(error)
+                break
+            self._head = block.state.cursor
+            frames = block.frames
+            events += len(frames)
+            size += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+            block = self.pending.take(self._head) if self.pending.full_blocks else None
+        return events, size
 
     async def _commit_or_stop(self) -> None:
         try:
@@ -171,19 +174,21 @@ class LogWriter:
             HeadMovedError: The log was deleted, or another process writes it.
         """
         async with self._committing:
-            block = self.pending.take(self._head)
-            if block is not None:
-                self.committed_at = self._loop.time()
-                await self._append(block)
-                self._head = block.state.cursor
-                self._commits.logged(len(block.frames), sum(map(len, block.frames)))
+            # Events that are added meanwhile wait for the next commit, unless they are in the last block.
+            for _ in range(len(self.pending.full_blocks) + 1):
+                block = self.pending.take(self._head)
+                if block is not None:
+                    await self._append(block)
 
     async def _append(self, block: Block) -> None:
+        self.committed_at = self._loop.time()
         try:
             await append(self._log, self._head, block, self._retries)
         except HeadMovedError as error:
             self._stop_writing(error)
             raise
+        self._head = block.state.cursor
+        self._commits.logged(len(block.frames), sum(map(len, block.frames)))
 
     async def commit_shielded(self) -> None:
         """Write the pending changes to the log like `commit`, from a task that runs user code and may be cancelled.
@@ -234,6 +239,9 @@ class LogWriter:
         async with self._committing:
             self.waits_until = None
             last = pending.take(self._head)
+            while last is not None and self.backlog:
+                await self._append(last)
+                last = pending.take(self._head)
             found = await self._digest()
             record = make_record(found, pending.pending_checks())
             assert record.done is not None  # noqa: S101 - `make_record` sets it
@@ -246,8 +254,6 @@ class LogWriter:
             frames.append(messages.done_frame(cursor, record.done))
             block = Block(frames, state, done=True, ended=record, state_bytes=pending.state.size)
             await self._append(block)
-            self._head = cursor
-        self._commits.logged(len(frames), sum(map(len, frames)))
         return record
 
     async def _digest(self) -> str:

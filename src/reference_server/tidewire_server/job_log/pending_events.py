@@ -13,12 +13,13 @@ events:
   a change longer than  | in a separate event, which is a snapshot of the state after it
   `max_event_bytes`     |
 
-If `merge_window` is 0, each call makes a separate event. A commit takes the whole list.
+If `merge_window` is 0, each call makes a separate event. A commit takes the whole list, in blocks of about `BLOCK_BYTES`.
 
 An event contains the text checks that are due (see `text_check_schedule`). They describe the texts after the event, so they
 are computed when the event can no longer grow.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import compress
@@ -47,6 +48,10 @@ from tidewire_server.store.interfaces import Block, StateAt
 
 _FRAMING: Final = 512
 """How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
+
+BLOCK_BYTES: Final = 1024 * 1024
+"""Size in bytes at which a block of events is full. The store writes each block by itself, so that other jobs do not wait for
+all that one job has written."""
 
 EVENT_BYTES: Final = 64
 """How many bytes a pending event counts for in the backlog in addition to its ops: its id, and the object that holds it."""
@@ -157,6 +162,15 @@ def _diff_fields(ops: bytes, checks: list[JsonValue]) -> bytes:
     return b"data:[%b]" % ops
 
 
+class _FullBlock(NamedTuple):
+    """Pending events that are taken together, and the state after them."""
+
+    events: list[bytes]
+    mark: tuple[list[Any], int]
+    size: int
+    """What the events count for in the backlog."""
+
+
 class PendingEvents:
     """Accepts the changes of a job, and keeps them as encoded events until a commit takes them.
 
@@ -165,11 +179,13 @@ class PendingEvents:
         lock: Lock of the state and of all methods. Hold it to make several changes, or a read and a change, atomic.
         columns: Paths of the columns, which are texts and arrays in the state. A row appends to all of them.
         backlog: Size of the pending events.
+        full_blocks: The oldest events, if there are more than fit into one block. Only `take` removes them.
         urgent: Whether the pending events must be committed at once, even if the time in which changes are merged has not
             passed.
     """
 
     __slots__ = (
+        "_block_bytes",
         "_column_head",
         "_due",
         "_ended",
@@ -183,6 +199,7 @@ class PendingEvents:
         "_wake",
         "backlog",
         "columns",
+        "full_blocks",
         "lock",
         "state",
         "urgent",
@@ -224,6 +241,9 @@ class PendingEvents:
         self._ended: list[bytes] = []
         """The fields of the events that nothing extends. They are encoded at once, because a worker thread can write
         thousands of small events before the event loop commits them, and an object for each would be many times as large."""
+        self._block_bytes = 0
+        """Size of these fields."""
+        self.full_blocks: deque[_FullBlock] = deque()
         self._open = OpenEvent()
         """The event after them."""
         self._column_head = _text_head(self.columns[0]) if self.columns else b""
@@ -365,9 +385,11 @@ class PendingEvents:
             self._end_event()
 
     def _end_event(self) -> None:
-        """Let nothing extend the open event: compute its checks, and encode it."""
+        """Let nothing extend the open event: compute its checks, and encode it. The state is then that after all events."""
         event = self._open
         if not event.ops:
+            if self._block_bytes >= BLOCK_BYTES:
+                self._end_block()
             return
         if (
             not self._due
@@ -381,6 +403,7 @@ class PendingEvents:
             fields = _diff_fields(ops, checks_of(self._due, self.state.document))
             self._due = []
         self._ended.append(fields)
+        self._block_bytes += len(fields)
         event.ops.clear()
         event.appends.clear()
         if event.has_row:
@@ -388,10 +411,18 @@ class PendingEvents:
             event.has_row = False
         event.size = 0
         self.backlog.size += EVENT_BYTES
+        if self._block_bytes >= BLOCK_BYTES:
+            self._end_block()
+
+    def _end_block(self) -> None:
+        size = self.backlog.size - sum(block.size for block in self.full_blocks)
+        self.full_blocks.append(_FullBlock(self._ended, self.state.document.mark(), size))
+        self._ended, self._block_bytes = [], 0
 
     def _add(self, fields: bytes) -> None:
         """Add an event that nothing extends."""
         self._ended.append(fields)
+        self._block_bytes += len(fields)
         self.backlog.size += len(fields) + EVENT_BYTES
 
     # ---- other changes, from any thread --------------------------------------------------------------------------
@@ -470,17 +501,21 @@ class PendingEvents:
     # ---- commits and the end ---------------------------------------------------------------------------------------
 
     def take(self, after: Cursor) -> Block | None:
-        """Remove the pending events, and return them as a block that follows the event `after`. Return None if there are no
-        events.
+        """Remove the pending events of one block, and return them as the block that follows the event `after`. Return None if
+        there are no events.
         """
         with self.lock:
-            self._signalled = self.urgent = False
             self._end_event()
-            if not self._ended:
-                return None
-            ended, self._ended = self._ended, []
-            mark = self.state.document.mark()
-            self.backlog.size = 0
+            if self.full_blocks:
+                ended, mark, size = self.full_blocks.popleft()
+                self.backlog.size -= size
+            else:
+                self._signalled = self.urgent = False
+                if not self._ended:
+                    return None
+                ended, self._ended = self._ended, []
+                mark = self.state.document.mark()
+                self._block_bytes = self.backlog.size = 0
             if self.backlog.fell is not None:
                 self.backlog.fell.notify_all()
         epoch, seq = after

@@ -21,10 +21,15 @@ _UNFINISHED: Final = object()
 class Task:
     """Work of a thread, with the future that receives its result."""
 
-    __slots__ = ("created", "failed", "future", "loop", "outcome", "running", "then", "work")
+    __slots__ = ("created", "failed", "future", "loop", "outcome", "running", "size", "then", "work")
 
     def __init__(
-        self, work: Any, then: Callable[[Any], None] | None, failed: Callable[[], None] | None = None
+        self,
+        work: Any,
+        then: Callable[[Any], None] | None,
+        failed: Callable[[], None] | None = None,
+        *,
+        size: int = 0,
     ) -> None:
         """Create a task, on the event loop.
 
@@ -32,7 +37,9 @@ class Task:
             work: Work in the form that the thread expects.
             then: Function that is called on the event loop with the result, even if the caller was cancelled.
             failed: Function that is called on the event loop if the task has failed, even if the caller was cancelled.
+            size: Number of bytes that the work writes, if it may be large.
         """
+        self.size = size
         self.work = work
         self.then = then
         self.failed = failed

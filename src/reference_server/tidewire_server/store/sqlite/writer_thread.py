@@ -1,7 +1,9 @@
 """Thread that owns the SQLite connection and runs all reads and writes for the event loop.
 
 The thread runs all pending tasks in one transaction, so that many jobs share a commit. The event loop receives the
-results only after the commit, so that no code acts on uncommitted data.
+results only after the commit, so that no code acts on uncommitted data. A task that writes more than `LARGE` bytes has a
+transaction of its own, and at most one of them runs between two transactions of the other tasks, which therefore wait for
+one large value at most.
 """
 
 import asyncio
@@ -9,6 +11,7 @@ import logging
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+
+LARGE: Final = 256 * 1024
+"""Number of bytes above which a task has a transaction of its own."""
 
 _CHECK_SECONDS: Final = 0.5
 """Time between two checks whether the file was removed or replaced."""
@@ -72,6 +78,8 @@ class WriterThread:
         work: Work[T],
         then: Callable[[T], None] | None = None,
         failed: Callable[[], None] | None = None,
+        *,
+        size: int = 0,
     ) -> T:
         """Run `work` in the thread, inside a transaction, and return its result after the commit.
 
@@ -82,12 +90,14 @@ class WriterThread:
                 cancelled. Use it to update data in memory that must match the file.
             failed: Function that is called on the event loop if the work or its commit has failed, even if the caller was
                 cancelled.
+            size: Number of bytes that `work` writes, if it may be large. Such work may run after smaller work that was
+                passed later.
 
         Raises:
             StoreError: The file cannot be read or written.
             HeadMovedError: The log's last event is not the event that `work` expected.
         """
-        found: T = await self._tasks.add(Task(work, then, failed))
+        found: T = await self._tasks.add(Task(work, then, failed, size=size))
         return found
 
     async def close(self, *, clean: bool) -> None:
@@ -120,11 +130,18 @@ class WriterThread:
             return
         opened.set_result(found)
         ending, next_check = False, 0.0
-        while not ending:
-            tasks, ending = self._tasks.next(_CHECK_SECONDS)
-            if tasks:
-                self._transact(connection, tasks)
-                self._tasks.deliver(tasks)
+        large: deque[Task] = deque()
+        while not ending or large:
+            if ending:
+                tasks = []
+            else:
+                tasks, ending = self._tasks.next(0 if large else _CHECK_SECONDS)
+            large += [task for task in tasks if task.size > LARGE]
+            small = [task for task in tasks if task.size <= LARGE]
+            for group in (small, [large.popleft()] if large else []):
+                if group:
+                    self._transact(connection, group)
+                    self._tasks.deliver(group)
             if time.monotonic() >= next_check:
                 self.check_file()
                 next_check = time.monotonic() + _CHECK_SECONDS

@@ -1,0 +1,54 @@
+"""Sizes of the blocks that a log writer passes to its store: bounded, and each with the state after its events."""
+
+import json
+import random
+
+import pytest
+
+from support.stream_harness import pending_events
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.sse import Decoder
+from tidewire_server.job_log import pending_events as module
+from tidewire_server.job_log.pending_events import addition
+
+BOUND = 1500
+EVENT = 1000
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_BYTES", BOUND)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("merge", [True, False])
+def test_each_block_is_bounded_and_has_the_state_after_its_last_event(seed, merge):
+    draw = random.Random(seed)
+    value = {"text": "", "large": ""}
+    pending = pending_events(value, ("/text",), merge=merge, max_event_bytes=EVENT)
+    follower, head, blocks = Document(value, ("/text",)), Cursor(1, 1), []
+    for _ in range(draw.randrange(1, 120)):
+        match draw.randrange(4):
+            case 0:
+                pending.change([["s", "/large", "x" * draw.randrange(2 * EVENT)]], check_below="/text")
+            case 1:
+                pending.change([["s", "/text", ""]])
+            case _:
+                pending.append([addition("/text", "é" * draw.randrange(1, 300))])
+        if draw.random() < 0.1:
+            blocks.append(pending.take(head))
+    blocks += iter(lambda: pending.take(Cursor(1, 1)), None)
+    assert pending.backlog.size == 0
+    for block in filter(None, blocks):
+        # The last change filled the block. A snapshot has an event with checks before it and one after it.
+        earlier = block.frames[:-3]
+        assert sum(len(frame.partition(b"\n")[2].strip()) for frame in earlier) < BOUND
+        for event in Decoder().feed(b"".join(block.frames)):
+            content = json.loads(event.data)
+            if event.type == "snapshot":
+                follower = Document(content["state"], content["columns"])
+            else:
+                follower.apply(content)
+        assert block.state.view.value() == follower.value()
+    assert follower.value() == pending.state.document.value()
