@@ -133,7 +133,9 @@ class LogWriter:
         # No other commit is in progress, because a log in memory never waits.
         events = size = 0
         block = self.pending.take(self._head)
-        while block is not None:  # None if `end` has already written the changes of a function that returned at once
+        while (
+            block is not None
+        ):  # None if `end` has already written the changes of a function that returned at once
             self.committed_at = now
             try:
                 self._append_at_once(self._head, block)
