@@ -145,7 +145,7 @@ async def append_concurrently(make: Callable[[Path], Store], jobs: int, seconds:
                 text = f" {seq % 1000:03}"
                 document.apply(text)
                 frames = [b'id:1-%d\ndata:"%b"\n\n' % (seq + 1, text.encode())]
-                at = StateAt(Cursor(1, seq + 1), document.columns, document.view())
+                at = StateAt(Cursor(1, seq + 1), document.columns, document.mark())
                 await log.append(Cursor(1, seq), Block(frames, at))
                 latencies.append(time.perf_counter() - began)
                 seq += 1

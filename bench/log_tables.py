@@ -104,7 +104,8 @@ def replicas() -> str:
     return (
         f"{table(head, rows)}\n\n"
         f"Functions that compute wrote {speeds['one']:,.0f} tokens per second through one server and {speeds['two']:,.0f} through two, "
-        f"which is {result['throughput']['speed_up']:.2f} times as many. There were {result['resume']['kills']} kills. The numbers were "
+        f"which is {result['throughput']['speed_up']:.2f} times as many. Two plain processes that only compute are "
+        f"{result['throughput']['plain_speed_up']:.2f} times as fast as one. There were {result['resume']['kills']} kills. The numbers were "
         f"measured with Python {result['python']} on {result['cpus']} cores, which PostgreSQL, the servers and their clients shared, "
         f"using {versions(result['versions'])}.\n"
     )

@@ -9,8 +9,9 @@ All servers are processes of `tidewire serve` and `tidewire worker` on this mach
 - **Resume**: a job runs at a worker, and a server without functions is killed with SIGKILL while it serves a reader. The reader
   continues at another server, after an event from before the kill. The time from the kill to the next event is compared with the
   time that the same read takes while no server is killed.
-- **Throughput**: jobs whose function computes for some milliseconds per token, one job at a time at each server, through one
-  server and through two.
+- **Throughput**: jobs whose function computes for some ten milliseconds per token, one job at a time at each server, through
+  one server and through two. The same computation in one and in two plain processes shows what the machine allows. PostgreSQL
+  and the readers need the same cores.
 
 Targets: at another server, tokens with a p99 of at most 50 ms (1.5 s without notifications) and a cancel within 100 ms (1.5 s);
 resume with a median of at most 50 ms; two servers at least 1.7 times as fast as one.
@@ -74,8 +75,17 @@ START_LIMIT = 60.0
 STREAMS = 16
 RATE = 20.0
 """Tokens per second of each stream. The store commits every 50 ms, so hardly any events are merged."""
-BLOCK = 8_000_000
-"""Number of bytes that the function hashes for each token."""
+BLOCK = 16_000_000
+"""Number of bytes that the function hashes for each token, which takes 30 to 60 ms."""
+PLAIN = """
+import hashlib, os, time
+block = bytes(int(os.environ["BLOCK"]))
+end, tokens = time.monotonic() + 4, 0
+while time.monotonic() < end:
+    hashlib.sha256(block)
+    tokens += 1
+print(tokens)
+"""
 TARGETS = {"token_p99_ms": 50, "cancel_ms": 100, "polled_ms": 1500, "resume_p50_ms": 50, "speed_up": 1.7}
 
 
@@ -286,6 +296,23 @@ async def _all(ports: list[int], jobs: list[str]) -> None:
     await asyncio.gather(*(arrivals(ports[at % len(ports)], job) for at, job in enumerate(jobs)))
 
 
+def plain_speed_up() -> float:
+    """Measure how many times as fast two plain processes compute as one."""
+    tokens = []
+    for processes in (1, 2):
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", PLAIN],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"BLOCK": str(BLOCK)},
+            )
+            for _ in range(processes)
+        ]
+        tokens.append(sum(int(process.communicate()[0]) for process in started))
+    return tokens[1] / tokens[0]
+
+
 def measure_throughput(postgres: LocalPostgres, folder: Path, jobs: int, tokens: int) -> dict[str, Any]:
     """Measure tokens per second of functions that compute, through one server and through two."""
     found: dict[str, Any] = {}
@@ -298,7 +325,11 @@ def measure_throughput(postgres: LocalPostgres, folder: Path, jobs: int, tokens:
             submitted = [submit(ports[at % len(ports)], "compute", n=tokens) for at in range(jobs)]
             uvloop.run(_all(ports, submitted))
             found[name] = jobs * tokens / (time.monotonic() - began)
-    return {"tokens_per_second": found, "speed_up": found["two"] / found["one"]}
+    return {
+        "tokens_per_second": found,
+        "speed_up": found["two"] / found["one"],
+        "plain_speed_up": plain_speed_up(),
+    }
 
 
 def _p99(values: list[float]) -> float:
@@ -311,7 +342,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=20, help="number of cancels and of kills")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of the streams")
-    parser.add_argument("--tokens", type=int, default=200, help="tokens of each of 8 jobs that compute")
+    parser.add_argument("--tokens", type=int, default=100, help="tokens of each of 8 jobs that compute")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results/replicas.json")
     options = parser.parse_args()
     with local_postgres() as postgres, tempfile.TemporaryDirectory() as name:
@@ -333,7 +364,10 @@ def main() -> None:
             flush=True,
         )
         throughput = measure_throughput(postgres, folder, 8, options.tokens)
-        print(f"two servers compute {throughput['speed_up']:.2f} times as many tokens per second as one")
+        print(
+            f"two servers compute {throughput['speed_up']:.2f} times as many tokens per second as one, and two plain processes "
+            f"{throughput['plain_speed_up']:.2f} times as many"
+        )
         result = {"targets": TARGETS, "latencies": latencies, "resume": resume, "throughput": throughput}
         save(options.json, result, "tidewire", "psycopg", also={"PostgreSQL": postgres.version()})
 

@@ -151,7 +151,7 @@ def writer_block(writer: Writer) -> Block:
     cursor = Cursor(writer.head.epoch, writer.head.seq + 1)
     writer.document.apply("late")
     return Block(
-        [encode('"late"', id=str(cursor))], StateAt(cursor, writer.document.columns, writer.document.view())
+        [encode('"late"', id=str(cursor))], StateAt(cursor, writer.document.columns, writer.document.mark())
     )
 
 
