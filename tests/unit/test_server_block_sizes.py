@@ -1,11 +1,12 @@
 """Sizes of the blocks that a log writer passes to its store: bounded, and each with the state after its events."""
 
+import asyncio
 import json
 import random
 
 import pytest
 
-from support.stream_harness import pending_events
+from support.stream_harness import StreamHarness, on_event_loop, pending_events
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
@@ -52,3 +53,18 @@ def test_each_block_is_bounded_and_has_the_state_after_its_last_event(seed, merg
                 follower.apply(content)
         assert block.state.view.value() == follower.value()
     assert follower.value() == pending.state.document.value()
+
+
+@on_event_loop
+async def test_all_blocks_are_committed_without_another_change():
+    """A commit takes one block. The next block must not wait for a change that may never come."""
+    job = StreamHarness("", max_event_bytes=1024)
+    pieces = [f"{number:03}" * 100 for number in range(100)]
+    for piece in pieces:
+        job.stream.append(piece)
+    assert len(job.log_writer.pending.full_blocks) > 10
+    async with asyncio.timeout(10):
+        while job.log_writer.backlog:
+            await asyncio.sleep(0.001)
+    state = await job.log.state()
+    assert state.view.value()["items"][0]["value"] == await job.read() == "".join(pieces)

@@ -5,7 +5,8 @@
 
 The server commits an event before it sends the event, because readers read only the log. The first append after a pause
 is committed at once. Later appends are committed at most once in each `merge_window`, and so are the starts and the
-results of items in a job with several items. Any other change is committed at once, together with all changes before it.
+results of items in a job with several items. Any other change is committed at once, after all changes before it. Many large
+changes are committed in several blocks (`pending_events.BLOCK_BYTES`), so that other jobs wait for one of them at most.
 """
 
 import asyncio
@@ -131,23 +132,18 @@ class LogWriter:
                 self._task = self._loop.create_task(self._commit_or_stop())
             return 0, 0
         # No other commit is in progress, because a log in memory never waits.
-        events = size = 0
         block = self.pending.take(self._head)
-        while (
-            block is not None
-        ):  # None if `end` has already written the changes of a function that returned at once
-            self.committed_at = now
-            try:
-                self._append_at_once(self._head, block)
-            except HeadMovedError as error:
-                self._stop_writing(error)
-                break
-            self._head = block.state.cursor
-            frames = block.frames
-            events += len(frames)
-            size += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
-            block = self.pending.take(self._head) if self.pending.full_blocks else None
-        return events, size
+        if block is None:  # `end` has already written the changes of a function that returned at once
+            return 0, 0
+        self.committed_at = now
+        try:
+            self._append_at_once(self._head, block)
+        except HeadMovedError as error:
+            self._stop_writing(error)
+            return 0, 0
+        self._head = block.state.cursor
+        frames = block.frames
+        return len(frames), len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
 
     async def _commit_or_stop(self) -> None:
         try:

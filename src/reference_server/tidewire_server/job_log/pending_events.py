@@ -509,6 +509,10 @@ class PendingEvents:
             if self.full_blocks:
                 ended, mark, size = self.full_blocks.popleft()
                 self.backlog.size -= size
+                # Nothing else schedules a commit of the events that are left.
+                self._signalled = self.urgent = True
+                if self._wake is not None:
+                    self._wake()
             else:
                 self._signalled = self.urgent = False
                 if not self._ended:
