@@ -1,8 +1,8 @@
 """Thread that owns the SQLite connection and runs all reads and writes for the event loop.
 
 The thread runs all pending tasks in one transaction, so that many jobs share a commit. The event loop receives the
-results only after the commit, so that no code acts on uncommitted data. A task that writes more than `LARGE` bytes has a
-transaction of its own, and at most one of them runs between two transactions of the other tasks, which therefore wait for
+results only after the commit, so that no code acts on uncommitted data. A task that writes more than `LARGE` bytes has its
+own transaction, and at most one of them runs between two transactions of the other tasks, which therefore wait for
 one large value at most.
 """
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 LARGE: Final = 256 * 1024
-"""Number of bytes above which a task has a transaction of its own."""
+"""Number of bytes above which a task has its own transaction."""
 
 _CHECK_SECONDS: Final = 0.5
 """Time between two checks whether the file was removed or replaced."""
@@ -133,7 +133,7 @@ class WriterThread:
         large: deque[Task] = deque()
         while not ending or large:
             if ending:
-                tasks = []
+                tasks: list[Task] = []
             else:
                 tasks, ending = self._tasks.next(0 if large else _CHECK_SECONDS)
             large += [task for task in tasks if task.size > LARGE]
