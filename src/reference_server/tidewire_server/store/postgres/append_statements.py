@@ -256,7 +256,7 @@ class _Prepared:
 
 
 def run_appends(connection: Connection, tasks: list[Task]) -> None:
-    """BlockAppend the blocks of all tasks in one transaction, sorted by job. A second block of the same job waits for the next
+    """Append the blocks of all tasks in one transaction, sorted by job. A second block of the same job waits for the next
     transaction, because the result of a statement names only jobs.
     """
     waiting = [_Prepared(task) for task in tasks]
