@@ -1,5 +1,4 @@
-"""The job service, which submits, finds, cancels and deletes jobs. It owns the store, the scheduler and the cleanup
-task.
+"""The job service submits, finds, cancels and deletes jobs. It owns the store, the scheduler and the cleanup task.
 
 The HTTP routes call the service. The service itself does not depend on HTTP.
 """
