@@ -27,13 +27,7 @@ from jobs import HERE, cpu_seconds, send_jobs
 from local_postgres import LocalPostgres, local_postgres
 from measured import save
 
-SERVER = """
-import asyncio, sys
-from tidewire_server import Server, Stream
-
-log, port_file = sys.argv[1:]
-server = Server(log=log, default_concurrency_limit=None)
-
+TALK = """
 @server.endpoint
 async def talk(n: int, rate: float, stream: Stream[str]) -> None:
     loop = asyncio.get_running_loop()
@@ -41,7 +35,17 @@ async def talk(n: int, rate: float, stream: Stream[str]) -> None:
     for number in range(n):
         await asyncio.sleep(began + number / rate - loop.time())
         stream.append(f" t{number:04}")
+"""
+"""Endpoint that writes tokens at a fixed rate, as the text of a program."""
 
+SERVER = f"""
+import asyncio, sys
+from tidewire_server import Server, Stream
+
+log, port_file = sys.argv[1:]
+server = Server(log=log, default_concurrency_limit=None)
+
+{TALK}
 @server.endpoint
 async def double(n: int) -> int:
     return 2 * n

@@ -36,10 +36,11 @@ import uvloop
 from jobs import HERE
 from local_postgres import LocalPostgres, local_postgres
 from measured import save
+from postgres_load import TALK
 
 from tidewire.protocol.sse import Decoder, Event
 
-APP = """
+APP = f"""
 import asyncio, hashlib, os, time
 from pathlib import Path
 from tidewire_server import Server, Stream
@@ -47,14 +48,7 @@ from tidewire_server import Server, Stream
 server = Server(default_concurrency_limit=None)
 block = bytes(int(os.environ["BLOCK"]))
 
-@server.endpoint
-async def talk(n: int, rate: float, stream: Stream[str]) -> None:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    for number in range(n):
-        await asyncio.sleep(began + number / rate - loop.time())
-        stream.append(f" t{number:04}")
-
+{TALK}
 @server.endpoint
 async def hold(stream: Stream[str], cancelled: str) -> None:
     stream.append("started")
@@ -67,7 +61,7 @@ async def hold(stream: Stream[str], cancelled: str) -> None:
 def compute(n: int, stream: Stream[str]) -> None:
     for number in range(n):
         hashlib.sha256(block)  # It releases the lock of the interpreter, as computations on arrays do.
-        stream.append(f" t{number:04}")
+        stream.append(f" t{{number:04}}")
 """
 
 HTTP = httpx.Client(timeout=60)

@@ -144,6 +144,7 @@ async def test_a_warning_that_is_due_interrupts_no_request(at_once):
         if len(streams) == 1:
             yield STREAM + hello() + snapshot("1-1", state(None, status="queued"))
         else:
+            # The warning becomes due while the request is in flight. No condition shows this, because nothing must happen.
             time.sleep(20 * job_reader.QUEUE_WARNING_AFTER)
             yield STREAM + hello() + ENDED
         yield CLOSE
