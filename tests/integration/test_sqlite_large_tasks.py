@@ -6,7 +6,7 @@ import threading
 import anyio.to_thread
 import pytest
 
-from tidewire_server.store.sqlite.writer_thread import LARGE, WriterThread
+from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 
 @pytest.mark.anyio
@@ -26,11 +26,11 @@ async def test_small_work_waits_for_one_large_value_at_most(tmp_path):
         return run
 
     large = [
-        asyncio.ensure_future(file.do(work(name, holds=name == "large 1"), size=LARGE + 1))
+        asyncio.ensure_future(file.do(work(name, holds=name == "large 1"), large=True))
         for name in ("large 1", "large 2", "large 3")
     ]
     await anyio.to_thread.run_sync(running.wait, 30)
-    small = [asyncio.ensure_future(file.do(work(f"small {number}"), size=LARGE)) for number in (1, 2)]
+    small = [asyncio.ensure_future(file.do(work(f"small {number}"))) for number in (1, 2)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     gate.set()
@@ -46,7 +46,7 @@ async def test_large_work_that_waits_is_done_before_the_file_closes(tmp_path):
     file.open(lambda db: None)
     done = []
     waiting = [
-        asyncio.ensure_future(file.do(lambda _, at=at: done.append(at), size=LARGE + 1)) for at in range(5)
+        asyncio.ensure_future(file.do(lambda _, at=at: done.append(at), large=True)) for at in range(5)
     ]
     await asyncio.sleep(0)
     await file.close(clean=True)

@@ -17,6 +17,10 @@ from tidewire_server.store.interfaces import Block
 CHECKPOINT_EVERY: Final = 256 * 1024
 """Minimum number of event bytes between two state checkpoints."""
 
+LARGE_BYTES: Final = 512 * 1024
+"""Number of bytes from which the append of a block is large. A store writes it apart from the appends of other jobs, which would
+otherwise wait for it."""
+
 MIN_CHECKPOINTS: Final = 8
 """Minimum number of checkpoints in a log of `max_log_bytes`, even if they are closer together than
 `CHECKPOINT_EVERY`.
@@ -38,6 +42,9 @@ class CheckpointPlan(NamedTuple):
     """Whether to write a checkpoint of the state after the block."""
     cut: StateCheckpoint | None
     """Checkpoint up to which to trim the log, or None."""
+    large: bool = False
+    """Whether the block and the checkpoint that is written have `LARGE_BYTES` or more. The size of the state is that of the
+    previous checkpoint."""
 
 
 class CheckpointSchedule:
@@ -79,11 +86,6 @@ class CheckpointSchedule:
             checkpoints.append(StateCheckpoint(Cursor(epoch, seq), ends[place - 1] if place else 0))
         return cls(max_bytes, written=ends[-1], checkpoints=checkpoints, state_bytes=states[-1][2])
 
-    @property
-    def state_bytes(self) -> int:
-        """Size of the newest checkpoint."""
-        return self._state_bytes
-
     def plan(self, after: Cursor, block: Block, size: int) -> CheckpointPlan:
         """Decide what the append of a block of `size` bytes after the cursor `after` changes."""
         written = self._written + size
@@ -95,7 +97,8 @@ class CheckpointSchedule:
         if written - self._cut > self._max_bytes:
             fitting = (each for each in self._checkpoints if written - each.written <= self._max_bytes)
             cut = next(fitting, self._checkpoints[-1] if self._checkpoints else None)
-        return CheckpointPlan(write, cut)
+        large = size + (self._state_bytes if write else 0) >= LARGE_BYTES
+        return CheckpointPlan(write, cut, large)
 
     def added(self, block: Block, size: int, plan: CheckpointPlan, state_bytes: int | None) -> None:
         """Update the schedule after a block was appended.

@@ -21,7 +21,7 @@ _UNFINISHED: Final = object()
 class Task:
     """Work of a thread, with the future that receives its result."""
 
-    __slots__ = ("created", "failed", "future", "loop", "outcome", "running", "size", "then", "work")
+    __slots__ = ("created", "failed", "future", "large", "loop", "outcome", "running", "then", "work")
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Task:
         then: Callable[[Any], None] | None,
         failed: Callable[[], None] | None = None,
         *,
-        size: int = 0,
+        large: bool = False,
     ) -> None:
         """Create a task, on the event loop.
 
@@ -37,9 +37,9 @@ class Task:
             work: Work in the form that the thread expects.
             then: Function that is called on the event loop with the result, even if the caller was cancelled.
             failed: Function that is called on the event loop if the task has failed, even if the caller was cancelled.
-            size: Number of bytes that the work writes, if it may be large.
+            large: Whether the work writes many bytes.
         """
-        self.size = size
+        self.large = large
         self.work = work
         self.then = then
         self.failed = failed

@@ -40,9 +40,6 @@ from tidewire_server.store.subscribers import Subscribers
 TAIL_BYTES: Final = 256 * 1024
 """Size of the cache that keeps the newest events of an unfinished job's log in memory."""
 
-LARGE_BYTES: Final = 1024 * 1024
-"""Size of a block, or of the state in a checkpoint, from which a separate thread appends it."""
-
 _QUEUE: Final = "queue"
 """Key of the only ephemeral event that is not progress. Each server computes it."""
 
@@ -92,7 +89,7 @@ class LogAccess(NamedTuple):
 
     appends: DatabaseThread
     large_appends: DatabaseThread
-    """Thread for blocks and states of `LARGE_BYTES` or more, so that the appends of other jobs do not wait for them."""
+    """Thread for large blocks and states (`state_checkpoints.LARGE_BYTES`), so that the appends of other jobs do not wait for them."""
     readers: DatabaseThread
     retention: Retention
     feed: Feed
@@ -270,8 +267,7 @@ class PostgresLog(Subscribers):
         extent = extent_after(self._extent, block)
         if plan.cut is not None:
             extent = extent._replace(base=plan.cut.cursor)
-        large = size >= LARGE_BYTES or (plan.write and schedule.state_bytes >= LARGE_BYTES)
-        thread = self._access.large_appends if large else self._access.appends
+        thread = self._access.large_appends if plan.large else self._access.appends
         work = BlockAppend(self.number, after, block, plan, record, ended, extent)
 
         def then(written: AppendResult) -> None:

@@ -127,7 +127,7 @@ class SqliteLog(Subscribers):
         def then(written: Written) -> None:
             self._added(block, size, plan, written)
 
-        await self._file.do(work, then, size=size)
+        await self._file.do(work, then, large=plan.checkpoints.large)
 
     def _plan(self, after: Cursor, block: Block, size: int) -> _AppendPlan:
         changed = record_columns(block.ended or self.record)

@@ -1,9 +1,8 @@
 """Thread that owns the SQLite connection and runs all reads and writes for the event loop.
 
 The thread runs all pending tasks in one transaction, so that many jobs share a commit. The event loop receives the
-results only after the commit, so that no code acts on uncommitted data. A task that writes more than `LARGE` bytes has its
-own transaction, and at most one of them runs between two transactions of the other tasks, which therefore wait for
-one large value at most.
+results only after the commit, so that no code acts on uncommitted data. A large task has its own transaction,
+and at most one of them runs between two transactions of the other tasks, which therefore wait for one large value at most.
 """
 
 import asyncio
@@ -25,9 +24,6 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
-
-LARGE: Final = 256 * 1024
-"""Number of bytes above which a task has its own transaction."""
 
 _CHECK_SECONDS: Final = 0.5
 """Time between two checks whether the file was removed or replaced."""
@@ -79,7 +75,7 @@ class WriterThread:
         then: Callable[[T], None] | None = None,
         failed: Callable[[], None] | None = None,
         *,
-        size: int = 0,
+        large: bool = False,
     ) -> T:
         """Run `work` in the thread, inside a transaction, and return its result after the commit.
 
@@ -90,14 +86,13 @@ class WriterThread:
                 cancelled. Use it to update data in memory that must match the file.
             failed: Function that is called on the event loop if the work or its commit has failed, even if the caller was
                 cancelled.
-            size: Number of bytes that `work` writes, if it may be large. Such work may run after smaller work that was
-                passed later.
+            large: Whether `work` writes many bytes. It may then run after other work that was passed later.
 
         Raises:
             StoreError: The file cannot be read or written.
             HeadMovedError: The log's last event is not the event that `work` expected.
         """
-        found: T = await self._tasks.add(Task(work, then, failed, size=size))
+        found: T = await self._tasks.add(Task(work, then, failed, large=large))
         return found
 
     async def close(self, *, clean: bool) -> None:
@@ -136,8 +131,8 @@ class WriterThread:
                 tasks: list[Task] = []
             else:
                 tasks, ending = self._tasks.next(0 if large else _CHECK_SECONDS)
-            large += [task for task in tasks if task.size > LARGE]
-            small = [task for task in tasks if task.size <= LARGE]
+            large += [task for task in tasks if task.large]
+            small = [task for task in tasks if not task.large]
             for group in (small, [large.popleft()] if large else []):
                 if group:
                     self._transact(connection, group)
