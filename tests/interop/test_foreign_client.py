@@ -201,7 +201,7 @@ def start(url, endpoint, **input_):
 
 
 def test_a_page_follows_a_job_through_cuts(third_party_url):
-    name = start(third_party_url, "words", text=TEXT, delay_ms=12)
+    name = start(third_party_url, "words", text=TEXT, delay_ms=40)
     with FaultProxy(address(third_party_url), plan=cut_inside_events(5, "fin")) as proxy:
         shown, end = run_page(proxy.url, name)
         assert len(proxy.cuts) == 5
