@@ -70,10 +70,11 @@ class Settings(BaseModel):
 
     # ---- streams -----------------------------------------------------------------------------------------------
     heartbeat: float = Field(
-        15.0,
+        5.0,
         ge=0.001,
         le=300,
-        description="Time without events after which the server sends a ping on a stream.",
+        description="Time without events after which the server sends a ping on a stream. A client notices a dead "
+        "connection after 2.5 times this time.",
     )
     retry: float = Field(
         1.0,
