@@ -83,7 +83,7 @@ Some faults are seen first by another check that is as near to the cause.
 
 @pytest.mark.parametrize("name", NOISY)
 def test_a_report_leads_with_the_check_that_the_fault_names(name):
-    checks = [check for check in CHECKS if check.is_named_by(QUICK_AREAS) and not check.slow]
+    checks = [check for check in CHECKS if check.is_named_by(QUICK_AREAS) and not check.seconds]
     with running_server(name) as url:
         report = run_checks(url, checks)
     assert len([each for each in report.run.verdicts if each.broken]) > 1

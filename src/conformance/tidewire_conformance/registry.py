@@ -74,8 +74,8 @@ class Check:
     """Whether the check must not run concurrently with other checks."""
     whole_run: bool
     """Whether the check judges the recorded requests and responses of the whole run. Such a check runs last."""
-    slow: bool = False
-    """Whether the check waits for half a second or more. A slow check starts before other concurrent checks."""
+    seconds: float = 0.0
+    """How long the check waits at a quick server, in seconds. The checks that wait longest start first."""
     after: str = ""
     """Area whose failures explain a failure of this check. An empty string means only that of the check's own area."""
     idle_stream: bool = False
@@ -122,7 +122,7 @@ def check(
     needs: Sequence[str] = (),
     serial: bool = False,
     whole_run: bool = False,
-    slow: bool = False,
+    seconds: float = 0.0,
     after: str = "",
     idle_stream: bool = False,
 ) -> Callable[[Body], Body]:
@@ -133,7 +133,7 @@ def check(
         needs: Capabilities that the server must declare.
         serial: Whether the check must not run concurrently with other checks.
         whole_run: Whether the check judges the recorded requests and responses of the whole run.
-        slow: Whether the check waits for half a second or more.
+        seconds: How long the check waits at a quick server, in seconds.
         idle_stream: Whether the check needs a stream of an idle job that stays open while the other checks run.
         after: Area whose failures explain a failure of this check, if it is further down in `AREAS` than the check's own.
 
@@ -159,7 +159,7 @@ def check(
             tuple(needs),
             serial,
             whole_run,
-            slow,
+            seconds,
             after,
             idle_stream=idle_stream,
         )
@@ -186,7 +186,7 @@ def checks() -> list[Check]:
     causes_first = sorted(_CHECKS.values(), key=_cause_order)
     placed = {each.name: replace(each, place=place) for place, each in enumerate(causes_first, 1)}
     found = [placed[name] for name in _CHECKS]
-    return sorted(found, key=lambda each: (each.whole_run, each.serial, not each.slow))
+    return sorted(found, key=lambda each: (each.whole_run, each.serial, -each.seconds))
 
 
 def _cause_order(check: Check) -> tuple[int, bool]:

@@ -1,6 +1,7 @@
 """Runner of the conformance checks. It runs them concurrently against one server and collects their verdicts."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 from tidewire_conformance.wire.typed_json import MalformedJsonError
 
-DEFAULT_CONCURRENCY = 8
+DEFAULT_CONCURRENCY = 16
 """Default number of checks that run concurrently."""
 CHECK_SECONDS = 120.0
 """Timeout of one check, in seconds. The option `--patience` multiplies it."""
@@ -190,11 +191,13 @@ class CheckProgress:
         verdicts: dict[str, Verdict] = {}
         self._rounds.append(verdicts)
         slots = asyncio.Semaphore(self.plan.lanes)
+        # Checks that wait leave every third slot to others, so that the processor is busy while they wait.
+        waiting_slots = asyncio.Semaphore(max(1, self.plan.lanes * 2 // 3))
         history_cache: dict[int, Histories] = {}
         total = len(self.checks) * self.plan.repeat
 
         async def take(check: Check) -> None:
-            async with slots:
+            async with waiting_slots if check.seconds else contextlib.nullcontext(), slots:
                 if self._gone and not check.whole_run:
                     verdict = self._not_run(check)
                 else:

@@ -5,10 +5,10 @@ Each check gets a new `Session`. All sessions of a run share the record of reque
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, Unpack
+from typing import Any, Final, NoReturn, TypeVar, Unpack
 
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
 from tidewire_conformance.judging.state_history import Histories, log_fault
@@ -24,10 +24,15 @@ sum is multiplied by `--patience`.
 """
 MAX_READS: Final = 300
 """Maximum number of times that `Session.read_until` reads a job."""
+JOBS_PER_CHECK: Final = 4
+"""Maximum number of jobs that `Session.concurrently` runs at the same time, so that a check leaves places to others."""
 READ_INTERVAL: Final = 0.05
 """Delay between two reads in `Session.read_until`, in seconds. The option `--patience` multiplies it."""
 _SHOWN = 400
 """Maximum length, in characters, of a line of an expected or actual value in an assertion. Longer lines are truncated."""
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 EVENT_STREAM: Final = {"Accept": "text/event-stream"}
 JSON: Final = {"Content-Type": "application/json"}
@@ -399,6 +404,24 @@ class Session:
         """Submit a job and read its complete log, as `history` does."""
         job = await self.submit(sample, **more)
         return job, await self.history(job, sound=sound)
+
+    async def concurrently(self, function: Callable[[A], Awaitable[R]], arguments: Iterable[A]) -> list[R]:
+        """Call a function with each argument, a few calls at the same time, and return the results in order.
+
+        If a call raises an exception, the other calls are cancelled.
+        """
+        slots = asyncio.Semaphore(JOBS_PER_CHECK)
+
+        async def call(argument: A) -> R:
+            async with slots:
+                return await function(argument)
+
+        calls = [asyncio.create_task(call(each)) for each in arguments]
+        try:
+            return await asyncio.gather(*calls)
+        finally:
+            for each in calls:
+                each.cancel()
 
 
 def _shown(value: object) -> str:

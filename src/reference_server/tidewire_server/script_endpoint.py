@@ -34,7 +34,7 @@ MAX_COLUMNS: Final = 16
 MAX_NUMBERS: Final = 64
 """Maximum number of members in one `usage` step."""
 
-CONCURRENCY: Final = 8
+CONCURRENCY: Final = 12
 """Default number of scripts that run concurrently.
 
 It is small, so that tests can fill the queue with a few more scripts.

@@ -86,7 +86,7 @@ async def failed_item_does_not_affect_others(s: Session) -> None:
     s.at(read).expect("TW-DIF-005", named, "the member error in the failed item", failed)
 
 
-@check("TW-BAT-005", needs=BATCHES, slow=True)
+@check("TW-BAT-005", needs=BATCHES, seconds=1.5)
 async def items_end_independently(s: Session) -> None:
     """An item of a job ends as soon as its own result is complete, even if other items are still running."""
     sample = s.server.uneven_batch_sample() or s.skip_untested(
@@ -196,7 +196,7 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
     )
 
 
-@check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES, slow=True)
+@check("TW-JOB-052", "TW-JOB-056", "TW-JOB-057", "TW-JOB-054", "TW-JOB-082", needs=BATCHES, seconds=1)
 async def item_cancel_does_not_affect_others(s: Session) -> None:
     """If a client cancels one item of a job, that item keeps its current value, and the other items still succeed."""
     if not s.server.has_script:
@@ -260,11 +260,16 @@ def _text(item: dict[str, Any]) -> str:
     return str(value.get("text", "")) if isinstance(value, dict) else ""
 
 
-@check("TW-BAT-012", "TW-BAT-014", slow=True)
+@check("TW-BAT-012", "TW-BAT-014", seconds=4)
 async def results_do_not_depend_on_batching(s: Session) -> None:
     """If an endpoint is deterministic, an input has the same result alone as in a batch with other inputs."""
     if not any(endpoint.capability("batch") for endpoint in s.server.endpoints.values()):
         s.skip_no_occasion("no endpoint declares `batch`")
+
+    async def items_alone(sample: SampleRequest) -> list[dict[str, Any]]:
+        job, _ = await s.run_to_end(sample)
+        return s.items(await s.read(job))
+
     found = []
     for sample in s.server.samples:
         if sample.ended != "succeeded" or not s.server.endpoints[sample.endpoint].capability("batch"):
@@ -274,12 +279,12 @@ async def results_do_not_depend_on_batching(s: Session) -> None:
             example, dict
         )
         fixed = {**example, "temperature": 0, "max_tokens": 8} if text_only else example
-        alone = [s.items(await s.read((await s.run_to_end(sample.with_input(fixed)))[0])) for _ in range(2)]
+        alone = await s.concurrently(items_alone, [sample.with_input(fixed)] * 2)
         values = [_deterministic_part(items[0]["value"], text_only) for items in alone]
         if values[0] != values[1]:
             continue
         other = {**fixed, "max_tokens": 3} if text_only else _another_input(s, sample, fixed)
-        alone = [s.items(await s.read((await s.run_to_end(sample.with_input(other)))[0])) for _ in range(2)]
+        alone = await s.concurrently(items_alone, [sample.with_input(other)] * 2)
         lone, again = (_deterministic_part(items[0]["value"], text_only) for items in alone)
         if lone != again:
             other, lone = fixed, values[0]

@@ -235,7 +235,7 @@ async def requests_at_the_limits_are_accepted(s: Session) -> None:
         s.skip_untested(f"the limits are too large for the suite to test: max_body_bytes is {limit}")
 
 
-@check("TW-JOB-087", "TW-OVR-008", "TW-JOB-009", "TW-JOB-010", slow=True, after="cancels")
+@check("TW-JOB-087", "TW-OVR-008", "TW-JOB-009", "TW-JOB-010", seconds=1, after="cancels")
 async def invalid_cancel_is_rejected(s: Session) -> None:
     """A cancel request with an invalid body, media type or content coding gets an error, and the job continues."""
     sample = s.long_running_sample(1.0)

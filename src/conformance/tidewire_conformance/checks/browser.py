@@ -150,7 +150,7 @@ def _lifetime(answer: RecordedExchange, later: Sequence[RecordedExchange] = ()) 
         return None
 
 
-@check("TW-BRW-027", "TW-BRW-018", "TW-BRW-014", needs=TOKENS, slow=True)
+@check("TW-BRW-027", "TW-BRW-018", "TW-BRW-014", needs=TOKENS, seconds=1)
 async def stream_ends_when_its_token_expires(s: Session) -> None:
     """When a stream token expires, its open stream ends with `goaway` and `auth_expired`; another token resumes it.
 

@@ -57,7 +57,7 @@ async def cancel_of_ended_job_has_no_effect(s: Session) -> None:
     )
 
 
-@check("TW-JOB-090", "TW-JOB-053", "TW-JOB-054", "TW-JOB-016", slow=True)
+@check("TW-JOB-090", "TW-JOB-053", "TW-JOB-054", "TW-JOB-016", seconds=1.5)
 async def cancel_with_empty_or_invalid_items_has_no_effect(s: Session) -> None:
     """A cancel request with an empty `items` has no effect. A request with an invalid index gets 422 and cancels
     nothing.

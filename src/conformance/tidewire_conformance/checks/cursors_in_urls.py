@@ -27,7 +27,7 @@ async def after_works_like_last_event_id(s: Session) -> None:
     s.at(whole).expect("TW-RES-012", same, "the complete log for ?after=0-0", whole.logged_ids)
 
 
-@check("TW-RES-047", "TW-RES-012", slow=True)
+@check("TW-RES-047", "TW-RES-012", seconds=1)
 async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> None:
     """If no event of a running job has the id in the cursor, the stream consists of a `rewound` snapshot and all later
     events.

@@ -9,21 +9,25 @@ from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
+BATCH_DEADLINES_MS = (1000, 6000)
+"""Deadlines of a batch, in milliseconds. The longer one is for a busy machine, on which not all items started in time."""
 
-@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches", "deadlines"], serial=True)
+
+@check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches", "deadlines"], seconds=1.5)
 async def deadline_keeps_ended_items(s: Session) -> None:
     """At the deadline of a job, ended items stay unchanged, all other items fail, and the job ends as
     `partially_failed`.
     """
     if not s.server.has_script:
         s.skip_untested("needs the endpoint tidewire.script")
-    slow = {"script": [{"append": "b"}, {"sleep_ms": 6000}]}
-    sample = s.batch_sample()
-    job, history = await s.run_to_end(
-        sample.with_inputs([{"script": [{"append": "a"}]}, slow, slow]), deadline_ms=1000
-    )
-    read = await s.read(job)
-    items = [(item["status"], item["value"], item.get("error", {}).get("code")) for item in s.items(read)]
+    slow = {"script": [{"append": "b"}, {"sleep_ms": 20_000}]}
+    sample = s.batch_sample().with_inputs([{"script": [{"append": "a"}]}, slow, slow])
+    for deadline in BATCH_DEADLINES_MS:
+        job, history = await s.run_to_end(sample, deadline_ms=deadline)
+        read = await s.read(job)
+        items = [(each["status"], each["value"], each.get("error", {}).get("code")) for each in s.items(read)]
+        if [value for _, value, _ in items] == ["a", "b", "b"]:
+            break
     s.at(history).equal("TW-OVR-019", items[0], ("succeeded", "a", None), "the first item succeeded with a")
     late = ("failed", "b", "deadline_exceeded")
     s.at(history).equal("TW-JOB-069", items[1:], [late, late], f"{json_text(late)} for both other items")
@@ -42,7 +46,7 @@ async def min_grace_ms_is_at_least_5_s(s: Session) -> None:
     s.at(answer).expect("TW-DSC-025", least >= 5000, "a min_grace_ms of at least 5000", least)
 
 
-@check("TW-JOB-085", "TW-JOB-063", needs=["disconnect"], slow=True)
+@check("TW-JOB-085", "TW-JOB-063", needs=["disconnect"], seconds=1)
 async def job_runs_for_min_grace_ms_without_a_reader(s: Session) -> None:
     """A job with `on_disconnect: cancel` and `grace_ms: 0` is not cancelled before its last reader has been disconnected
     for `min_grace_ms`.
@@ -70,7 +74,7 @@ MAX_GRACE_SECONDS = 6.0
 """Longest `min_grace_ms`, in seconds, for which the check of cancelled jobs waits."""
 
 
-@check("TW-JOB-064", "TW-JOB-066", "TW-JOB-068", needs=["disconnect"], slow=True)
+@check("TW-JOB-064", "TW-JOB-066", "TW-JOB-068", needs=["disconnect"], seconds=6.5)
 async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) -> None:
     """A job with `on_disconnect: cancel` is cancelled once no stream was open for `grace_ms`: measured from the submission
     if no stream was opened, even if the job was read, and otherwise from the close of the last stream.
@@ -99,7 +103,7 @@ async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) ->
     async def streamed_twice() -> None:
         closed = clock()
         job = await s.submit(sample, **member)
-        for seconds in (0.0, grace / 2):
+        for seconds in (0.0, grace / 5):
             await asyncio.sleep(seconds)
             async with s.follow(job) as stream:
                 if clock() - closed >= grace:
@@ -117,7 +121,7 @@ async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) ->
     await asyncio.gather(never_streamed(), streamed_twice())
 
 
-@check("TW-JOB-069", "TW-JOB-070", needs=["deadlines"], slow=True)
+@check("TW-JOB-069", "TW-JOB-070", needs=["deadlines"], seconds=2)
 async def deadline_fails_unfinished_items(s: Session) -> None:
     """An unfinished job fails with `deadline_exceeded` at its deadline. A job that ends earlier is not affected."""
     sample = s.long_running_sample(30)

@@ -8,7 +8,7 @@ SECONDS_WITHOUT_READERS = 1.8
 """Time, in seconds, for which a job of the check runs without a reader."""
 
 
-@check("TW-JOB-063", "TW-OVR-025", slow=True)
+@check("TW-JOB-063", "TW-OVR-025", seconds=2)
 async def job_runs_on_without_its_readers(s: Session) -> None:
     """A job without `on_disconnect: cancel` is not cancelled, even a second after its last reader has disconnected.
 

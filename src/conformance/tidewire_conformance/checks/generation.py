@@ -1,6 +1,6 @@
 """Checks for chapter 8 except log-probabilities: parameters, finish reasons, token usage and seeds of text generation."""
 
-import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from tidewire_conformance.judging.server_probe import LONG_TOKENS, SampleRequest
@@ -76,6 +76,13 @@ async def generated(s: Session, **members: Any) -> tuple[dict[str, Any], Recorde
     item = s.items(await s.read(job))[0]
     s.skip_unless(item["status"] == "succeeded", f"the generation ended as {item['status']}")
     return judgeable(s, item["value"], members), history
+
+
+async def generated_each(
+    s: Session, inputs: Iterable[dict[str, Any]]
+) -> list[tuple[dict[str, Any], RecordedExchange]]:
+    """Run a text-generation job for each input, as `generated` does, a few at the same time."""
+    return await s.concurrently(lambda members: generated(s, **members), inputs)
 
 
 def judgeable(s: Session, value: Any, members: dict[str, Any]) -> dict[str, Any]:
@@ -155,11 +162,13 @@ async def unsupported_input_returns_422(s: Session) -> None:
     s.at(control).status("TW-GEN-002", 201, f"for {most} candidates")
 
 
-@check("TW-GEN-001", needs=LOGPROBS)
+@check("TW-GEN-001", needs=LOGPROBS, seconds=2)
 async def accepted_members_take_effect(s: Session) -> None:
     """An endpoint either applies an input member or rejects the request with a pointer to that member."""
     prompt = "it was a long day"
-    for members, shown in MEMBER_EFFECTS:
+
+    async def judge(effect: tuple[dict[str, Any], str]) -> None:
+        members, shown = effect
         fixed = {"prompt": prompt, "logprobs": True, "temperature": 0, "max_tokens": 4}
         sample = generation(s, **{**fixed, **members})
         answer = await s.post(sample)
@@ -168,13 +177,15 @@ async def accepted_members_take_effect(s: Session) -> None:
             s.at(answer).expect(
                 "TW-GEN-001", pointer in members, f"a pointer to one of {json_text(sorted(members))}", pointer
             )
-            continue
+            return
         job = s.job(sample, answer)
         history = await s.history(job)
         value = s.items(await s.read(job))[0]["value"]
         served = _is_served(value, members, shown, prompt)
         wanted = f"a value whose {shown} reflects {json_text(members)}, or a 422 response"
         s.at(history).expect("TW-GEN-001", served, wanted, value)
+
+    await s.concurrently(judge, MEMBER_EFFECTS)
 
 
 def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> bool:
@@ -216,7 +227,7 @@ async def finish_reason_and_usage_are_reported(s: Session) -> None:
     s.at(history).expect("TW-GEN-018", sound, f"{count} completion tokens", usage)
 
 
-@check("TW-GEN-018", needs=LOGPROBS)
+@check("TW-GEN-018", needs=LOGPROBS, seconds=1)
 async def usage_counts_all_items(s: Session) -> None:
     """The `usage` of a job with several inputs is the sum of the prompt and completion tokens of all items."""
     sample = generation(s, logprobs=True, temperature=0)
@@ -262,7 +273,7 @@ async def cancelled_generation_reports_reason_and_usage(s: Session) -> None:
     s.at(history).expect("TW-GEN-018", sound, f"at least {count} completion tokens", usage)
 
 
-@check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS, after="generation")
+@check("TW-GEN-016", "TW-GEN-017", needs=LOGPROBS, after="generation", seconds=3)
 async def stop_string_is_never_streamed(s: Session) -> None:
     """A generation ends before its stop string, and no event shows any part of the stop string."""
     members = {"temperature": 0.9, "max_tokens": STOP_TOKENS}
@@ -309,17 +320,16 @@ async def samples_become_items(s: Session) -> None:
     s.at(read).expect("TW-GEN-009", read.member("batch") is True, '"batch": true', read.member("batch"))
 
 
-@check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS)
+@check("TW-GEN-007", "TW-BAT-012", needs=LOGPROBS, seconds=2)
 async def seeded_generation_is_reproducible(s: Session) -> None:
     """The same input with the same seed gives the same tokens, both alone and in a batch."""
-    one, _ = await generated(s, logprobs=True, temperature=0.9)
-    two, history = await generated(s, logprobs=True, temperature=0.9)
+    members = {"logprobs": True, "temperature": 0.9}
+    (one, _), (two, history) = await generated_each(s, [members] * 2)
     s.at(history).expect(
         "TW-GEN-007", one["token_ids"] == two["token_ids"], (one["token_ids"],), two["token_ids"]
     )
     for seed in (0, 2**53 - 1):
-        pair = [generated(s, logprobs=True, temperature=0.9, seed=seed) for _ in range(2)]
-        (one_way, _), (other, history) = await asyncio.gather(*pair)
+        (one_way, _), (other, history) = await generated_each(s, [{**members, "seed": seed}] * 2)
         again = one_way["token_ids"], f"for the seed {seed} again"
         s.at(history).equal("TW-GEN-007", other["token_ids"], one_way["token_ids"], again)
     sample = generation(s, logprobs=True, temperature=0.9)

@@ -8,6 +8,7 @@ from tidewire_conformance.checks.generation import (
     LOGPROBS,
     MAX_TOKENS,
     generated,
+    generated_each,
     generation,
     is_number_or_null,
     judgeable,
@@ -20,6 +21,10 @@ from tidewire_conformance.session import Session
 from tidewire_conformance.wire import json_violations
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
+SAMPLING_MEMBERS: tuple[dict[str, Any], ...] = (
+    {"top_k": 1}, {"top_p": 0.01}, {"repetition_penalty": 3.0}, {"logit_bias": {"0": 50}}
+)  # fmt: skip
+"""Input members that change the probability of a token in sampling, but not its raw log-probability."""
 TOKEN_COLUMNS = (
     "token_ids",
     "logprobs",
@@ -162,7 +167,7 @@ def _judge_sum(s: Session, found: list[float | None], decimals: int, at: Recorde
     return whole
 
 
-@check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS)
+@check("TW-GEN-010", "TW-GEN-006", "TW-GEN-012", needs=LOGPROBS, seconds=1)
 async def logprobs_are_sent_only_on_request(s: Session) -> None:
     """A generation has log-probabilities only if the request asks for them.
 
@@ -200,6 +205,7 @@ async def logprobs_are_sent_only_on_request(s: Session) -> None:
     "TW-GEN-028",
     "TW-GEN-001",
     needs=LOGPROBS,
+    seconds=2,
 )
 async def candidates_match_chosen_tokens(s: Session) -> None:
     """Each token has as many candidates as `top_logprobs` requests, sorted by probability.
@@ -267,7 +273,7 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
     )
 
 
-@check("TW-GEN-033", needs=LOGPROBS)
+@check("TW-GEN-033", needs=LOGPROBS, seconds=1)
 async def ranks_match_candidate_positions(s: Session) -> None:
     """Even at a high temperature, the rank of each chosen token is its place among the candidates."""
     top = min(max_top(s), 20)
@@ -283,7 +289,7 @@ async def ranks_match_candidate_positions(s: Session) -> None:
         s.at(history).expect("TW-GEN-033", sound, f"rank {place + 1}", rank)
 
 
-@check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS)
+@check("TW-GEN-022", "TW-GEN-029", "TW-GEN-031", needs=LOGPROBS, seconds=1)
 async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     """The probabilities of the candidates sum to at most 1, and do not depend on how many candidates were requested."""
     top = min(max_top(s), 20)
@@ -302,31 +308,34 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
         s.at(history).expect("TW-GEN-031", ids[:2] == first, (ids[:2],), first)
 
 
-@check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS)
+@check("TW-GEN-025", "TW-GEN-026", needs=LOGPROBS, seconds=2)
 async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None:
     """Temperature and other sampling members change the `processed` log-probabilities of the first token, but not the
     `raw` ones.
     """
     decimals = decimals_of(generation(s).inputs[0])
     found: dict[tuple[str, float], Any] = {}
-    for mode in ("raw", "processed"):
-        for temperature in (0.5, 2.0):
-            members = {"top_logprobs": 2, "max_tokens": 1, "temperature": temperature, "logprobs_mode": mode}
-            value, history = await generated(s, **members)
-            found[mode, temperature] = value["top_logprobs"][0]
+    cases = [(mode, temperature) for mode in ("raw", "processed") for temperature in (0.5, 2.0)]
+    fixed = {"top_logprobs": 2, "max_tokens": 1}
+    inputs = ({**fixed, "temperature": each, "logprobs_mode": mode} for mode, each in cases)
+    for case, (value, each) in zip(cases, await generated_each(s, inputs), strict=True):
+        found[case], history = value["top_logprobs"][0], each
     low, high = found["raw", 0.5], found["raw", 2.0]
     s.at(history).expect("TW-GEN-025", not differs(low, high, decimals), (low, "at every temperature"), high)
-    for member in ({"top_k": 1}, {"top_p": 0.01}, {"repetition_penalty": 3.0}, {"logit_bias": {"0": 50}}):
+
+    async def judge(member: dict[str, Any]) -> None:
         sample = generation(s, top_logprobs=2, max_tokens=1, temperature=2.0, logprobs_mode="raw", **member)
         answer = await s.post(sample)
         if answer.status != 201:
-            continue  # the endpoint does not support the member
+            return  # the endpoint does not support the member
         job = s.job(sample, answer)
         history = await s.history(job)
         item = s.items(await s.read(job))[0]
         rows = judgeable(s, item["value"], {"top_logprobs": 2})["top_logprobs"]
         same = not differs(rows[:1], [high], decimals)
         s.at(history).expect("TW-GEN-025", same, (high, "unchanged by", member), rows)
+
+    await s.concurrently(judge, SAMPLING_MEMBERS)
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if len(each) == 2 and None not in each]
     # Four rounded numbers: the two of the raw gap count twice at a temperature of 0.5.
@@ -344,10 +353,10 @@ async def chosen_tokens_have_raw_logprobs(s: Session) -> None:
     """
     top, decimals = min(max_top(s), 20), 6
     first: dict[float, Any] = {}
-    for temperature in (0.5, 2.0):
-        value, history = await generated(
-            s, top_logprobs=top, ranks=True, temperature=temperature, logprob_decimals=decimals
-        )
+    fixed = {"top_logprobs": top, "ranks": True, "logprob_decimals": decimals}
+    temperatures = (0.5, 2.0)
+    results = await generated_each(s, ({**fixed, "temperature": each} for each in temperatures))
+    for temperature, (value, history) in zip(temperatures, results, strict=True):
         first[temperature] = [value["top_logprobs"][0]]
         columns = (value[name] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "ranks"))
         for token, logprob, ids, found, rank in zip(*columns, strict=True):
@@ -364,7 +373,7 @@ async def chosen_tokens_have_raw_logprobs(s: Session) -> None:
         s.at(history).expect(requirement, same, wanted, first[2.0])
 
 
-@check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS)
+@check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS, seconds=1)
 async def first_prompt_token_has_no_logprob(s: Session) -> None:
     """The first token of the prompt has the log-probability null and the candidates `[]`.
 

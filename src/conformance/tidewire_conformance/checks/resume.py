@@ -341,8 +341,8 @@ async def unknown_cursor_returns_rewound_snapshot(s: Session) -> None:
     "TW-RES-015",
     "TW-RES-012",
     "TW-RES-025",
-    serial=True,
     after="state",
+    seconds=3,
 )
 async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     """If the server has trimmed a log, a stream from an old cursor or from `0-0` consists of a snapshot and of events
@@ -356,7 +356,7 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
             f"max_log_bytes is {limit}, but the check needs at most {MAX_TESTED_LOG} and a much larger max_state_bytes"
         )
     piece = max(1, min(limit // 8, s.server.limits.get("max_event_bytes", limit) // 2))
-    steps = [step for _ in range(limit * 3 // 2 // piece) for step in ({"bytes": piece}, {"sleep_ms": 12})]
+    steps = [step for _ in range(limit * 9 // 8 // piece) for step in ({"bytes": piece}, {"sleep_ms": 12})]
     sample = s.script_sample(*steps)
     job = await s.submit(sample)
     end, old = await s.stream(job), await s.stream(job, "1-2")
@@ -389,7 +389,7 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     s.at(oldest).expect("TW-RES-024", oldest.of_type("done"), "done, because it is never trimmed")
 
 
-@check("TW-OVR-025", "TW-JOB-063", slow=True)
+@check("TW-OVR-025", "TW-JOB-063", seconds=1)
 async def disconnect_does_not_affect_the_job(s: Session) -> None:
     """A job continues after all its readers have disconnected, and ends with its usual status."""
     sample = s.long_running_sample()
@@ -408,7 +408,7 @@ async def disconnect_does_not_affect_the_job(s: Session) -> None:
     s.at(stream.exchange).equal("TW-OVR-025", status, sample.ended, f"the status {sample.ended}")
 
 
-@check("TW-DIF-066", "TW-RES-007", slow=True)
+@check("TW-DIF-066", "TW-RES-007", seconds=1)
 async def concurrent_readers_see_the_same_states(s: Session) -> None:
     """Two concurrent readers of a job receive the same `done`, and have equal states at each event id that both
     received.

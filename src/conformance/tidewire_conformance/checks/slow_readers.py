@@ -56,7 +56,7 @@ def _checked_texts(data: Any) -> set[str]:
     return {str(each[0]) for each in checks if isinstance(each, list) and len(each) == 3}
 
 
-@check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068", serial=True)
+@check("TW-DIF-067", "TW-DIF-066", "TW-DIF-068")
 async def slow_reader_does_not_delay_others(s: Session) -> None:
     """A reader that stops reading delays neither the job nor other readers. The server does not disconnect the reader."""
     piece = min(s.server.limits.get("max_event_bytes", 0) // 2, 256 * 1024)

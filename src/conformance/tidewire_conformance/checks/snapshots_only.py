@@ -6,7 +6,7 @@ from tidewire_conformance.session import Session
 
 
 @check(
-    "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], slow=True
+    "TW-JOB-072", "TW-JOB-073", "TW-JOB-074", "TW-JOB-075", "TW-JOB-084", needs=["snapshots_only"], seconds=1
 )
 async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     """With `?diffs=0`, a stream has only ephemeral events, `done`, and snapshots at least `min_interval_ms` apart."""
@@ -69,7 +69,7 @@ async def diffs_0_validates_the_cursor(s: Session) -> None:
         s.at(answer, first).equal("TW-JOB-081", reason_seen, reason, f"a {reason} snapshot for {cursor}")
 
 
-@check("TW-JOB-074", needs=["snapshots_only"], slow=True)
+@check("TW-JOB-074", needs=["snapshots_only"], seconds=1.5)
 async def min_interval_ms_is_raised_to_the_minimum(s: Session) -> None:
     """With `min_interval_ms=0`, the server uses the `min_interval_ms` of its discovery document instead."""
     least = s.server.discovery_body.get("min_interval_ms")

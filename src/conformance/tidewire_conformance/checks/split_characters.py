@@ -6,7 +6,7 @@ import re
 from itertools import chain
 from typing import Any, NamedTuple
 
-from tidewire_conformance.checks.generation import LOGPROBS, generated, generation
+from tidewire_conformance.checks.generation import LOGPROBS, generated, generated_each, generation
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_violation
@@ -58,7 +58,7 @@ async def _vocabulary(s: Session) -> _Vocabulary:
     return _Vocabulary([base64.b64decode(each) for each in answer.validated["tokens"]], special)
 
 
-@check("TW-GEN-014", "TW-GEN-015", needs=LOGPROBS)
+@check("TW-GEN-014", "TW-GEN-015", needs=LOGPROBS, seconds=2)
 async def text_has_only_whole_characters(s: Session) -> None:
     """The bytes of a token that ends within a character are held back, until a later token completes the character or
     shows that it is invalid.
@@ -74,12 +74,13 @@ async def text_has_only_whole_characters(s: Session) -> None:
         members.insert(0, {"logit_bias": {str(incomplete[0]): BIAS}})
     else:
         del members[1:]
-    for each in members:
+
+    async def judge(each: dict[str, Any]) -> None:
         try:
             value, history = await generated(s, logprobs=True, **each)
         except Skip:
             if "logit_bias" in each:
-                continue  # The endpoint does not support it.
+                return  # The endpoint does not support it.
             raise
         whole, text = (
             _short(_decoded(vocabulary.spelled(value["token_ids"]), final=True)),
@@ -92,6 +93,8 @@ async def text_has_only_whole_characters(s: Session) -> None:
             wanted = f"{whole[common : common + 8]!r} after {common} characters"
             s.at(history).expect(requirement, not replaced, wanted, repr(text[common : common + 8]))
         _judge_text(s, vocabulary, history)
+
+    await s.concurrently(judge, members)
 
 
 def _judge_text(s: Session, vocabulary: _Vocabulary, history: RecordedExchange) -> None:
@@ -109,14 +112,12 @@ def _judge_text(s: Session, vocabulary: _Vocabulary, history: RecordedExchange) 
             s.at(history, step.block).expect(requirement, sound, wanted, repr(text[-8:]))
 
 
-@check("TW-GEN-042", needs=LOGPROBS)
+@check("TW-GEN-042", needs=LOGPROBS, seconds=1.5)
 async def text_of_tokens_is_decoded_separately(s: Session) -> None:
     """`token_text` and `top_text` have the bytes of each token, with U+FFFD for bytes that are not a whole character."""
     vocabulary = await _vocabulary(s)
-    for seed in SEEDS[:2]:
-        value, history = await generated(
-            s, token_text=True, top_logprobs=2, temperature=TEMPERATURE, seed=seed, max_tokens=TOKENS
-        )
+    fixed = {"token_text": True, "top_logprobs": 2, "temperature": TEMPERATURE, "max_tokens": TOKENS}
+    for value, history in await generated_each(s, [{**fixed, "seed": seed} for seed in SEEDS[:2]]):
         for ids, texts in (
             (value["token_ids"], value.get("token_text")),
             ([*chain(*value["top_ids"])], [*chain(*value.get("top_text", []))]),

@@ -1,7 +1,6 @@
 """Checks for chapter 5 and section 1.6: the state after each logged event, and the statuses of items and jobs."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 from tidewire_conformance.judging import apply_diffs
@@ -143,11 +142,29 @@ def _transitions(step: Step) -> Iterator[tuple[str, str]]:
     """
     if step.before is None or step.block.type != "message" or "on" in step.block.members:
         return
-    values = [step.before.value, *apply_diffs.values_after_ops(step.before, step.block.json)]
-    for before, after in pairwise(values):
-        for old, new in zip(before["items"], after["items"], strict=False):
-            if isinstance(new, dict) and old["status"] != new.get("status"):
-                yield old["status"], str(new.get("status"))
+    if not _may_change_a_status(step.block.json):
+        return
+    before = _statuses(step.before.value)
+    for value in apply_diffs.values_after_ops(step.before, step.block.json):
+        after = _statuses(value)
+        for old, new in zip(before, after, strict=False):
+            if old != new and old is not None and new is not None:
+                yield old, new
+        before = after
+
+
+def _may_change_a_status(diff: Any) -> bool:
+    """Whether an operation of a diff changes something else than the value of an item. Most diffs only extend values."""
+    ops = diff.get("ops") if isinstance(diff, dict) else diff
+    paths = (str(op[1]) for op in ops if op[0] != "r") if isinstance(ops, list) else ()
+    return any(not path.startswith("/items/") or "/value" not in path for path in paths)
+
+
+def _statuses(state: Any) -> list[str | None]:
+    """Return the status of each item. In the middle of a diff, a state need not be valid, and a status may be missing."""
+    items = state.get("items") if isinstance(state, dict) else None
+    found = items if isinstance(items, list) else []
+    return [str(each["status"]) if isinstance(each, dict) and "status" in each else None for each in found]
 
 
 @check("TW-DIF-034", "TW-DIF-035", whole_run=True)

@@ -3,7 +3,13 @@
 from itertools import pairwise
 from typing import Any
 
-from tidewire_conformance.checks.generation import LOGPROBS, MAX_TOKENS, generated, max_top
+from tidewire_conformance.checks.generation import (
+    LOGPROBS,
+    MAX_TOKENS,
+    generated,
+    generated_each,
+    max_top,
+)
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
@@ -12,6 +18,8 @@ DECIMALS = 9
 MAX_CANDIDATES = 20
 MIN_GAP = 1e-3
 """Difference of two log-probabilities that exceeds the floating-point errors of two runs of the same model."""
+TIES = {"cut": "TW-GEN-034", "count": "TW-GEN-035", "all": "TW-GEN-036"}
+"""Requirement for each value of the member `ties`."""
 COUNTS = (1, 2, 5)
 """Numbers of candidates for which the check compares the ties with a longer list of candidates."""
 
@@ -32,19 +40,17 @@ def _rows(value: dict[str, Any]) -> list[Row]:
     return [[pair for pair in zip(*each, strict=False) if pair[1] is not None] for each in pairs]
 
 
-@check("TW-GEN-030", "TW-GEN-033", needs=LOGPROBS)
+@check("TW-GEN-030", "TW-GEN-033", needs=LOGPROBS, seconds=1)
 async def equal_log_probabilities_are_ties(s: Session) -> None:
     """Candidates with equal log-probabilities are ordered by their ids, and have the same rank."""
     most = _most(s)
-    for temperature in (0, 1.0, 3.0):
-        value, history = await generated(
-            s,
-            top_logprobs=most,
-            ranks=True,
-            logprob_decimals=DECIMALS,
-            temperature=temperature,
-            max_tokens=2 * MAX_TOKENS,
-        )
+    fixed = {
+        "top_logprobs": most,
+        "ranks": True,
+        "logprob_decimals": DECIMALS,
+        "max_tokens": 2 * MAX_TOKENS,
+    }
+    for value, history in await generated_each(s, [{**fixed, "temperature": each} for each in (0, 1.0, 3.0)]):
         columns = zip(value["token_ids"], _rows(value), value["ranks"], strict=True)
         for token, row, rank in columns:
             order = [(-logprob, candidate) for candidate, logprob in row]
@@ -57,13 +63,13 @@ async def equal_log_probabilities_are_ties(s: Session) -> None:
                 s.at(history).equal("TW-GEN-033", rank, place, wanted)
 
 
-@check("TW-GEN-032", "TW-GEN-024", needs=LOGPROBS)
+@check("TW-GEN-032", "TW-GEN-024", needs=LOGPROBS, seconds=1)
 async def candidates_are_ordered_before_rounding(s: Session) -> None:
     """The order of the candidates does not depend on the number of decimals."""
     members = {"top_logprobs": _most(s), "temperature": 0}
-    exact, _ = await generated(s, **members, logprob_decimals=DECIMALS)
-    for decimals in (0, 1):
-        rounded, history = await generated(s, **members, logprob_decimals=decimals)
+    inputs = [{**members, "logprob_decimals": decimals} for decimals in (DECIMALS, 0, 1)]
+    (exact, _), *others = await generated_each(s, inputs)
+    for decimals, (rounded, history) in zip((0, 1), others, strict=True):
         for at, row in enumerate(_rows(exact)):
             if rounded["token_ids"][:at] != exact["token_ids"][:at] or at >= len(rounded["top_ids"]):
                 break
@@ -77,7 +83,7 @@ async def candidates_are_ordered_before_rounding(s: Session) -> None:
                 s.at(history).expect(requirement, sound, wanted, rounded["top_ids"][at])
 
 
-@check("TW-GEN-034", "TW-GEN-035", "TW-GEN-036", needs=LOGPROBS)
+@check("TW-GEN-034", "TW-GEN-035", "TW-GEN-036", needs=LOGPROBS, seconds=2)
 async def ties_are_cut_counted_or_sent(s: Session) -> None:
     """With `ties: count`, the further candidates that tie with the last one are counted. With `ties: all`, they are sent,
     up to `max_top` candidates.
@@ -88,24 +94,25 @@ async def ties_are_cut_counted_or_sent(s: Session) -> None:
     members = {"temperature": 0, "logprob_decimals": DECIMALS}
     long, _ = await generated(s, **members, top_logprobs=most)
     rows = _rows(long)
-    for ties, requirement in (("cut", "TW-GEN-034"), ("count", "TW-GEN-035"), ("all", "TW-GEN-036")):
-        for count in (each for each in COUNTS if each < most):
-            value, history = await generated(s, **members, top_logprobs=count, ties=ties)
-            for at, (row, found) in enumerate(zip(rows, _rows(value), strict=False)):
-                if value["token_ids"][:at] != long["token_ids"][:at]:
-                    break
-                if len(row) <= count or row[count - 1][1] - row[-1][1] < MIN_GAP:
-                    continue  # The longer list may not contain all ties.
-                last = row[count - 1][1]
-                tied = sum(logprob == last for _, logprob in row[count:])
-                if any(0 < abs(logprob - last) < MIN_GAP for _, logprob in row):
-                    continue  # Floating-point errors could make a tie of these, or reorder them.
-                sent = [each for each, _ in row[: count + tied * (ties == "all")]]
-                s.at(history).equal(requirement, [each for each, _ in found], sent)
-                if ties != "cut":
-                    counts = value.get("tie_counts")
-                    got = counts[at] if isinstance(counts, list) and at < len(counts) else counts
-                    wanted = f"the tie count {0 if ties == 'all' else tied} at position {at}"
-                    s.at(history).equal(requirement, got, 0 if ties == "all" else tied, wanted)
+    cases = [(ties, count) for ties in TIES for count in COUNTS if count < most]
+    inputs = ({**members, "top_logprobs": count, "ties": ties} for ties, count in cases)
+    results = await generated_each(s, inputs)
+    for (ties, count), (value, history) in zip(cases, results, strict=True):
+        for at, (row, found) in enumerate(zip(rows, _rows(value), strict=False)):
+            if value["token_ids"][:at] != long["token_ids"][:at]:
+                break
+            if len(row) <= count or row[count - 1][1] - row[-1][1] < MIN_GAP:
+                continue  # The longer list may not contain all ties.
+            last = row[count - 1][1]
+            tied = sum(logprob == last for _, logprob in row[count:])
+            if any(0 < abs(logprob - last) < MIN_GAP for _, logprob in row):
+                continue  # Floating-point errors could make a tie of these, or reorder them.
+            sent = [each for each, _ in row[: count + tied * (ties == "all")]]
+            s.at(history).equal(TIES[ties], [each for each, _ in found], sent)
+            if ties != "cut":
+                counts = value.get("tie_counts")
+                got = counts[at] if isinstance(counts, list) and at < len(counts) else counts
+                wanted = f"the tie count {0 if ties == 'all' else tied} at position {at}"
+                s.at(history).equal(TIES[ties], got, 0 if ties == "all" else tied, wanted)
     if not s.assertions:
         s.skip_no_occasion("the lists of candidates did not show which candidates tie")

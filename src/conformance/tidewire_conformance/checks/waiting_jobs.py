@@ -12,7 +12,7 @@ MAX_BLOCKERS = 24
 """Maximum number of jobs that the check starts until one of them has to wait."""
 DEADLINE_MS = 200
 """Deadline of the job that waits, in milliseconds."""
-WITNESS_DEADLINES_MS = (1500, 4000)
+WITNESS_DEADLINES_MS = (1000, 4000)
 """Deadlines, in milliseconds, of the job that was submitted first. The longer one is for a busy machine."""
 BLOCKER_MS = 60_000
 BLOCKERS_AT_ONCE = 12

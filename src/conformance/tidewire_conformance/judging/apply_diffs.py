@@ -7,7 +7,7 @@ immutable. A new state shares all unchanged parts with the old one, so a history
 import hashlib
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -66,6 +66,7 @@ def _tokens(path: str) -> tuple[str, ...] | None:
     return tuple([token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]])
 
 
+@lru_cache(4096)
 def _index(token: str) -> int:
     _require(_INDEX.fullmatch(token), "TW-DIF-073", "{} is not an array index", token)
     return int(token)
@@ -97,123 +98,130 @@ def find(value: Any, path: str) -> Any:
         return None
 
 
-def _changed(value: Any, way: Sequence[str], change: Callable[[Any, str], Any], path: str) -> Any:
-    """Copy all objects and arrays along a path, and apply `change` to the innermost copy."""
-    if len(way) == 1:
+class _Draft:
+    """State to which the operations of one diff are applied.
+
+    An object or array of the old state is copied before its first change, and then changes in place. A diff can have
+    thousands of operations for the same array, and a copy for each of them would take seconds.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._root = {"": state.value}
+        self._columns = state.columns
+        self._copies: dict[int, Any] = {}
+        """Copies that belong to this draft alone, by identity. Holding them keeps an identity from being used again."""
+
+    @property
+    def value(self) -> Any:
+        return self._root[""]
+
+    def _parent(self, path: str) -> tuple[Any, str]:
+        """Return the object or array that contains a path, ready to be changed, and the last token of the path.
+
+        The parent of the path `""` is an object with the whole state as its member `""`.
+        """
+        *way, last = "", *tokens(path)
+        parent: Any = self._root
+        for token in way:
+            key = _key(parent, token)
+            _require(key is not None, "TW-DIF-073", "the parent of {} does not exist", path)
+            parent[key] = self._own(parent[key], path)
+            parent = parent[key]
+        return parent, last
+
+    def _target(self, path: str) -> tuple[Any, Any]:
+        """Return the object or array that contains a path, ready to be changed, and the member name or array index."""
+        container, token = self._parent(path)
+        key = _key(container, token)
+        _require(key is not None, "TW-DIF-073", "the path {} does not exist", path)
+        return container, key
+
+    def _own(self, container: Any, path: str) -> Any:
         _require(
-            isinstance(value, dict | list),
-            "TW-DIF-073",
-            "the parent of {} is neither an object nor an array",
-            path,
+            isinstance(container, dict | list), "TW-DIF-073", "the path {} passes through a scalar", path
         )
-        return change(value, way[0])
-    _require(isinstance(value, dict | list), "TW-DIF-073", "the path {} passes through a scalar", path)
-    key = _key(value, way[0])
-    _require(key is not None, "TW-DIF-073", "the parent of {} does not exist", path)
-    copy = value.copy()
-    copy[key] = _changed(value[key], way[1:], change, path)
-    return copy
+        if id(container) not in self._copies:
+            container = container.copy()
+            self._copies[id(container)] = container
+        return container
+
+    def put(self, path: str, new: Any) -> None:
+        container, token = self._parent(path)
+        if isinstance(container, dict):
+            container[token] = new
+            return
+        at = _index(token)
+        _require(at <= len(container), "TW-DIF-073", "the index in {} is past the end of the array", path)
+        container[at : at + 1] = [new]
+
+    def insert(self, path: str, new: Any) -> None:
+        container, token = self._parent(path)
+        _require(isinstance(container, list), "TW-DIF-073", "{} is not an element of an array", path)
+        at = _index(token)
+        _require(at <= len(container), "TW-DIF-073", "the index in {} is past the end of the array", path)
+        container.insert(at, new)
+
+    def delete(self, path: str) -> None:
+        _require(tokens(path), "TW-DIF-073", "the root of the state cannot be deleted")
+        container, key = self._target(path)
+        del container[key]
+
+    def append(self, path: str, more: Any) -> None:
+        _require(isinstance(more, str | list), "TW-DIF-073", "{} is neither a string nor an array", more)
+        container, key = self._target(path)
+        old = container[key]
+        same = type(old) is type(more)
+        _require(same, "TW-DIF-073", "cannot append {} to {}: the types differ", more, path)
+        if isinstance(old, list):
+            container[key] = self._own(old, path)
+        container[key] += more
+
+    def truncate(self, path: str, n: Any) -> None:
+        container, key = self._target(path)
+        old = container[key]
+        _require(isinstance(old, str | list), "TW-DIF-073", "{} is neither a text nor an array", path)
+        _require(
+            type(n) is int and 0 <= n <= len(old),
+            "TW-DIF-073",
+            "cannot truncate {} by {}: its length is {}",
+            path,
+            n,
+            len(old),
+        )
+        container[key] = old[: len(old) - n]
+
+    def row(self, *row: Any) -> None:
+        _require(
+            len(row) == len(self._columns),
+            "TW-DIF-073",
+            "the row has {} elements, but the state has {} columns",
+            len(row),
+            len(self._columns),
+        )
+        for column, each in zip(self._columns, row, strict=True):
+            old = find(self.value, column)
+            _require(
+                isinstance(old, str | list),
+                "TW-DIF-073",
+                "the column {} is neither a text nor an array",
+                column,
+            )
+            _require(
+                isinstance(each, str) or isinstance(old, list),
+                "TW-DIF-073",
+                "the row contains {} for the text at {}",
+                each,
+                column,
+            )
+            self.append(column, each if isinstance(old, str) else [each])
 
 
 def _key(container: Any, token: str) -> Any:
     """Return the member name or the array index for a token, or None if the container has no such member or element."""
     if isinstance(container, dict):
         return token if token in container else None
-    return _index(token) if _index(token) < len(container) else None
-
-
-def _put(root: Any, path: str, new: Any) -> Any:
-    def change(container: Any, token: str) -> Any:
-        copy = container.copy()
-        if isinstance(copy, dict):
-            copy[token] = new
-        else:
-            at = _index(token)
-            _require(at <= len(copy), "TW-DIF-073", "the index in {} is past the end of the array", path)
-            copy[at : at + 1] = [new]
-        return copy
-
-    way = tokens(path)
-    return _changed(root, way, change, path) if way else new
-
-
-def _insert(root: Any, path: str, new: Any) -> Any:
-    def change(container: Any, token: str) -> Any:
-        _require(isinstance(container, list), "TW-DIF-073", "{} is not an element of an array", path)
-        at = _index(token)
-        _require(at <= len(container), "TW-DIF-073", "the index in {} is past the end of the array", path)
-        return [*container[:at], new, *container[at:]]
-
-    way = tokens(path)
-    _require(way, "TW-DIF-073", "the root of the state is not an element of an array")
-    return _changed(root, way, change, path)
-
-
-def _delete(root: Any, path: str) -> Any:
-    def change(container: Any, token: str) -> Any:
-        key = _key(container, token)
-        _require(key is not None, "TW-DIF-073", "cannot delete {}: the path does not exist", path)
-        copy = container.copy()
-        del copy[key]
-        return copy
-
-    way = tokens(path)
-    _require(way, "TW-DIF-073", "the root of the state cannot be deleted")
-    return _changed(root, way, change, path)
-
-
-def _append(root: Any, path: str, more: Any) -> Any:
-    _require(isinstance(more, str | list), "TW-DIF-073", "{} is neither a string nor an array", more)
-    old = get(root, path)
-    _require(
-        type(old) is type(more),
-        "TW-DIF-073",
-        "cannot append {} to {}: the types differ",
-        more,
-        path,
-    )
-    return _put(root, path, old + more)
-
-
-def _truncate(root: Any, path: str, n: Any) -> Any:
-    old = get(root, path)
-    _require(isinstance(old, str | list), "TW-DIF-073", "{} is neither a text nor an array", path)
-    _require(
-        type(n) is int and 0 <= n <= len(old),
-        "TW-DIF-073",
-        "cannot truncate {} by {}: its length is {}",
-        path,
-        n,
-        len(old),
-    )
-    return _put(root, path, old[: len(old) - n])
-
-
-def _row(root: Any, columns: Sequence[str], row: Sequence[Any]) -> Any:
-    _require(
-        len(row) == len(columns),
-        "TW-DIF-073",
-        "the row has {} elements, but the state has {} columns",
-        len(row),
-        len(columns),
-    )
-    for column, each in zip(columns, row, strict=True):
-        old = find(root, column)
-        _require(
-            isinstance(old, str | list),
-            "TW-DIF-073",
-            "the column {} is neither a text nor an array",
-            column,
-        )
-        _require(
-            isinstance(each, str) or isinstance(old, list),
-            "TW-DIF-073",
-            "the row contains {} for the text at {}",
-            each,
-            column,
-        )
-        root = _append(root, column, each if isinstance(old, str) else [each])
-    return root
+    at = _index(token)
+    return at if at < len(container) else None
 
 
 def apply(state: State, data: Any) -> State:
@@ -230,6 +238,8 @@ def apply(state: State, data: Any) -> State:
 
 def values_after_ops(state: State, data: Any) -> Iterator[Any]:
     """Apply a diff to a state, and yield the value of the state after each operation.
+
+    The next operation may change a value that was yielded. The state before and the last value never change.
 
     Raises:
         InvalidDiffError: The diff does not apply.
@@ -253,13 +263,13 @@ def values_after_ops(state: State, data: Any) -> Iterator[Any]:
         "TW-DIF-074",
         "the diff is neither a string nor an array of operations nor an object with `ops`",
     )
-    value = state.value
+    draft = _Draft(state)
     for op in ops:
-        value = _applied(value, op, state.columns)
-        yield value
+        _apply_op(draft, op)
+        yield draft.value
 
 
-def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
+def _apply_op(draft: _Draft, op: Any) -> None:
     _require(isinstance(op, list) and op and isinstance(op[0], str), "TW-DIF-073", "{} is not an op", op)
     name, *rest = op
     _require(name in _SIZES, "TW-DIF-074", "the op {} is unknown", name)
@@ -273,17 +283,17 @@ def _applied(value: Any, op: Any, columns: Sequence[str]) -> Any:
     )
     match name:
         case "r":
-            return _row(value, columns, rest)
+            draft.row(*rest)
         case "a":
-            return _append(value, *rest)
+            draft.append(*rest)
         case "t":
-            return _truncate(value, *rest)
+            draft.truncate(*rest)
         case "s":
-            return _put(value, *rest)
+            draft.put(*rest)
         case "i":
-            return _insert(value, *rest)
+            draft.insert(*rest)
         case _:
-            return _delete(value, *rest)
+            draft.delete(*rest)
 
 
 def verify(state: State, checks: Any, requirement: str) -> None:

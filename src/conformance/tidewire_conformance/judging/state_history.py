@@ -44,6 +44,20 @@ class Step(NamedTuple):
         return found[0] if found else 0
 
 
+@dataclass(frozen=True)
+class _FirstTime:
+    """Event that was applied, with what its result depends on."""
+
+    held: State | None
+    place: Key | None
+    data: bytes
+    after: State | None
+
+    def is_same(self, block: Block, held: State | None, place: Key | None) -> bool:
+        same_before = block.type == "snapshot" or (self.held is held and self.place == place)
+        return same_before and self.data == block.data
+
+
 @dataclass
 class Histories:
     """State histories of all recorded event streams.
@@ -56,6 +70,7 @@ class Histories:
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[str, str], State] = {}
+        self._first: dict[tuple[str, str | None, str], _FirstTime] = {}
         self._judged: dict[tuple[str, str | None, str], tuple[Any, str]] = {}
         self.streams: list[tuple[RecordedExchange, list[Step]]] = []
         for exchange in self.record:
@@ -84,7 +99,7 @@ class Histories:
         for block in exchange.logged:
             fault = None
             try:
-                held = _applied(block, held, place)
+                held = self._after(job, block, held, place)
             except InvalidDiffError as error:
                 held, fault = None, error
             violation = "" if held is None else self._violation((job, block.id, block.type), held.value)
@@ -96,9 +111,17 @@ class Histories:
             yield Step(job, exchange, block, before, after, fault, violation)
             before = after
 
+    def _after(self, job: str, block: Block, held: State | None, place: Key | None) -> State | None:
+        """Return the state after an event. Most events arrive in several streams, and are applied in the first one only."""
+        own = job, block.id, block.type
+        first = self._first.get(own)
+        if first is None or not first.is_same(block, held, place):
+            first = self._first[own] = _FirstTime(held, place, block.data, _applied(block, held, place))
+        return first.after
+
     def _violation(self, place: tuple[str, str | None, str], state: Any) -> str:
         """Validate a state. Most states occur in several streams, so the result for each event is kept."""
-        if place not in self._judged or self._judged[place][0] != state:
+        if place not in self._judged or self._judged[place][0] is not state:
             self._judged[place] = state, schema_violation("state", state)
         return self._judged[place][1]
 

@@ -6,7 +6,7 @@ last byte, and its fields in order. Its properties return the parsed event type,
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from tidewire_conformance.wire import json_violations
@@ -22,6 +22,8 @@ CLOSING_TYPES: Final = frozenset({"done", "goaway", "problem"})
 """Types of the events after which a server ends the stream."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+SHORT_DATA: Final = 16 * 1024
+"""Maximum size of the data of an event, in bytes, whose parsed JSON is kept for the next event with the same data."""
 _KNOWN = frozenset({"event", "data", "id", "retry"})
 
 
@@ -43,7 +45,7 @@ class Block:
     def values(self, name: str) -> list[bytes]:
         return [value for each, value in self.fields if each == name]
 
-    @property
+    @cached_property
     def is_event(self) -> bool:
         """Whether the block is an event. According to the standard, a block without `data` is not an event."""
         return bool(self.values("data"))
@@ -69,19 +71,23 @@ class Block:
         found = [int(value) for value in self.values("retry") if re.fullmatch(rb"[0-9]{1,15}", value)]
         return found[-1] if found else None
 
-    @cached_property
+    @property
     def reading(self) -> ParsedJson:
-        return json_violations.read(self.data)
+        return self._parsed[0]
 
     @property
     def json(self) -> Any:
         """Data as JSON of any type. To read a member, use `member`."""
         return self.reading.value
 
-    @cached_property
+    @property
     def typed(self) -> TypedJson:
         """Data with the schema of the event type."""
-        return typed_event(self.type, self.json)
+        return self._parsed[1]
+
+    @cached_property
+    def _parsed(self) -> tuple[ParsedJson, TypedJson]:
+        return (_parse_once if len(self.data) <= SHORT_DATA else _parse)(self.type, self.data)
 
     @property
     def members(self) -> dict[str, Any]:
@@ -100,6 +106,15 @@ class Block:
     @property
     def is_logged(self) -> bool:
         return self.is_event and self.type in LOGGED_TYPES
+
+
+def _parse(kind: str, data: bytes) -> tuple[ParsedJson, TypedJson]:
+    reading = json_violations.read(data)
+    return reading, typed_event(kind, reading.value)
+
+
+# Checks read the same log again and again, so most events of a run arrive several times.
+_parse_once = lru_cache(4096)(_parse)
 
 
 @dataclass

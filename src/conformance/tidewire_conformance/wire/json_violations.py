@@ -15,6 +15,8 @@ MAX_READ_DEPTH: Final = 200
 """Nesting depth above which the parser returns null for the value, because recursive code would fail for it."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Escape of a surrogate. UTF-8 has no other form for one, so most texts need no closer look."""
 _MAX_INTEGER_DIGITS = 20
 """Maximum number of digits of an integer. The parser rejects a longer integer without converting it."""
 
@@ -82,7 +84,7 @@ def read(text: bytes) -> ParsedJson:
         fault("TW-OVR-006", f"arrays and objects are nested {depth(value)} deep")
         if depth(value) > MAX_READ_DEPTH:
             return ParsedJson(None, tuple(faults), is_json=True)
-    elif _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+    elif _SURROGATE_ESCAPE.search(decoded) and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
         fault("TW-OVR-005", "a string contains a lone surrogate")
     return ParsedJson(value, tuple(faults), is_json=True)
 
