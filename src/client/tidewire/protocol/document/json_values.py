@@ -33,6 +33,8 @@ def admit(value: JsonValue, max_depth: int = MAX_STATE_DEPTH) -> JsonValue:
         StrictJsonError: The value is nested too deep, or is not I-JSON. The message contains the path of the violation,
             unless the nesting is too deep.
     """
+    if type(value) is str and value.isascii():  # as most values of single ops are, such as a status
+        return value
     strict_json.check(value, max_depth=max_depth)
     copy: JsonValue = _copy(value)
     return copy
