@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from support.killable_server import Killed
+from support.killable_server import JobRequests
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import digest
@@ -21,7 +21,7 @@ PATIENCE = 240
 class Reader(threading.Thread):
     """Reads one job's stream to its end across reconnects, at each of the servers in turn, and checks each event."""
 
-    def __init__(self, servers: Sequence[Killed], job: str) -> None:
+    def __init__(self, servers: Sequence[JobRequests], job: str) -> None:
         super().__init__(daemon=True)
         self.servers = itertools.cycle([server.http for server in servers])
         self.url = f"/v1/jobs/{job}/events"
@@ -83,7 +83,7 @@ class Reader(threading.Thread):
             self.seen[cursor] = (event.type, event.data)
 
 
-def check_reader(reader: Reader, server: Killed, job: str, value: Any) -> None:
+def check_reader(reader: Reader, server: JobRequests, job: str, value: Any) -> None:
     """Assert that the reader has seen exactly the logged events, and that the value is complete."""
     reader.join(PATIENCE)
     assert not reader.faults, reader.faults

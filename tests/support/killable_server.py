@@ -24,23 +24,12 @@ def talk_text(words: int) -> str:
     return " ".join(WORDS[at % len(WORDS)] for at in range(words))
 
 
-class Killed(ServerProcess):
-    """A server with a log file, and an HTTP client for it."""
+class JobRequests:
+    """Requests to a server, with a new connection for each, because kept ones would break when the server is killed."""
 
-    def __init__(
-        self, folder: Path, function: str = "support.killable_server:killable_server", **settings: Any
-    ) -> None:
-        self.log = folder / "log.db"
-        settings = {"log": f"sqlite:///{self.log}", "max_attempts": 1000, "retry": 0.01} | settings
-        super().__init__(folder, function, **settings)
-        # Do not keep connections: they would break when the server is killed.
-        self.http = httpx.Client(
-            base_url=self.url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0)
-        )
-
-    def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
-        self.http.close()
+    def __init__(self, url: str) -> None:
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self.http = httpx.Client(base_url=url, timeout=20, limits=limits)
 
     def submit(self, endpoint: str, key: str | None = None, **body: Any) -> httpx.Response:
         headers = {} if key is None else {"idempotency-key": key}
@@ -69,6 +58,22 @@ class Killed(ServerProcess):
         answer = self.http.get(f"/v1/jobs/{job}/events", headers=headers)
         assert answer.status_code == 200, answer.text
         return answer.content[answer.content.index(b"id:") :]
+
+
+class Killed(ServerProcess, JobRequests):
+    """A server with a log file, and an HTTP client for it."""
+
+    def __init__(
+        self, folder: Path, function: str = "support.killable_server:killable_server", **settings: Any
+    ) -> None:
+        self.log = folder / "log.db"
+        settings = {"log": f"sqlite:///{self.log}", "max_attempts": 1000, "retry": 0.01} | settings
+        ServerProcess.__init__(self, folder, function, **settings)
+        JobRequests.__init__(self, self.url)
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self.http.close()
 
 
 @contextlib.contextmanager
