@@ -206,7 +206,8 @@ async def stream_continues_from_a_read(s: Session) -> None:
         # Read the first job right after it was submitted, and each further job once its value has grown.
         read = await s.read(job) if at == 0 else await s.read_until(job, _has_grown)
         if read.member("done"):
-            break
+            job = await s.submit(sample)
+            continue
         cursor = read.validated["cursor"]
         rest = await s.stream(job, cursor)
         held = key(cursor) or (0, 0)
