@@ -46,6 +46,8 @@ def test_the_reference_server_passes_all_checks(reference_url):
     assert untested(found) == set()
     assert found.headline.startswith("core+batch+logprobs+browser · ")
     assert found.exit_code == 0
+    # A stream that is resumed replaces its entry, which it finds by its number.
+    assert [each.number for each in found.run.record] == list(range(1, len(found.run.record) + 1))
 
 
 @pytest.mark.timeout(60)

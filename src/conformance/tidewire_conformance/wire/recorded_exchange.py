@@ -97,7 +97,8 @@ class RecordedExchange:
 
     @property
     def is_whole(self) -> bool:
-        return self.ended == "whole"
+        """Whether the body is complete. A response to HEAD has none."""
+        return self.ended == "whole" and self.method != "HEAD"
 
     @cached_property
     def reading(self) -> ParsedJson:

@@ -269,12 +269,6 @@ class Wire:
         client.check = name
         return client
 
-    def without_record(self) -> "Wire":
-        """Return a client for the same user whose requests are not part of the record."""
-        client = copy.copy(self)
-        client.record = []
-        return client
-
     @property
     def secrets(self) -> tuple[tuple[str, str], ...]:
         """Header values that no report may show, each with the name of the variable that replaces the value."""
@@ -316,7 +310,7 @@ class Wire:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(most * self.patience):
                     await stream.to_end(seconds)
-        if not exchange.is_whole and (is_expected or exchange.ended == "cut"):
+        if exchange.ended != "whole" and (is_expected or exchange.ended == "cut"):
             incomplete = f"the response ({exchange.status}) was incomplete after {len(exchange.body)} bytes"
             raise IncompleteResponseError(f"{exchange}: {exchange.fault or incomplete}")
         return exchange
