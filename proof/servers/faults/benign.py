@@ -248,7 +248,7 @@ def snapshots_instead_of_diffs(hooks):
     from tidewire.protocol.cursor import Cursor
     from tidewire_server.job_log.pending_events import PendingEvents
     from tidewire_server.job_log.snapshot_events import snapshot_frame
-    from tidewire_server.store.interfaces import Block
+    from tidewire_server.store.interfaces import Block, StateAt
 
     inner = PendingEvents.take
 
@@ -256,7 +256,7 @@ def snapshots_instead_of_diffs(hooks):
         found = inner(pending, after)
         if found is None:
             return None
-        at = found.state._replace(cursor=Cursor(after.epoch, after.seq + 1))
+        at = StateAt(Cursor(after.epoch, after.seq + 1), found.state.columns, found.state.mark)
         return Block([snapshot_frame(at.cursor, at.view.value(), at.columns, "compacted")], at)
 
     PendingEvents.take = take
