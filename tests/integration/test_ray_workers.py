@@ -330,6 +330,80 @@ def test_actor_of_a_function_that_does_not_notice_a_cancel_is_replaced(tmp_path)
         assert not Path(f"/proc/{first}").exists()
 
 
+def pair(names: list[str], ctx: Context) -> Iterator[dict[int, Append[str]]]:
+    """In the first attempt, the batch has two rows, and the function notices no cancel."""
+    yield {row: Append(f"<{each.attempt} {each.previous}>") for row, each in ctx.rows.items()}
+    if len(names) > 1:
+        write_pid(names[0])
+        wait_for("/never")
+    yield {0: Append("end")}
+
+
+@pytest.mark.parametrize(
+    ("on_restart", "value"),
+    [
+        ("rerun", "<2 <1 None>>end"),
+        pytest.param("continue", "<1 None><2 <1 None>>end", marks=slow),
+        pytest.param("fail", "<1 None>", marks=slow),
+    ],
+)
+def test_cancel_of_one_row_replaces_the_actor_and_the_other_row_follows_on_restart(
+    on_restart, value, tmp_path
+):
+    with served(pair, actors(1), on_restart=on_restart, max_batch_size=2, batch_timeout=1.0) as peer:
+        first, second = (peer.start("f", {"names": str(tmp_path / "pid")}) for _ in range(2))
+        pid = pid_in(tmp_path / "pid")
+        eventually(lambda: item(peer.job(second))["value"] == "<1 None>", within=SECONDS)
+        peer.http.post(f"/v1/jobs/{first}/cancel")
+        ended = peer.ended(second)
+        assert peer.ended(first)["status"] == "cancelled"
+        eventually(lambda: peer.metrics()['tidewire_pool_workers_lost{endpoint="f"}'] == 1, within=SECONDS)
+        eventually(lambda: not Path(f"/proc/{pid}").exists(), within=SECONDS)
+
+    assert item(ended)["value"] == value
+    if on_restart == "fail":
+        assert (ended["attempt"], item(ended)["error"]["code"]) == (1, "worker_lost")
+    else:
+        assert (ended["attempt"], ended["status"]) == (2, "succeeded")
+
+
+@slow
+def test_cancelled_row_of_a_function_without_a_context_replaces_the_actor(tmp_path):
+    def work(names: list[str]) -> list[str]:
+        if len(names) > 1:
+            write_pid(tmp_path / "pid")
+            wait_for("/never")
+        return names
+
+    with served(work, actors(1), max_batch_size=2, batch_timeout=1.0) as peer:
+        first, second = peer.start("f", {"names": "a"}), peer.start("f", {"names": "b"})
+        pid_in(tmp_path / "pid")
+        peer.http.post(f"/v1/jobs/{first}/cancel")
+        ended = peer.ended(second)
+
+    assert (ended["attempt"], item(ended)["value"]) == (2, "b")
+
+
+@slow
+def test_generator_that_ends_a_cancelled_row_keeps_its_actor(tmp_path):
+    def work(names: list[str], ctx: Context) -> Iterator[dict[int, Append[str] | Last]]:
+        write_pid(tmp_path / "pid")
+        while not ctx.rows[0].cancelled:
+            time.sleep(0.01)
+        yield {0: Last()}
+        time.sleep(1)  # longer than cancel_timeout
+        yield {1: Last(Append(names[1]))}
+
+    with served(work, actors(1), max_batch_size=2, batch_timeout=30.0) as peer:
+        first, second = peer.start("f", {"names": "a"}), peer.start("f", {"names": "b"})
+        pid_in(tmp_path / "pid")
+        peer.http.post(f"/v1/jobs/{first}/cancel")
+        ended = peer.ended(second)
+        lost = peer.metrics()['tidewire_pool_workers_lost{endpoint="f"}']
+
+    assert (ended["attempt"], item(ended)["value"], lost) == (1, "b", 0)
+
+
 # ---- death ------------------------------------------------------------------------------------------------------
 
 
@@ -392,6 +466,29 @@ def test_items_that_have_ended_and_cancelled_items_do_not_run_again(tmp_path):
     assert [each["status"] for each in ended["state"]["items"]] == ["succeeded", "succeeded", "cancelled"]
     assert [each["value"] for each in ended["state"]["items"][:2]] == ["1", "2"]
     assert ended["attempt"] == 2
+
+
+@slow
+def test_new_attempt_of_a_job_does_not_interrupt_the_batches_of_other_actors(tmp_path):
+    """Each batch has one row of each job. The first actor dies, and the function of the second one runs on."""
+
+    def work(names: list[str], ctx: Context) -> list[str]:
+        if max(each.attempt for each in ctx.rows.values()) == 1:
+            write_pid(tmp_path / names[0])
+            wait_for(f"{tmp_path}/go")
+        return [str(ctx.rows[row].attempt) for row in range(len(names))]
+
+    options = {"max_batch_size": 2, "batch_timeout": 5.0, "key": lambda given: given.names}
+    with served(work, actors(2), **options) as peer:
+        both = peer.start("f", inputs=[{"names": "a"}, {"names": "b"}])
+        first, second = peer.start("f", {"names": "a"}), peer.start("f", {"names": "b"})
+        pid_in(tmp_path / "b")
+        os.kill(pid_in(tmp_path / "a"), signal.SIGKILL)
+        assert item(peer.ended(first))["value"] == "2"
+        time.sleep(1)  # longer than cancel_timeout
+        (tmp_path / "go").touch()
+        assert item(peer.ended(second))["value"] == "1"
+        assert [each["value"] for each in peer.ended(both)["state"]["items"]] == ["2", "2"]
 
 
 @slow

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from tidewire_server.batching.ray_workers.cluster import CLUSTER
 from tidewire_server.endpoints.context import Context
+from tidewire_server.endpoints.yieldables import Last
 from tidewire_server.errors import WorkerLostError
 
 _CALLS: Final = itertools.count()
@@ -29,6 +30,8 @@ class RemoteCall:
         self._contexts = context.rows
         self._cancel_timeout = cancel_timeout
         self._replace = replace
+        self._ended_rows: set[int] = set()
+        """Rows that a generator has ended with `Last` or an exception."""
         self._events: Any = None
         """Events that have not arrived. None if the call has not started, or the actor is lost."""
 
@@ -45,7 +48,7 @@ class RemoteCall:
         run = self._actor.run.options(num_returns="streaming", _generator_backpressure_num_objects=1)
         self._events = run.remote(self._number, [each.__getstate__() for each in inputs], rows)
         for number, writer in writers.items():
-            writer.on_cancel = partial(self._cancel_row, number)
+            writer.on_cancel = partial(self._cancel_row, number, writer)
             if writer.cancelled:
                 writer.on_cancel()
         try:
@@ -53,6 +56,7 @@ class RemoteCall:
                 for event in await ref:
                     match event:
                         case ("yielded", step):
+                            self._ended_rows.update(_ends(step))
                             yield step
                         case ("returned",):
                             self.ended = True
@@ -70,18 +74,29 @@ class RemoteCall:
         """If the function still runs, cancel all rows, and drop its events until it has ended, or its actor is replaced."""
         if not self.ended and self._events is not None:
             self._notify(list(self._contexts))
-            asyncio.get_running_loop().call_later(self._cancel_timeout, self._overdue)
+            asyncio.get_running_loop().call_later(self._cancel_timeout, self._overdue, None)
             with contextlib.suppress(CLUSTER.ray.exceptions.RayError):
                 async for ref in self._events:
                     await ref
                 self.ended = True
 
-    def _cancel_row(self, number: int) -> None:
+    def _cancel_row(self, number: int, writer: Any) -> None:
         self._notify([number])
+        # If a job begins a new attempt, its rows must not interrupt those of other jobs. Otherwise the loss of one actor
+        # could cause the replacement of all.
+        if not writer.pending.closed:
+            asyncio.get_running_loop().call_later(self._cancel_timeout, self._overdue, number)
 
-    def _overdue(self) -> None:
-        if not self.ended:
+    def _overdue(self, row: int | None) -> None:
+        if not self.ended and row not in self._ended_rows:
             self._replace()
 
     def _notify(self, rows: list[int]) -> None:
         self._actor.cancel.options(concurrency_group="control").remote(self._number, rows)
+
+
+def _ends(step: Any) -> list[int]:
+    """Return the rows that end with a yielded mapping. Functions that return a list yield this list."""
+    if not isinstance(step, dict):
+        return []
+    return [row for row, value in step.items() if isinstance(value, Last | Exception)]
