@@ -1,8 +1,10 @@
 """The option `workers=ray_workers(…)`: limits, signatures of classes, and defaults. None of this imports Ray."""
 
+from collections.abc import AsyncIterator, Generator
+
 import pytest
 
-from tidewire_server import Context, Server, ray_workers
+from tidewire_server import Append, Context, Server, ray_workers
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,27 @@ def test_class_without_call_method_and_endpoint_without_batch_are_refused():
         server.endpoint(name="f", workers=ray_workers(1))(lambda word: word)
     with pytest.raises(TypeError, match="is a class"):
         server.endpoint(batch=True)(type("Model", (), {}))
+
+
+def test_async_functions_and_late_joiners_are_refused_with_the_change_to_make():
+    server = Server()
+    with pytest.raises(TypeError, match="write `def` instead of `async def`"):
+
+        @server.endpoint(batch=True, workers=ray_workers(1))
+        async def embed(words: list[str]) -> list[str]:
+            return words
+
+    with pytest.raises(TypeError, match="write `def` instead of `async def`"):
+
+        @server.endpoint(batch=True, workers=ray_workers(1))
+        class Spell:
+            async def __call__(self, words: list[str]) -> AsyncIterator[dict[int, Append[str]]]:
+                yield {}
+
+    with pytest.raises(TypeError, match="annotate it Iterator"):
+
+        @server.endpoint(batch=True, workers=ray_workers(1))
+        def slots(words: list[str]) -> Generator[dict[int, Append[str]], dict[int, str], None]:
+            yield {}
+
+    assert server.endpoints == {}

@@ -211,7 +211,8 @@ class Server:
             workers: Workers that call the function outside of the server's process, such as `ray_workers(4,
                 num_gpus=1)`. The endpoint can then be a class: each worker creates an instance, which loads the
                 model, and calls it for each batch. The default of `concurrency_limit` is the number of workers. If a
-                worker dies, its items follow `on_restart`.
+                worker dies, or is replaced because a cancelled item did not end within `cancel_timeout`, its other
+                items follow `on_restart`. The function must not be async, and takes no late joiners.
 
         Raises:
             TypeError: The function's signature is not supported.

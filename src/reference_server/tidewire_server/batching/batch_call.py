@@ -11,12 +11,14 @@ Each item is a *row* of the call. The kind of function decides how the call runs
                   |                    |   `ctx.cancelled`                    |
   generator       | in a worker thread | the generator is closed between two  | at `Last`, or when the call returns
                   |                    |   yields                             |
-  any, with the   | in a worker, see   | as above, and the worker is replaced | as above
-  option `workers`|   `WorkerPool`     |   after `cancel_timeout`             |
+  def or generator| in a worker, see   | as above, and the worker is replaced | as above
+  with the option |   `WorkerPool`     |   after `cancel_timeout`             |
+  `workers`       |                    |                                      |
 
 If a row is cancelled or exceeds its deadline, the row ends at once. Later results of the function for this row are
-dropped. If the worker of the function dies, the unfinished rows follow `on_restart`. When the function has ended, the worker is released for the next batch. At this time, the log may not contain
-the ends of all rows yet.
+dropped. If the worker of the function dies, or is replaced because the function still processes a row that was cancelled,
+the unfinished rows follow `on_restart`. When the function has ended, the worker is released for the next batch. At this
+time, the log may not contain the ends of all rows yet.
 """
 
 import asyncio
@@ -204,7 +206,10 @@ class BatchCall:
         context = self._context
         if len(rows) != len(self._rows):
             context = Context(rows={number: RowContext(row.writer) for number, row in enumerate(rows)})
-        arguments = endpoint.input.batch_arguments(filled, context)
+        if endpoint.workers is None:
+            arguments = endpoint.input.batch_arguments(filled, context)
+        else:
+            arguments = {"inputs": filled, "context": context}
         if not endpoint.is_async:
             body = self._drive if endpoint.is_generator else self._call
             return in_thread(body, arguments, len(values), padding)

@@ -25,14 +25,8 @@ def take(
     Raises:
         InvalidValueError: The yielded object is not a mapping, or one of its keys is not the number of an existing row.
     """
-    if yielded is None:
-        return []
-    if not isinstance(yielded, Mapping):
-        raise InvalidValueError(
-            f"a batched generator must yield {{row: value}}, but this one yielded a {type(yielded).__name__}"
-        )
     ended: list[tuple[BatchRow, Outcome]] = []
-    for number, step in yielded.items():
+    for number, step in checked_rows(yielded).items():
         row = rows.get(number)
         if row is None:
             if isinstance(number, int) and 0 <= number < known:
@@ -54,6 +48,21 @@ def take(
                 row.over = True
                 ended.append((row, final(row, endpoint)))
     return ended
+
+
+def checked_rows(yielded: Any) -> Mapping[int, Any]:
+    """Return a yielded mapping. It is empty if the generator yielded None.
+
+    Raises:
+        InvalidValueError: The yielded object is not a mapping.
+    """
+    if yielded is None:
+        return {}
+    if not isinstance(yielded, Mapping):
+        raise InvalidValueError(
+            f"a batched generator must yield {{row: value}}, but this one yielded a {type(yielded).__name__}"
+        )
+    return yielded
 
 
 def _step(row: BatchRow, step: Any) -> bool:

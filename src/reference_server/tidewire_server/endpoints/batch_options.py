@@ -1,8 +1,8 @@
 """Options of batched endpoints, and the validation of these options.
 
 With the option `workers`, the function is called outside of the server's process. The endpoint then calls the function of its
-`WorkerPool` in place of its own function. The function of the pool is asynchronous, takes the same arguments and returns or
-yields the same values, so that a batched call does not depend on where the function runs.
+`WorkerPool` in place of its own function. The function of the pool is asynchronous, and returns or yields the same values, so
+that a batched call does not depend on where the function runs.
 """
 
 import math
@@ -138,16 +138,18 @@ class WorkerPool(Protocol):
     """The workers of one endpoint. All methods must be called on one event loop."""
 
     call: Callable[..., Any]
-    """Coroutine function that calls the endpoint's function. It raises a `WorkerLostError` if the worker dies."""
+    """Coroutine function that calls the endpoint's function. Its arguments are `inputs`, the validated inputs with padding, and
+    `context`. It raises a `WorkerLostError` if the worker dies, or is replaced because a row was cancelled."""
     stream: Callable[..., Any]
-    """Async generator function that calls the endpoint's function, if this is a generator. It raises the same error."""
+    """Async generator function that calls the endpoint's function, if this is a generator. Its arguments and errors are those
+    of `call`."""
 
     async def start(self, cancel_timeout: float) -> None:
         """Start the workers, and return before they are ready. If they were started, do nothing.
 
         Args:
-            cancel_timeout: Time in seconds in which a function must return after `ctx.cancelled` was set. Afterwards, its
-                worker is replaced.
+            cancel_timeout: Time in seconds in which a function must return, or end the row, after `ctx.rows[row].cancelled`
+                was set. Afterwards, its worker is replaced.
 
         Raises:
             WorkersUnavailableError: The workers cannot be started.
@@ -171,13 +173,13 @@ class Workers(Protocol):
         """Number of workers. Each of them runs one call at a time."""
         ...
 
-    def pool(self, name: str, function: Callable[..., Any], *, late_joiners: bool) -> WorkerPool:
+    def pool(self, name: str, function: Callable[..., Any]) -> WorkerPool:
         """Create the workers of the endpoint with this name, without starting them.
 
         Args:
             name: Name of the endpoint.
-            function: The endpoint's function, or a class whose instances are called.
-            late_joiners: Whether the function is a generator that takes late joiners.
+            function: The endpoint's function, or a class whose instances are called. It is not asynchronous, and takes no
+                late joiners.
         """
         ...
 

@@ -129,7 +129,8 @@ class Options:
     workers: Workers | None = None
     """Workers that call the function outside of the server's process, such as `ray_workers(4, num_gpus=1)`. The endpoint can
     then be a class: each worker creates an instance, which loads the model, and calls it for each batch. The default of
-    `concurrency_limit` is the number of workers. If a worker dies, its items follow `on_restart`."""
+    `concurrency_limit` is the number of workers. If a worker dies, or is replaced because a cancelled item did not end within
+    `cancel_timeout`, its other items follow `on_restart`. The function must not be async, and takes no late joiners."""
 
     def batching(self) -> Batching | None:
         """Return the batching options, or None if each call of the function handles one input.
@@ -212,7 +213,8 @@ class Endpoint:
         self.workers: WorkerPool | None = None
         """Workers that call the function outside of this process. None if the function is called in this process."""
         if options.workers is not None:
-            self.workers = options.workers.pool(self.name, function, late_joiners=self.takes_late_joiners)
+            self._check_function_of_workers()
+            self.workers = options.workers.pool(self.name, function)
             self.function = self.workers.stream if self.is_generator else self.workers.call
             # A worker returns one list of values, whatever the function returns.
             self.is_async, self.outputs = True, None
@@ -290,6 +292,18 @@ class Endpoint:
     def on_restart(self) -> OnRestart:
         """Treatment of items that were running when the server stopped."""
         return self.on_restart_now()
+
+    def _check_function_of_workers(self) -> None:
+        if self.is_async:
+            raise TypeError(
+                f"endpoint {self.name!r}: workers cannot call an async function, because each of them runs one call at a "
+                "time; write `def` instead of `async def`, and call asyncio.run(…) in the function if it awaits something"
+            )
+        if self.takes_late_joiners:
+            raise TypeError(
+                f"endpoint {self.name!r}: workers cannot call a generator that takes late joiners; annotate it "
+                "Iterator[dict[int, …]], or remove the option workers"
+            )
 
     def _read_padding(self) -> BaseModel | None:
         """Return the input with which batches are padded, or None if batches are padded by repeating their last

@@ -536,6 +536,11 @@ class PendingEvents:
         """
         return checks_of(take_below(self._unchecked, below), self.state.document)
 
+    @property
+    def closed(self) -> bool:
+        """Whether later changes are refused."""
+        return self._wake is None
+
     def close(self) -> None:
         """Refuse later changes. The pending events can still be taken."""
         with self.lock:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -19,17 +20,16 @@ CONNECT_TIMEOUT: Final = 5.0
 
 
 class RayCluster:
-    """Connection to a cluster. It is opened for the first user, and closed after the last one.
-
-    Blocking calls of Ray run in a separate thread, which must not end before the connection: the kernel kills the
-    processes of a local cluster when the thread that has started them ends.
-    """
+    """Connection to a cluster. It is opened for the first user, and closed after the last one."""
 
     def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
+        # This thread never ends, because the kernel kills a local cluster when the thread that has started it ends.
+        self._thread = ThreadPoolExecutor(1, "ray")
         self._users = 0
         self._connected = False
         """Whether this object has called `ray.init`. Otherwise the application has."""
+        self.ray: Any = None
+        """The module `ray`, which is imported by the first `join`."""
 
     async def join(self, address: str | None) -> None:
         """Connect to the cluster, unless this process is already connected to one. Each user must call `leave` later.
@@ -38,53 +38,51 @@ class RayCluster:
             WorkersUnavailableError: Ray is not installed, or the cluster cannot be reached.
         """
         self._users += 1
-        self._thread = self._thread or ThreadPoolExecutor(1, "ray")
         try:
-            self._connected |= await self.do(_connect, address)
-            # Ray's own handler of SIGTERM would abort the process after three seconds, during a graceful shutdown.
-            handler = signal.getsignal(signal.SIGTERM)
-            if handler is not None and threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)
+            self.ray = await self.do(_import_ray)
+            self._connected |= await self.do(_connect, self.ray, address)
         except BaseException:
             await self.leave()
             raise
+        # Ray's own handler of SIGTERM would abort the process after three seconds, during a graceful shutdown.
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
     async def leave(self) -> None:
         """Disconnect after the last user has left. A local cluster ends."""
         self._users -= 1
-        if self._users == 0 and self._thread is not None:
-            if self._connected:
-                import ray  # noqa: PLC0415 - only if it is used
+        if self._users == 0 and self._connected:
+            self._connected = False
+            await self.do(self.ray.shutdown)
 
-                await self.do(ray.shutdown)
-            self._thread.shutdown(wait=False)
-            self._connected, self._thread = False, None
-
-    async def do(self, function: Callable[..., Any], *args: Any) -> Any:
+    def do(self, function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
         """Call a blocking function of Ray in the thread of the connection."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        return asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
 
 CLUSTER: Final = RayCluster()
 
 
-def _connect(address: str | None) -> bool:
-    """Connect to a cluster, or start a local one. Return False if the application has already connected this process."""
+def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray  # noqa: PLC0415 - only if it is used
+        return importlib.import_module("ray")
     except ModuleNotFoundError as error:
         reason = f"ray_workers needs {error.name}, which is not installed: {install_command('ray')}"
         raise WorkersUnavailableError(reason) from None
+
+
+def _connect(ray: Any, address: str | None) -> bool:
+    """Connect to a cluster, or start a local one. Return False if the application has already connected this process."""
     if ray.is_initialized():
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     host, _, port = address.rpartition(":")
     try:
         if address.startswith("ray://"):
-            raise ConnectionError(
-                "run the server on a node of the cluster, because ray:// transports no generators"
-            )
+            reason = "run the server on a node of the cluster, because ray:// transports no generators"
+            raise ConnectionError(reason)
         if port.isdigit():
             socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
         with on_loopback() if address == "local" else contextlib.nullcontext():

@@ -1,103 +1,102 @@
 """One call of an endpoint's function on a Ray actor (`RemoteCall`), as the server sees it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from tidewire_server.batching.ray_workers.actor import RowArrival
-from tidewire_server.batching.ray_workers.wire import dump_inputs, load_error, load_result
+from pydantic import BaseModel
+
+from tidewire_server.batching.ray_workers.cluster import CLUSTER
 from tidewire_server.endpoints.context import Context
+from tidewire_server.endpoints.yieldables import Last
 from tidewire_server.errors import WorkerLostError
+
+_CALLS: Final = itertools.count()
 
 
 class RemoteCall:
-    """A call on one actor. All methods must be called on the event loop."""
+    """A call on one actor. `replace` kills the actor, if a cancelled row has not ended after `cancel_timeout`."""
 
-    def __init__(self, actor: Any, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, actor: Any, context: Context, cancel_timeout: float, replace: Callable[[], None]
+    ) -> None:
         self.ended = False
         """Whether the function has ended, so that the actor can run another call."""
-        self.lost = False
-        """Whether the actor has died."""
-        self.result: list[Any] | None = None
-        """Results of the rows, if the function is not a generator."""
-        contexts = [each for each in arguments.values() if isinstance(each, Context)]
-        self._rows: Mapping[int, Context] = contexts[0].rows if contexts else {}
-        self._inputs = {name: each for name, each in arguments.items() if not isinstance(each, Context)}
+        self._number = next(_CALLS)
         self._actor = actor
+        self._contexts = context.rows
+        self._cancel_timeout = cancel_timeout
+        self._replace = replace
+        self._ended_rows: set[int] = set()
+        """Rows that a generator has ended with `Last` or an exception."""
         self._events: Any = None
+        """Events that have not arrived. None if the call has not started, or the actor is lost."""
 
-    async def yields(self) -> AsyncGenerator[Any, None]:
-        """Start the call. Yield what the function yields, and apply its reports to the rows in between.
+    async def steps(self, inputs: Sequence[BaseModel]) -> AsyncGenerator[Any, None]:
+        """Start the call. Yield what the function yields or returns, and apply its reports to the rows in between.
 
         Raises:
-            WorkerLostError: The actor has died.
+            WorkerLostError: The actor has died, or was replaced because a cancelled row did not end.
             Exception: The function raised this exception.
         """
-        from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415 - only if it is used
-
-        inputs = {name: dump_inputs(values) for name, values in self._inputs.items()}
-        size = max(map(len, inputs.values()))
+        writers: dict[int, Any] = {number: context._writer for number, context in self._contexts.items()}
+        rows = {number: (writer.attempt, writer.previous) for number, writer in writers.items()}
         # Ray pauses the actor's generator until the server has taken the last batch of events.
         run = self._actor.run.options(num_returns="streaming", _generator_backpressure_num_objects=1)
+        self._events = run.remote(self._number, [each.__getstate__() for each in inputs], rows)
+        for number, writer in writers.items():
+            writer.on_cancel = partial(self._cancel_row, number, writer)
+            if writer.cancelled:
+                writer.on_cancel()
         try:
-            self._events = run.remote(inputs, self._arrivals(self._rows), size)
             async for ref in self._events:
-                for kind, *event in await ref:
-                    if kind == "yielded":
-                        yield event[0]
-                    elif kind == "rows":
-                        yield {row: load_result(value) for row, value in event[0].items()}
-                    elif kind == "returned":
-                        self.ended = True
-                        self.result = [load_result(value) for value in event[0]]
-                    elif kind == "raised":
-                        self.ended = True
-                        raise load_error(event[0])
-                    else:
-                        row, args, named = event
-                        getattr(self._rows[row], kind)(*args, **named)
-        except RayTaskError:
-            self.ended = True
-            raise
-        except RayError as error:
-            self.lost = True
+                for event in await ref:
+                    match event:
+                        case ("yielded", step):
+                            self._ended_rows.update(_ends(step))
+                            yield step
+                        case ("returned",):
+                            self.ended = True
+                        case ("raised", error):
+                            self.ended = True
+                            raise error
+                        case (report, row, args, named):
+                            getattr(self._contexts[row], report)(*args, **named)
+        except CLUSTER.ray.exceptions.RayError as error:
+            self._events = None
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise WorkerLostError(f"the Ray actor is lost: {reason}") from None
-        finally:
-            for row in self._rows.values():
-                if row._writer is not None:
-                    row._writer.on_cancel = None
 
-    def _arrivals(self, rows: Mapping[int, Context]) -> list[RowArrival]:
-        """Describe rows for the actor, which from now on is notified when they are cancelled."""
-        arrivals = []
-        for number, row in rows.items():
-            if (writer := row._writer) is not None:
-                writer.on_cancel = partial(self._control, "cancel_row", number)
-                arrivals.append(RowArrival(number, writer.attempt, writer.previous, writer.cancelled))
-        return arrivals
+    async def stop(self) -> None:
+        """If the function still runs, cancel all rows, and drop its events until it has ended, or its actor is replaced."""
+        if not self.ended and self._events is not None:
+            self._notify(list(self._contexts))
+            asyncio.get_running_loop().call_later(self._cancel_timeout, self._overdue, None)
+            with contextlib.suppress(CLUSTER.ray.exceptions.RayError):
+                async for ref in self._events:
+                    await ref
+                self.ended = True
 
-    def join(self, inputs: Mapping[int, Any]) -> None:
-        """Send late joiners to the function, which waits for them after each yield."""
-        rows = {number: self._rows[number] for number in inputs if number in self._rows}
-        dumped = dict(zip(inputs, dump_inputs(list(inputs.values())), strict=True))
-        self._control("join", dumped, self._arrivals(rows))
+    def _cancel_row(self, number: int, writer: Any) -> None:
+        self._notify([number])
+        # If a job begins a new attempt, its rows must not interrupt those of other jobs. Otherwise the loss of one actor
+        # could cause the replacement of all.
+        if not writer.pending.closed:
+            asyncio.get_running_loop().call_later(self._cancel_timeout, self._overdue, number)
 
-    async def stop(self, timeout: float) -> bool:
-        """Ask the function to end, and drop its remaining events. Return whether it has ended within the time-out."""
-        from ray.exceptions import RayError  # noqa: PLC0415 - only if it is used
+    def _overdue(self, row: int | None) -> None:
+        if not self.ended and row not in self._ended_rows:
+            self._replace()
 
-        if self._events is not None:
-            self._control("stop")
-            try:
-                async with asyncio.timeout(timeout):
-                    async for ref in self._events:
-                        await ref
-            except (TimeoutError, RayError):
-                return False
-        self.ended = True
-        return True
+    def _notify(self, rows: list[int]) -> None:
+        self._actor.cancel.options(concurrency_group="control").remote(self._number, rows)
 
-    def _control(self, method: str, *args: Any) -> None:
-        getattr(self._actor, method).options(concurrency_group="control").remote(*args)
+
+def _ends(step: Any) -> list[int]:
+    """Return the rows that end with a yielded mapping. Functions that return a list yield this list."""
+    if not isinstance(step, dict):
+        return []
+    return [row for row, value in step.items() if isinstance(value, Last | Exception)]
