@@ -10,6 +10,8 @@ shows what this process does. In a store that only this process uses, it owns al
   waits, but its deadline or the time without readers   | opens the job, which ends items, and returns it if items remain
     is over, or another process stored a cancellation   |
   waits, and a client cancels or deletes it here        | opens the job, ends the items, and returns it if items remain
+  waits, this process does not know its endpoint, and a | stores the request, which a process that knows the endpoint serves;
+    client cancels some of its items here               |   this process could not continue the other items
   runs elsewhere, and a client cancels or deletes it    | stores the request, which reaches the owner by a notification
   runs here, and a client cancelled or deleted it       | cancels the items, and deletes the job
     elsewhere                                           |
@@ -23,7 +25,7 @@ from idle processes.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -64,6 +66,7 @@ class JobOwnership:
         self,
         store: Store,
         live: Mapping[str, Job],
+        endpoints: Collection[str],
         *,
         open_job: Callable[[str], Awaitable[Job | None]],
         forget: Callable[[Job], None],
@@ -74,6 +77,7 @@ class JobOwnership:
         Args:
             store: Store of the jobs.
             live: Unfinished jobs that this process has opened, by id.
+            endpoints: Endpoints that this process knows, also if it runs no functions.
             open_job: Function that reopens a job that this process owns, adds it to `live`, and returns None if it has ended.
             forget: Function that stops a job without logging its end, and removes it from `live`.
             restore: Function that puts items into the queue of this process, if only this process uses the store.
@@ -82,6 +86,7 @@ class JobOwnership:
         self._jobs = store.jobs
         self._replicas = store.replicas
         self._live = live
+        self._endpoints = endpoints
         self._open = open_job
         self._forget = forget
         self._restore = restore
@@ -220,15 +225,17 @@ class JobOwnership:
         """
         if self._replicas is None:
             return False
-        async with self._lock(record.id):
-            if record.id not in self._live and await self._jobs.claim(record.id):
-                job = await self._open(record.id)
-                if job is None:
-                    return False
-                await job.cancel(items)
-                if not job.finished.is_set():
-                    await self.return_to_queue(job)
-                return True
+        known, whole = record.endpoint in self._endpoints, items is None
+        if known:
+            async with self._lock(record.id):
+                if record.id not in self._live and await self._jobs.claim(record.id):
+                    job = await self._open(record.id)
+                    if job is None:
+                        return False
+                    await job.cancel(items)
+                    if not job.finished.is_set():
+                        await self.return_to_queue(job)
+                    return True
         if items is None:
             log = await self._jobs.log(record.id)
             if log is None:
@@ -237,25 +244,33 @@ class JobOwnership:
         stored = await self._jobs.save_cancelled(record.id, items)
         if stored and (opened := self._live.get(record.id)) is not None:
             await opened.cancel(items)
+        elif stored and whole and not known:
+            # No other process may know the endpoint, and this one can end the job, as no item continues.
+            async with self._lock(record.id):
+                if await self._jobs.claim(record.id):
+                    await self._open(record.id)
         return stored
 
-    async def end_elsewhere(self, job_id: str) -> None:
+    async def end_elsewhere(self, record: JobRecord) -> None:
         """End a job that this process does not run, because it will be deleted. If another process runs it, that process ends
         it soon, and its readers receive `done` even if the job has a tombstone already.
         """
         if self._replicas is None:
             return
-        async with self._lock(job_id):
-            job = self._live.get(job_id)
-            claimed = job is None and await self._jobs.claim(job_id)
+        if record.endpoint not in self._endpoints:
+            # Without this request, the items would fail when the job is opened, because their endpoint is unknown.
+            await self._replicas.request_purge(record.id)
+        async with self._lock(record.id):
+            job = self._live.get(record.id)
+            claimed = job is None and await self._jobs.claim(record.id)
             if claimed:
-                job = await self._open(job_id)
+                job = await self._open(record.id)
             if job is not None:
                 await job.abandon()
             if claimed or job is not None:
                 return
-        log = await self._jobs.log(job_id)
-        if log is not None and await self._replicas.request_purge(job_id):
+        log = await self._jobs.log(record.id)
+        if log is not None and await self._replicas.request_purge(record.id):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PURGE_SECONDS):
                     await end_of(log)
