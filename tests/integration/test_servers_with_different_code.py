@@ -8,9 +8,16 @@ from support.server_roles import APP, Fleet
 
 pytestmark = needs_postgres
 
-WITHOUT_STORY = "from tidewire_server import Server\n\nserver = Server()\n\n\n@server.endpoint\n" + (
-    "async def other(number: int) -> int:\n    return number\n"
-)
+WITHOUT_STORY = """
+from tidewire_server import Server
+
+server = Server()
+
+
+@server.endpoint
+async def other(number: int) -> int:
+    return number
+"""
 
 
 def statuses(job):

@@ -249,7 +249,7 @@ class TestWithServer:
                 older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
                 server = schema.open_schema(connection, "x", "old", 5.0).server
             open_and_close(database_url)
-            assert connection.execute("SELECT version FROM meta").fetchall() == [(2,)]
+            assert connection.execute("SELECT version FROM meta").fetchall() == [(len(schema.MIGRATIONS),)]
             # What a running server of the first version writes is still valid.
             connection.execute("UPDATE server SET endpoints = '[\"e\"]', until = now() + interval '1 hour'")
             connection.execute(

@@ -285,7 +285,9 @@ class Interrupted:
     purge: bool = False
     """Whether a client has deleted the job (`Replicas.request_purge`). All items are then in `cancelled`."""
     crashed: bool = False
-    """Whether the process that wrote the log has crashed, so that the attempt counts (`max_attempts`)."""
+    """Whether a process that owned the job has crashed, and the job has not started since, so that the attempt counts
+    (`max_attempts`). A failure to open the job, and a release before its start, change nothing about this.
+    """
     unread: float = 0.0
     """See `Replicas.unread_for`. 0 if only this process uses the store."""
 
