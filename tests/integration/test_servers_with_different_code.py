@@ -71,3 +71,41 @@ def test_a_job_is_cancelled_while_no_server_has_its_endpoint(tmp_path, database_
         fleet.write_app(APP)
         with fleet.worker():
             assert statuses(other.ended(some)) == ["succeeded", "cancelled"]
+
+
+OLDER = (
+    APP
+    + """
+
+import time
+
+
+@server.endpoint(batch=True, max_batch_size=4, batch_timeout=0.05, concurrency_limit=1, key=lambda given: given.kind)
+def kinds(kind: list[str]) -> list[str]:
+    '''Return the kinds of the batch of each row.'''
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+    return ["".join(sorted(set(kind)))] * len(kind)
+"""
+)
+NEWER = OLDER.replace("def kinds(kind: list[str])", "def kinds(kind: list[str], added: list[int])")
+
+
+def test_rows_whose_job_was_adopted_by_a_server_that_refuses_them_keep_their_batch_keys(
+    tmp_path, database_url
+):
+    fleet = Fleet(tmp_path, database_url, NEWER)
+    with fleet.front() as (_, peer):
+        with fleet.worker():
+            job = peer.start("kinds", inputs=[{"kind": kind, "added": 1} for kind in "abab"])
+            eventually(lambda: statuses(peer.job(job)) == ["running", "queued"] * 2)
+        fleet.write_app(OLDER)
+        with fleet.worker() as older:
+            eventually(lambda: "the code of this server rejects the input" in older.errors(), within=30)
+            eventually(lambda: statuses(peer.job(job)) == ["queued"] * 4)
+            fleet.open("go")
+            fleet.write_app(NEWER)
+            with fleet.worker():
+                found = peer.ended(job)
+    assert [item["value"] for item in found["state"]["items"]] == ["a", "b", "a", "b"]
+    assert found["attempt"] == 2

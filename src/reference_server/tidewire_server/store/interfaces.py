@@ -261,7 +261,8 @@ class NewJob(NamedTuple):
     entries: Sequence[QueueEntry]
     """Queue entries of all items."""
     slots: Sequence[BatchSlot] | None
-    """Batch key and cost of each item, or None if the endpoint is not batched."""
+    """Batch key and cost of each item, or None if the endpoint is not batched. A store of several processes keeps them until
+    the job ends, so that an item returns to the queue with them at a process whose code rejects the item's input."""
     limits: QueueLimits
     """Limits that the job must not exceed."""
     deadline: float | None = None
@@ -422,21 +423,13 @@ class Jobs(Protocol):
         """
         ...
 
-    async def release(
-        self,
-        job: str,
-        entries: Sequence[QueueEntry],
-        slots: Sequence[BatchSlot] | None = None,
-        *,
-        refused: bool = False,
-    ) -> bool:
+    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
         """Return a reopened job to the queue, so that any process can take its items. The caller must not use the job's log
         as a writer afterwards.
 
         Args:
             job: Id of the job.
             entries: Queue entries of the items that wait. Other items of the job are removed from the queue.
-            slots: Batch key and cost of each item. None if they are not known or the endpoint is not batched.
             refused: Whether the code of this process rejects an input of the job. This process then takes no more items of it.
 
         Returns:
@@ -511,7 +504,8 @@ class Queue(Protocol):
         Args:
             entries: The items, which have the same endpoint.
             slots: Batch key and cost of each item, with which the items of a batched endpoint are placed. None if they are
-                not known yet: a later call with the same items places them.
+                those of `NewJob.slots`, which only a store of several processes knows, or are not known yet: a later call with
+                the same items places them.
         """
         ...
 

@@ -112,8 +112,8 @@ _SET_RECORD: Final = (
 _SET_BASE: Final = "base_epoch = %(cut_epoch)s, base_seq = %(cut_seq)s"
 _SET_EPOCH: Final = "starts = %(starts)s::bigint[], columns = %(columns)s::bytea"
 SET_ENDED: Final = """
-    owner = NULL, held = false, submit = NULL, cancelled = NULL, purge = false, ended_at = %(ended_at)s,
-    expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s
+    owner = NULL, held = false, submit = NULL, cancelled = NULL, purge = false, keys = NULL, costs = NULL,
+    ended_at = %(ended_at)s, expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s
 """
 _SET_KEPT: Final = """
     kept_bytes = %(own_bytes)s::bigint

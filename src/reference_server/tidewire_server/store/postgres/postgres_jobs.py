@@ -85,10 +85,11 @@ _ADD: Final = f"""
                 (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) AS turn),
     new AS (
         INSERT INTO job (id, principal, endpoint, batch, items, created_at, attempt, status, usage, submit, deadline_at,
-            grace, read_at, starts, columns)
+            grace, read_at, starts, columns, keys, costs)
         SELECT %(id)s, %(principal)s, %(endpoint)s, %(batch)s, %(n)s::int, %(created_at)s, %(attempt)s, %(status)s,
             %(usage)s, %(submit)s, now() + make_interval(secs => %(deadline)s::float8),
-            make_interval(secs => %(grace)s::float8), {READ_NOW}, %(starts)s::bigint[], %(columns)s
+            make_interval(secs => %(grace)s::float8), {READ_NOW}, %(starts)s::bigint[], %(columns)s,
+            CASE WHEN %(placed)s THEN %(keys)s::text[] END, CASE WHEN %(placed)s THEN %(costs)s::float8[] END
         FROM found WHERE mine IS NULL AND used IS NULL AND jobs < %(max_jobs)s
             AND waiting + %(n)s::int <= %(max_items)s AND own + %(n)s::int <= %(max_own)s
         RETURNING number),
@@ -191,10 +192,10 @@ _ADD_TICKETS: Final = """
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
     SELECT j.endpoint, j.principal, least((SELECT min(turn) FROM ticket WHERE job = j.number) - 1,
             coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n),
-        j.number, i.item, i.key, i.cost, %(placed)s
-    FROM job j, unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n)
+        j.number, i.item, j.keys[i.item + 1], coalesce(j.costs[i.item + 1], 0), true
+    FROM job j, unnest(%(items)s::int[]) WITH ORDINALITY AS i (item, n)
     WHERE j.id = %(id)s AND j.owner = %(me)s
-    ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true WHERE EXCLUDED.placed
+    ON CONFLICT DO NOTHING
 """
 # The time without readers begins again, because a server does not record its readers of the jobs that it runs.
 _RELEASE: Final = f"""
@@ -489,14 +490,7 @@ class PostgresJobs:
     async def refuse(self, job: str) -> None:
         await self._submits.do(Command([Statement(_REFUSE, {"id": job, "me": self._server})]))
 
-    async def release(
-        self,
-        job: str,
-        entries: Sequence[QueueEntry],
-        slots: Sequence[BatchSlot] | None = None,
-        *,
-        refused: bool = False,
-    ) -> bool:
+    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
         log = self.written.get(job)
         if log is None:
             return True
@@ -506,7 +500,6 @@ class PostgresJobs:
             "seen": self._seen.get(job),
             "refused": refused,
             "items": [entry.index for entry in entries],
-            **_places(len(entries), slots),
         }
 
         def then(_: Rows) -> None:

@@ -111,7 +111,9 @@ _PUT: Final = """
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
     SELECT %(endpoint)s, %(principal)s, greatest(
             (SELECT max(turn) FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s),
-            (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) + i.n, j.number, i.item, i.key, i.cost, %(placed)s
+            (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) + i.n, j.number, i.item,
+        CASE WHEN i.cost IS NULL THEN j.keys[i.item + 1] ELSE i.key END, coalesce(i.cost, j.costs[i.item + 1], 0),
+        i.cost IS NOT NULL OR j.costs IS NOT NULL
     FROM unnest(%(jobs)s::text[], %(items)s::int[], %(keys)s::text[], %(costs)s::float8[])
         WITH ORDINALITY AS i (job, item, key, cost, n) JOIN job j ON j.id = i.job AND j.ended_at IS NULL
     ORDER BY i.n
@@ -276,19 +278,18 @@ class PostgresQueue:
             self._not_put |= pairs
 
     async def _put(self, pairs: Mapping[QueueEntry, BatchSlot | None]) -> None:
-        groups: dict[tuple[str, str, bool], list[QueueEntry]] = {}
-        for entry, slot in pairs.items():
-            groups.setdefault((entry.endpoint, entry.principal, slot is not None), []).append(entry)
-        for (endpoint, principal, placed), entries in groups.items():
-            slots = [pairs[entry] or BatchSlot() for entry in entries]
+        groups: dict[tuple[str, str], list[QueueEntry]] = {}
+        for entry in pairs:
+            groups.setdefault((entry.endpoint, entry.principal), []).append(entry)
+        for (endpoint, principal), entries in groups.items():
+            slots = [pairs[entry] for entry in entries]
             parameters = {
                 "endpoint": endpoint,
                 "principal": principal,
-                "placed": placed,
                 "jobs": [entry.job for entry in entries],
                 "items": [entry.index for entry in entries],
-                "keys": [encode_key(slot.key) for slot in slots],
-                "costs": [slot.cost for slot in slots],
+                "keys": [None if slot is None else encode_key(slot.key) for slot in slots],
+                "costs": [None if slot is None else slot.cost for slot in slots],
             }
             await self._submits.do(Command([Statement(_PUT, parameters)], principals=(principal,)))
             self.added(endpoint, len(entries))
