@@ -20,6 +20,7 @@ import orjson
 
 from tidewire.protocol.messages import Done
 from tidewire_server.store.block_rows import rows_of
+from tidewire_server.store.cached_log import end_columns, record_columns
 from tidewire_server.store.interfaces import (
     Interrupted,
     KeyUsedError,
@@ -29,12 +30,7 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
-from tidewire_server.store.postgres.append_statements import (
-    encode_columns,
-    end_columns,
-    record_columns,
-    save_end,
-)
+from tidewire_server.store.postgres.append_statements import encode_columns, save_end
 from tidewire_server.store.postgres.connections import Command, Database, Rows, Statement, is_storable
 from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.postgres.job_progress import ProgressWriter

@@ -16,6 +16,7 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done
+from tidewire_server.store.cached_log import end_columns, record_columns
 from tidewire_server.store.ended_job_limits import EndedJobs
 from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.interfaces import (
@@ -39,10 +40,8 @@ from tidewire_server.store.records import (
 )
 from tidewire_server.store.sqlite.event_log import (
     SqliteLog,
-    end_columns,
     load_extent,
     load_schedule,
-    record_columns,
     save_end,
     save_kept_bytes,
     write_first,
