@@ -9,7 +9,8 @@ so jobs receive only some of them:
   in the first `FRONT` items | every change, at most once per `queue_interval`
   behind these items         | after the queue has moved by `FRONT` items, or by 10% of its length if that is more
 
-In these updates, a job also receives an estimate of its waiting time that has changed by a second and by a tenth.
+If several processes share the queue, these updates also contain jobs of which only the estimate has changed, by a second and by
+a tenth: a process that starts or stops changes it, while the position stays.
 
 When 1,000 waiting items leave the queue one by one, the server computes about 20,000 positions instead of 500,000.
 """
@@ -46,7 +47,9 @@ _MIN_CHANGE: Final = 0.1
 class QueuePositions:
     """Published positions in the queue of one endpoint. The item that runs next has position 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
+        """Create the object for an empty queue. The argument `shared` is that of `PositionAnnouncer`."""
+        self._shared = shared
         self._published: dict[str, QueueMessage] = {}
         self._moves = 0
 
@@ -105,22 +108,20 @@ class QueuePositions:
         if limit is None:
             self._published = {job: message for job, message in self._published.items() if job in positions}
         messages = ((job, describe(job, position)) for job, position in positions.items())
-        changed = [(job, message) for job, message in messages if _differs(self._published.get(job), message)]
+        changed = [(job, message) for job, message in messages if self._has_changed(job, message)]
         self._published.update(changed)
         return changed
 
-
-def _differs(published: QueueMessage | None, message: QueueMessage) -> bool:
-    """Return whether a reader must receive a message after the message that was published last."""
-    if published is None or (published.position, published.waits_for) != (
-        message.position,
-        message.waits_for,
-    ):
-        return True
-    old, new = published.eta_ms, message.eta_ms
-    if old is None or new is None:
-        return old is not new
-    return abs(new - old) >= max(_MIN_CHANGE_MS, _MIN_CHANGE * old)
+    def _has_changed(self, job: str, message: QueueMessage) -> bool:
+        """Return whether the readers of a job need a message after the one that was published last [TW-FRM-063]."""
+        last = self._published.get(job)
+        if last is None or (last.position, last.waits_for) != (message.position, message.waits_for):
+            return True
+        if not self._shared or last.eta_ms == message.eta_ms:
+            return False
+        if last.eta_ms is None or message.eta_ms is None:
+            return True
+        return abs(message.eta_ms - last.eta_ms) >= max(_MIN_CHANGE_MS, _MIN_CHANGE * last.eta_ms)
 
 
 class PositionAnnouncer:
@@ -152,7 +153,7 @@ class PositionAnnouncer:
         """Jobs of an endpoint that every live process refuses, at the last update."""
         self._interval = interval
         self._announce = announce
-        self._positions = defaultdict[str, QueuePositions](QueuePositions)
+        self._positions = defaultdict[str, QueuePositions](lambda: QueuePositions(shared=shared))
         """Published positions by the name of the endpoint."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers of the next updates by the name of the endpoint."""
@@ -166,8 +167,8 @@ class PositionAnnouncer:
         self._publish(endpoint_queue, job, message)
 
     def moved(self, endpoint_queue: EndpointQueue, by: int = 1) -> None:
-        """Record that items were added to the queue or removed from it. Their positions, and estimates that have changed,
-        are published at the end of the interval.
+        """Record that items were added to the queue or removed from it. Their positions are published at the end of the
+        interval.
         """
         name = endpoint_queue.endpoint.name
         positions = self._positions[name]
