@@ -502,7 +502,7 @@ class Queue(Protocol):
         the queue keeps its position.
 
         Args:
-            entries: The items, which have the same endpoint.
+            entries: Items of one job.
             slots: Batch key and cost of each item, with which the items of a batched endpoint are placed. None if they are
                 those of `NewJob.slots`, which only a store of several processes knows, or are not known yet: a later call with
                 the same items places them.
