@@ -624,13 +624,17 @@ def _server_queue() -> dict[str, Case]:
 
         async def main() -> None:
             queue, published = MemoryQueue(), QueuePositions()
+
+            def message(_: str, position: int) -> messages.Queue:
+                return messages.Queue(position=position)
+
             for at, entry in enumerate(entries, 1):
                 await queue.put([entry])
-                published.entered(entry.job, 1, at)
+                published.entered(entry.job, 1, at, message)
             while await queue.take("e"):
                 published.moved()
                 limit = published.begin_update(queue.size("e"))
-                published.changes(await queue.waiting("e", limit=limit), limit)
+                published.changes(await queue.waiting("e", limit=limit), limit, message)
 
         return lambda: asyncio.run(main())
 

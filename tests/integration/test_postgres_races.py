@@ -439,6 +439,23 @@ def test_batches_follow_keys_costs_and_the_time_out(open_stores: Any) -> None:
     serving(open_stores, 2, body, e=bounds)
 
 
+def test_an_item_returns_to_the_queue_with_its_batch_key_and_cost(open_stores: Any) -> None:
+    async def body(first: Any, second: Any) -> None:
+        writer, slots = Writer("x"), [BatchSlot(("a", 1), 2.0), BatchSlot(None, 3.0)]
+        await writer.submit(first, items=2, slots=slots)
+        entries = writer.entries(2)
+        assert len(await first.queue.take_batch("e")) == 1
+        await first.jobs.reopen("x")
+        # The answer to the take was lost.
+        await first.queue.put(entries)
+        assert [item.slot for item in await first.queue.take_batch("e")] == slots[1:]
+        assert await first.jobs.release("x", entries)
+        batches = [await second.queue.take_batch("e") for _ in range(2)]
+        assert sorted((item.entry.index, item.slot) for (item,) in batches) == [*enumerate(slots)]
+
+    serving(open_stores, 2, body, e=BatchBounds(4, 10.0, 0.0))
+
+
 def test_a_batch_key_that_cannot_be_stored_is_refused(open_stores: Any) -> None:
     async def body(store: Any) -> None:
         with pytest.raises(TypeError, match="a batch key consists of"):

@@ -285,7 +285,7 @@ def test_the_jobs_of_a_dead_server_are_adopted_and_the_zombie_is_refused(
             assert (await second.queue.take("e"))[0].job == "a"
             again = await second.jobs.reopen("a")
             assert again.log is reader
-            assert not again.crashed
+            assert again.crashed  # The job has not started since.
             assert again.log.extent().head == new.head
 
     run(body())
@@ -395,6 +395,41 @@ def test_retention_counts_over_all_servers(servers: Any) -> None:
             await asyncio.gather(first.jobs.expire(1020), second.jobs.expire(1020))
             for store in (first, second):
                 assert isinstance(await store.jobs.get(f"j{store._server.id}"), Tombstone)
+
+    run(body())
+
+
+def test_rows_of_servers_that_died_an_hour_ago_are_deleted_some_at_a_time(
+    servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidewire_server.store.postgres import retention
+    from tidewire_server.store.postgres.connections import Command, Statement
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            await Writer().submit(first, items=1)
+
+            async def rows(sql: str = "SELECT host FROM server ORDER BY host") -> list[str]:
+                return [row[0] for row in await first._control.do(Command([Statement(sql, {})]))]
+
+            await rows(
+                "INSERT INTO server (host, until, endpoints) SELECT host, now() - age::interval, '[]' FROM (VALUES ('dead-1', "
+                "'61 min'), ('dead-2', '9 days'), ('dead-3', '1 day'), ('owner', '1 day'), ('recent', '59 min')) s (host, age) "
+                "RETURNING host"
+            )
+            await rows(
+                "UPDATE job SET owner = (SELECT id FROM server WHERE host = 'owner') RETURNING endpoint"
+            )
+            monkeypatch.setattr(retention, "_MAX_AT_ONCE", 2)
+            alive = {first.replicas.id, second.replicas.id}
+            await first.jobs.expire(1000)
+            assert len(await rows()) == 5
+            await second.jobs.expire(1000)
+            assert [host for host in await rows() if host in {"owner", "recent"} or "dead" in host] == [
+                "owner",
+                "recent",
+            ]
+            assert set(await rows("SELECT id FROM server")) > alive
 
     run(body())
 

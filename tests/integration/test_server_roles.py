@@ -2,6 +2,9 @@
 PostgreSQL database. All of them are real processes.
 """
 
+import json
+import time
+
 import pytest
 
 from proof.forked_process import Forked
@@ -165,6 +168,31 @@ def test_metrics_and_estimates_of_the_front_are_those_of_the_workers(fleet):
             eventually(has_estimate)  # The front learns the mean duration from a beat of the worker.
             fleet.open("one")
             running.until("done")
+
+
+def test_a_waiting_job_gets_a_new_estimate_although_its_position_stays(fleet, database_url):
+    """The front computes the estimates from the row of a worker, which only this test writes."""
+    import psycopg
+
+    def report(mean_duration):
+        load = {"story": {"slots": 1, "running": 1, "mean_duration": mean_duration}}
+        connection.execute("UPDATE server SET endpoints = %s WHERE host = 'worker'", [json.dumps(load)])
+
+    with fleet.front() as (_, peer), psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("SET search_path = tidewire")
+        connection.execute(
+            "INSERT INTO server (host, until, endpoints) VALUES ('worker', now() + interval '1 hour', '{}')"
+        )
+        report(100)
+        eventually(lambda: workers(peer)["story"] == 1)
+        with peer.stream(peer.start("story", {"gates": []})) as reading:
+            assert data(reading.until("queue")) == {"position": 1, "eta_ms": 100_000}
+            report(200)
+            assert data(reading.until("queue")) == {"position": 1, "eta_ms": 200_000}
+            report(200.9)
+            time.sleep(2.5)  # two beats
+            report(2)
+            assert data(reading.until("queue")) == {"position": 1, "eta_ms": 2000}
 
 
 LIMITED = APP.replace(

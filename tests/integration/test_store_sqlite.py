@@ -13,9 +13,9 @@ import pytest
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.block_rows import ROW_BYTES
+from tidewire_server.store.cached_log import TAIL_BYTES
 from tidewire_server.store.interfaces import HeadMovedError, QueueFullError, StoreError, TooManyJobsError
 from tidewire_server.store.records import JobRecord, Key, QueueLimits, Tombstone
-from tidewire_server.store.sqlite.event_log import TAIL_BYTES
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 from tidewire_server.store.state_checkpoints import CHECKPOINT_EVERY

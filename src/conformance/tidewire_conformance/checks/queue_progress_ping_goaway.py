@@ -24,7 +24,7 @@ MAX_OTHER_EVENTS = 50
 
 @check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
 async def queue_positions_start_at_1(s: Session) -> None:
-    """A `queue` event has a `position` of at least 1 and no null member. It is sent only if the position has changed."""
+    """A `queue` event has a `position` of at least 1 and no null member. It is not sent twice unchanged."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
         s.skip_no_occasion("no stream in this run had a queue event")
@@ -34,9 +34,9 @@ async def queue_positions_start_at_1(s: Session) -> None:
         )
         s.at(each, block).expect("TW-FRM-065", not _has_null(block), "no null member", block.json)
     for each in {one.number: one for one, _ in seen}.values():
-        positions = [block.member("position") for block in each.of_type("queue")]
-        same = [position for before, position in pairwise(positions) if before == position]
-        s.at(each).expect("TW-FRM-063", not same, "no repeated position", positions)
+        places = [block.json for block in each.of_type("queue")]
+        same = [place for before, place in pairwise(places) if before == place]
+        s.at(each).expect("TW-FRM-063", not same, "no repeated queue event", places)
         began = next((at for at, block in enumerate(each.events) if _shows_running(block)), len(each.events))
         late = [block.type for block in each.events[began:] if block.type == "queue"]
         s.at(each).expect(

@@ -34,7 +34,6 @@ from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.interfaces import Queue, QueueFullError
 from tidewire_server.store.records import (
     BatchItem,
-    BatchSlot,
     EndpointLoad,
     QueueEntry,
     QueueLimits,
@@ -62,7 +61,7 @@ class JobScheduler:
         start: Callable[[QueueEntry, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
         find: Callable[[QueueEntry], Job | None],
         open_job: Callable[[QueueEntry], Awaitable[Job | None]],
-        check_input: Callable[[Job, QueueEntry, BatchSlot], Awaitable[bool]] | None = None,
+        check_input: Callable[[Job, QueueEntry], Awaitable[bool]] | None = None,
         on_start: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], bool],
         shared: bool = False,
@@ -92,7 +91,7 @@ class JobScheduler:
         self._start = start
         self._find = find
         self._open_job = open_job
-        self._check_input = check_input or (lambda job, entry, _: job.check_input(entry.index))
+        self._check_input = check_input or (lambda job, entry: job.check_input(entry.index))
         self._on_start = on_start
         self._functions = functions
         self._workers = LiveWorkers() if workers is None else workers
@@ -471,7 +470,7 @@ class JobScheduler:
         arrivals = []
         for entry, slot, waited in batch:
             job = self._find(entry) or await self._open_job(entry)
-            if job is None or not (job.has_input(entry.index) or await self._check_input(job, entry, slot)):
+            if job is None or not (job.has_input(entry.index) or await self._check_input(job, entry)):
                 continue
             self._on_start(entry)
             arrivals.append(QueuedItem(job, entry.index, slot.cost, waited))

@@ -125,12 +125,9 @@ class JobService:
         self._turn = asyncio.Lock()
         """See `StoredInputs`."""
         self._loop = asyncio.get_running_loop()
+        open_job, forget, restore = self._open, self._forget, self._restore
         self._ownership = JobOwnership(
-            store,
-            self._live,
-            open_job=self._open,
-            forget=self._forget,
-            restore=self._restore,
+            store, self._live, self.endpoints, open_job=open_job, forget=forget, restore=restore
         )
         self._background: set[asyncio.Task[None]] = set()
         self.workers = LiveWorkers()
@@ -518,7 +515,7 @@ class JobService:
         if job is not None:
             await job.abandon()
         else:
-            await self._ownership.end_elsewhere(record.id)
+            await self._ownership.end_elsewhere(record)
         await self.store.jobs.delete_job(record.id)
         self.shutdown.expected.answered(record.id)
         self._cleanup.wake()

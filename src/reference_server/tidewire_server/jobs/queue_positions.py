@@ -9,13 +9,17 @@ so jobs receive only some of them:
   in the first `FRONT` items | every change, at most once per `queue_interval`
   behind these items         | after the queue has moved by `FRONT` items, or by 10% of its length if that is more
 
+If several processes share the queue, these updates also contain jobs of which only the estimate has changed, by a second and by
+a tenth: a process that starts or stops changes it, while the position stays.
+
 When 1,000 waiting items leave the queue one by one, the server computes about 20,000 positions instead of 500,000.
 """
 
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
@@ -30,16 +34,23 @@ FRONT: Final = 10
 MOVED_FRACTION: Final = 0.1
 """Fraction of the waiting items that must leave the queue before the positions behind `FRONT` are published."""
 
-
 _SECONDS_PER_ITEM: Final = 1 / 2000
 """Minimum time for each waiting item between two reads of a queue that several processes share."""
+
+_MIN_CHANGE_MS: Final = 1000
+"""Minimum difference between two published estimates of the waiting time, because each call that ends changes them a little."""
+
+_MIN_CHANGE: Final = 0.1
+"""Minimum difference as a fraction of the published estimate."""
 
 
 class QueuePositions:
     """Published positions in the queue of one endpoint. The item that runs next has position 1."""
 
-    def __init__(self) -> None:
-        self._published: dict[str, int] = {}
+    def __init__(self, *, shared: bool = False) -> None:
+        """Create the object for an empty queue. The argument `shared` is that of `PositionAnnouncer`."""
+        self._shared = shared
+        self._published: dict[str, QueueMessage] = {}
         self._moves = 0
 
     @property
@@ -51,23 +62,23 @@ class QueuePositions:
         """Publish the position of a job again at the next update, because no reader has received it."""
         self._published.pop(job, None)
 
-    def repeat_all(self) -> None:
-        """Publish the positions of all jobs at the next update, because something else about them has changed."""
-        self._moves += len(self._published) + FRONT
-        self._published.clear()
-
     def moved(self, by: int = 1) -> None:
         """Record that items were added to the queue or removed from it."""
         self._moves += by
 
-    def entered(self, job: str, items: int, size: int) -> int:
-        """Record and return the position of a new job whose items are all waiting.
+    def entered(
+        self, job: str, items: int, size: int, describe: Callable[[str, int], QueueMessage]
+    ) -> QueueMessage:
+        """Record and return the message about a new job whose items are all waiting.
 
-        The argument `size` is the length of the queue, including the items of the new job.
+        Args:
+            job: Id of the job.
+            items: Number of items of the job.
+            size: Length of the queue, including the items of the new job.
+            describe: See `changes`.
         """
-        position = max(1, size - items + 1)
-        self._published[job] = position
-        return position
+        message = self._published[job] = describe(job, max(1, size - items + 1))
+        return message
 
     def begin_update(self, size: int) -> int | None:
         """Begin to publish new positions. Return the number of items at the front of the queue that `changes` needs, or None
@@ -81,23 +92,36 @@ class QueuePositions:
         self._moves = 0
         return None
 
-    def changes(self, waiting: Sequence[QueueEntry], limit: int | None) -> list[tuple[str, int]]:
-        """Return the jobs for which a new position must be published now, together with their positions.
+    def changes(
+        self, waiting: Sequence[QueueEntry], limit: int | None, describe: Callable[[str, int], QueueMessage]
+    ) -> list[tuple[str, QueueMessage]]:
+        """Return the jobs for which a new message must be published now, together with their messages.
 
         Args:
             waiting: The first waiting items, in the order in which they will run.
             limit: Number of items that `begin_update` has returned.
+            describe: Function that returns the message about a job at a position.
         """
         positions: dict[str, int] = {}
         for position, entry in enumerate(waiting, 1):
             positions.setdefault(entry.job, position)
         if limit is None:
-            self._published = {job: position for job, position in self._published.items() if job in positions}
-        changed = [
-            (job, position) for job, position in positions.items() if self._published.get(job) != position
-        ]
+            self._published = {job: message for job, message in self._published.items() if job in positions}
+        messages = ((job, describe(job, position)) for job, position in positions.items())
+        changed = [(job, message) for job, message in messages if self._has_changed(job, message)]
         self._published.update(changed)
         return changed
+
+    def _has_changed(self, job: str, message: QueueMessage) -> bool:
+        """Return whether the readers of a job need a message after the one that was published last [TW-FRM-063]."""
+        last = self._published.get(job)
+        if last is None or (last.position, last.waits_for) != (message.position, message.waits_for):
+            return True
+        if not self._shared or last.eta_ms == message.eta_ms:
+            return False
+        if last.eta_ms is None or message.eta_ms is None:
+            return True
+        return abs(message.eta_ms - last.eta_ms) >= max(_MIN_CHANGE_MS, _MIN_CHANGE * last.eta_ms)
 
 
 class PositionAnnouncer:
@@ -125,13 +149,11 @@ class PositionAnnouncer:
         self._queue = queue
         self._workers = workers
         self._shared = shared
-        self._lacks_worker: dict[str, bool] = {}
-        """Whether the last published positions of an endpoint said that no live process runs it."""
-        self._refused: dict[str, frozenset[str]] = {}
-        """Jobs of an endpoint whose last published positions said that every live process refuses them."""
+        self._refused: dict[str, Collection[str]] = {}
+        """Jobs of an endpoint that every live process refuses, at the last update."""
         self._interval = interval
         self._announce = announce
-        self._positions = defaultdict[str, QueuePositions](QueuePositions)
+        self._positions = defaultdict[str, QueuePositions](lambda: QueuePositions(shared=shared))
         """Published positions by the name of the endpoint."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers of the next updates by the name of the endpoint."""
@@ -140,12 +162,13 @@ class PositionAnnouncer:
     def entered(self, endpoint_queue: EndpointQueue, job: str, items: int) -> None:
         """Publish the position of a new job whose items are all waiting."""
         name = endpoint_queue.endpoint.name
-        position = self._positions[name].entered(job, items, self._queue.size(name))
-        self._publish(endpoint_queue, job, position)
+        describe = partial(self._describe, endpoint_queue)
+        message = self._positions[name].entered(job, items, self._queue.size(name), describe)
+        self._publish(endpoint_queue, job, message)
 
     def moved(self, endpoint_queue: EndpointQueue, by: int = 1) -> None:
-        """Record that items were added to the queue or removed from it. Their positions, and estimates that have changed,
-        are published at the end of the interval.
+        """Record that items were added to the queue or removed from it. Their positions are published at the end of the
+        interval.
         """
         name = endpoint_queue.endpoint.name
         positions = self._positions[name]
@@ -210,24 +233,21 @@ class PositionAnnouncer:
             timer.cancel()
         positions = self._positions[name]
         if self._shared:
-            lacks, refused = not self._workers.count(name), frozenset(await self._queue.refused(name))
-            if (lacks, refused) != (
-                self._lacks_worker.get(name, False),
-                self._refused.get(name, frozenset()),
-            ):
-                self._lacks_worker[name], self._refused[name] = lacks, refused
-                positions.repeat_all()
+            self._refused[name] = frozenset(await self._queue.refused(name))
         limit = positions.begin_update(self._queue.size(name))
-        for job, position in positions.changes(await self._queue.waiting(name, limit=limit), limit):
-            self._publish(endpoint_queue, job, position)
+        waiting = await self._queue.waiting(name, limit=limit)
+        for job, message in positions.changes(waiting, limit, partial(self._describe, endpoint_queue)):
+            self._publish(endpoint_queue, job, message)
 
-    def _publish(self, endpoint_queue: EndpointQueue, job: str, position: int) -> None:
-        name, waits_for = endpoint_queue.endpoint.name, None
+    def _describe(self, endpoint_queue: EndpointQueue, job: str, position: int) -> QueueMessage:
+        """Return the message about a job at a position."""
+        name = endpoint_queue.endpoint.name
         if self._shared and not self._workers.count(name):
-            waits_for = "worker"
-        elif job in self._refused.get(name, ()):
-            waits_for = "version"
-        eta = self.eta(endpoint_queue, position) if waits_for is None else None
-        message = QueueMessage(position=position, eta_ms=eta, waits_for=waits_for)
+            return QueueMessage(position=position, waits_for="worker")
+        if job in self._refused.get(name, ()):
+            return QueueMessage(position=position, waits_for="version")
+        return QueueMessage(position=position, eta_ms=self.eta(endpoint_queue, position))
+
+    def _publish(self, endpoint_queue: EndpointQueue, job: str, message: QueueMessage) -> None:
         if not self._announce(job, message):
             self._positions[endpoint_queue.endpoint.name].forget(job)

@@ -16,6 +16,8 @@ has used up all attempts         | unfinished items fail with `worker_lost`
 has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
 has a log that cannot be read    | is not recovered; the server's log has one line about it
 
+In a store that several processes share, a job whose endpoint this process does not know waits for a process that knows it.
+
 Items that a client had cancelled before the server stopped end as cancelled in every row of the table. They keep their
 logged values, and their functions do not run again.
 

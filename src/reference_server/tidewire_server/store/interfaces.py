@@ -261,7 +261,8 @@ class NewJob(NamedTuple):
     entries: Sequence[QueueEntry]
     """Queue entries of all items."""
     slots: Sequence[BatchSlot] | None
-    """Batch key and cost of each item, or None if the endpoint is not batched."""
+    """Batch key and cost of each item, or None if the endpoint is not batched. A store of several processes keeps them until
+    the job ends, so that an item returns to the queue with them at a process whose code rejects the item's input."""
     limits: QueueLimits
     """Limits that the job must not exceed."""
     deadline: float | None = None
@@ -285,7 +286,9 @@ class Interrupted:
     purge: bool = False
     """Whether a client has deleted the job (`Replicas.request_purge`). All items are then in `cancelled`."""
     crashed: bool = False
-    """Whether the process that wrote the log has crashed, so that the attempt counts (`max_attempts`)."""
+    """Whether a process that owned the job has crashed, and the job has not started since, so that the attempt counts
+    (`max_attempts`). A failure to open the job, and a release before its start, change nothing about this.
+    """
     unread: float = 0.0
     """See `Replicas.unread_for`. 0 if only this process uses the store."""
 
@@ -420,21 +423,13 @@ class Jobs(Protocol):
         """
         ...
 
-    async def release(
-        self,
-        job: str,
-        entries: Sequence[QueueEntry],
-        slots: Sequence[BatchSlot] | None = None,
-        *,
-        refused: bool = False,
-    ) -> bool:
+    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
         """Return a reopened job to the queue, so that any process can take its items. The caller must not use the job's log
         as a writer afterwards.
 
         Args:
             job: Id of the job.
             entries: Queue entries of the items that wait. Other items of the job are removed from the queue.
-            slots: Batch key and cost of each item. None if they are not known or the endpoint is not batched.
             refused: Whether the code of this process rejects an input of the job. This process then takes no more items of it.
 
         Returns:
@@ -507,9 +502,10 @@ class Queue(Protocol):
         the queue keeps its position.
 
         Args:
-            entries: The items, which have the same endpoint.
+            entries: Items of one job.
             slots: Batch key and cost of each item, with which the items of a batched endpoint are placed. None if they are
-                not known yet: a later call with the same items places them.
+                those of `NewJob.slots`, which only a store of several processes knows, or are not known yet: a later call with
+                the same items places them.
         """
         ...
 

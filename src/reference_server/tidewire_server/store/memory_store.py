@@ -36,7 +36,6 @@ from tidewire_server.store.interfaces import (
 )
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.records import (
-    BatchSlot,
     Extent,
     JobRecord,
     Key,
@@ -288,15 +287,8 @@ class MemoryJobs:
     async def refuse(self, job: str) -> None:
         """Do nothing, because no other process could run the job."""
 
-    async def release(
-        self,
-        job: str,
-        entries: Sequence[QueueEntry],
-        slots: Sequence[BatchSlot] | None = None,
-        *,
-        refused: bool = False,
-    ) -> bool:
-        del job, entries, slots, refused
+    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
+        del job, entries, refused
         return False
 
     async def submit_body(self, job: str) -> bytes:

@@ -10,6 +10,8 @@ shows what this process does. In a store that only this process uses, it owns al
   waits, but its deadline or the time without readers   | opens the job, which ends items, and returns it if items remain
     is over, or another process stored a cancellation   |
   waits, and a client cancels or deletes it here        | opens the job, ends the items, and returns it if items remain
+  waits, this process does not know its endpoint, and a | stores the request, which a process that knows the endpoint serves;
+    client cancels some of its items here               |   this process could not continue the other items
   runs elsewhere, and a client cancels or deletes it    | stores the request, which reaches the owner by a notification
   runs here, and a client cancelled or deleted it       | cancels the items, and deletes the job
     elsewhere                                           |
@@ -23,13 +25,13 @@ from idle processes.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
 from tidewire_server.jobs.job import Job
 from tidewire_server.store.interfaces import HeadMovedError, LogReader, Store, StoreError
-from tidewire_server.store.records import BatchSlot, JobRecord, OwnedJob, QueueEntry
+from tidewire_server.store.records import JobRecord, OwnedJob, QueueEntry
 
 PURGE_SECONDS: Final = 2.0
 """Time in which the process that runs a job should end it before the response to the client that deletes it. Afterwards no
@@ -64,6 +66,7 @@ class JobOwnership:
         self,
         store: Store,
         live: Mapping[str, Job],
+        endpoints: Collection[str],
         *,
         open_job: Callable[[str], Awaitable[Job | None]],
         forget: Callable[[Job], None],
@@ -74,6 +77,7 @@ class JobOwnership:
         Args:
             store: Store of the jobs.
             live: Unfinished jobs that this process has opened, by id.
+            endpoints: Endpoints that this process knows, also if it runs no functions.
             open_job: Function that reopens a job that this process owns, adds it to `live`, and returns None if it has ended.
             forget: Function that stops a job without logging its end, and removes it from `live`.
             restore: Function that puts items into the queue of this process, if only this process uses the store.
@@ -82,11 +86,12 @@ class JobOwnership:
         self._jobs = store.jobs
         self._replicas = store.replicas
         self._live = live
+        self._endpoints = endpoints
         self._open = open_job
         self._forget = forget
         self._restore = restore
-        self._refused: dict[str, dict[int, BatchSlot]] = {}
-        """Open jobs whose inputs the code of this process rejects, with the batch keys and costs of their taken items."""
+        self._refused: set[str] = set()
+        """Open jobs of which the code of this process rejects an input."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def _lock(self, job_id: str) -> asyncio.Lock:
@@ -124,41 +129,36 @@ class JobOwnership:
                 "job %s cannot be recovered, so it does not run; other jobs continue: %s", job_id, error
             )
 
-    async def accepts(self, job: Job, entry: QueueEntry, slot: BatchSlot = BatchSlot()) -> bool:  # noqa: B008 - immutable
+    async def accepts(self, job: Job, entry: QueueEntry) -> bool:
         """Return whether the code of this process accepts the input of an item that was taken from the queue. If not, the job
         waits for another process: during a rolling deployment, one of the two versions may accept what the other rejects.
 
         Args:
             job: The open job of the item.
             entry: The item.
-            slot: Batch key and cost with which the item was taken.
         """
-        if job.id in self._refused or await self._rejects(job, entry.index):
-            self._refused.setdefault(job.id, {})[entry.index] = slot
-            try:
-                await self._jobs.refuse(job.id)
-                async with self._lock(job.id):
-                    # While other items of the job run here, the job stays. `Heartbeat` returns it later.
-                    if self._live.get(job.id) is job and job.only_waits:
-                        await self.return_to_queue(job)
-            except (StoreError, HeadMovedError) as error:
-                _log.debug("job %s cannot be returned to the queue now: %s", job.id, error)
-            return False
-        return job.waits(entry.index)
-
-    async def _rejects(self, job: Job, index: int) -> bool:
-        """Return whether the code of this process rejects an input. The first rejection of a job is logged."""
-        reason = await job.refusal(index)
-        if reason is not None and job.id not in self._refused:
-            self._refused[job.id] = {}
-            _log.warning(
-                "job %s item %d: the code of this server rejects the input, which another server has accepted, so the job "
-                "waits for another server: %s",
-                job.id,
-                index,
-                reason,
-            )
-        return reason is not None
+        if job.id not in self._refused:
+            reason = await job.refusal(entry.index)
+            if reason is None:
+                return job.waits(entry.index)
+            if job.id not in self._refused:  # Another item may have been rejected in the meantime.
+                self._refused.add(job.id)
+                _log.warning(
+                    "job %s item %d: the code of this server rejects the input, which another server has accepted, so the job "
+                    "waits for another server: %s",
+                    job.id,
+                    entry.index,
+                    reason,
+                )
+        try:
+            await self._jobs.refuse(job.id)
+            async with self._lock(job.id):
+                # While other items of the job run here, the job stays. `Heartbeat` returns it later.
+                if self._live.get(job.id) is job and job.only_waits:
+                    await self.return_to_queue(job)
+        except (StoreError, HeadMovedError) as error:
+            _log.debug("job %s cannot be returned to the queue now: %s", job.id, error)
+        return False
 
     def refuses(self, job_id: str) -> bool:
         """Return whether the code of this process rejects an input of an open job."""
@@ -169,44 +169,26 @@ class JobOwnership:
         if self._replicas is None:
             await self._restore(job.waiting_entries)
             return
-        slots = await self._slots(job)
         if job.finished.is_set():
             return
         await job.commit()
         # From now on, a request for this job finds no open job here, and waits for the lock.
         entries = job.waiting_entries
         self._forget(job)
-        refused = self._refused.pop(job.id, None) is not None
-        await self._jobs.release(job.id, entries, _of_entries(slots, entries), refused=refused)
-
-    async def _slot(self, job: Job, index: int) -> BatchSlot:
-        """Return the batch key and the cost of a waiting item."""
-        known = self._refused.get(job.id, {})
-        if index in known:
-            return known[index]
-        if not job.has_input(index) and (await self._rejects(job, index) or not job.has_input(index)):
-            return BatchSlot()
-        return job.batch_slot(index)
+        refused = job.id in self._refused
+        self._refused.discard(job.id)
+        await self._jobs.release(job.id, entries, refused=refused)
 
     async def put_again(self, job: Job) -> None:
         """Add the waiting items of an open job to the queue, in which they may be missing."""
-        slots = await self._slots(job)
         if entries := job.waiting_entries:
-            await self._store.queue.put(entries, _of_entries(slots, entries))
-
-    async def _slots(self, job: Job) -> dict[int, BatchSlot] | None:
-        """Return the batch keys and costs of the waiting items. A process that takes items for a batch does not know their
-        inputs. The result is None if the endpoint is not batched.
-        """
-        if job.endpoint.batching is None:
-            return None
-        return {entry.index: await self._slot(job, entry.index) for entry in job.waiting_entries}
+            await self._store.queue.put(entries)
 
     def lose(self, job_id: str) -> None:
         """Stop a job that another process has adopted, or whose log was deleted."""
         job = self._live.get(job_id)
         if job is not None:
-            self._refused.pop(job_id, None)
+            self._refused.discard(job_id)
             self._forget(job)
 
     # ---- requests ------------------------------------------------------------------------------------------------
@@ -220,15 +202,17 @@ class JobOwnership:
         """
         if self._replicas is None:
             return False
-        async with self._lock(record.id):
-            if record.id not in self._live and await self._jobs.claim(record.id):
-                job = await self._open(record.id)
-                if job is None:
-                    return False
-                await job.cancel(items)
-                if not job.finished.is_set():
-                    await self.return_to_queue(job)
-                return True
+        known, whole = record.endpoint in self._endpoints, items is None
+        if known:
+            async with self._lock(record.id):
+                if record.id not in self._live and await self._jobs.claim(record.id):
+                    job = await self._open(record.id)
+                    if job is None:
+                        return False
+                    await job.cancel(items)
+                    if not job.finished.is_set():
+                        await self.return_to_queue(job)
+                    return True
         if items is None:
             log = await self._jobs.log(record.id)
             if log is None:
@@ -237,25 +221,33 @@ class JobOwnership:
         stored = await self._jobs.save_cancelled(record.id, items)
         if stored and (opened := self._live.get(record.id)) is not None:
             await opened.cancel(items)
+        elif stored and whole and not known:
+            # No other process may know the endpoint, and this one can end the job, as no item continues.
+            async with self._lock(record.id):
+                if await self._jobs.claim(record.id):
+                    await self._open(record.id)
         return stored
 
-    async def end_elsewhere(self, job_id: str) -> None:
+    async def end_elsewhere(self, record: JobRecord) -> None:
         """End a job that this process does not run, because it will be deleted. If another process runs it, that process ends
         it soon, and its readers receive `done` even if the job has a tombstone already.
         """
         if self._replicas is None:
             return
-        async with self._lock(job_id):
-            job = self._live.get(job_id)
-            claimed = job is None and await self._jobs.claim(job_id)
+        if record.endpoint not in self._endpoints:
+            # Without this request, the items would fail when the job is opened, because their endpoint is unknown.
+            await self._replicas.request_purge(record.id)
+        async with self._lock(record.id):
+            job = self._live.get(record.id)
+            claimed = job is None and await self._jobs.claim(record.id)
             if claimed:
-                job = await self._open(job_id)
+                job = await self._open(record.id)
             if job is not None:
                 await job.abandon()
             if claimed or job is not None:
                 return
-        log = await self._jobs.log(job_id)
-        if log is not None and await self._replicas.request_purge(job_id):
+        log = await self._jobs.log(record.id)
+        if log is not None and await self._replicas.request_purge(record.id):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PURGE_SECONDS):
                     await end_of(log)
@@ -272,10 +264,3 @@ class JobOwnership:
             await self._jobs.delete_job(job.id)
         elif cancelled := owned.cancelled.intersection(job.unfinished()):
             await job.cancel(sorted(cancelled))
-
-
-def _of_entries(
-    slots: Mapping[int, BatchSlot] | None, entries: Sequence[QueueEntry]
-) -> list[BatchSlot] | None:
-    """Return the batch keys and costs of those items that still wait."""
-    return None if slots is None else [slots[entry.index] for entry in entries]

@@ -1,5 +1,5 @@
-"""Store in a PostgreSQL database, which several servers share.
+"""Store in a PostgreSQL database, which several servers share. Only this package imports psycopg, which is an extra.
 
-Only this package imports psycopg. `http/lifespan.py` does not let a server open such a store yet: the job service does not
-call its heartbeats and does not adopt the jobs of dead servers. The store contract tests and the tests with two stores run.
+`postgres_store` opens the store and connects its parts. `server_rows` and `postgres_jobs` describe how servers notice that another
+one is dead, and own its jobs.
 """

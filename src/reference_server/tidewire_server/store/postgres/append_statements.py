@@ -13,55 +13,16 @@ from collections.abc import Sequence
 from functools import cache, partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
-from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.messages import to_json
 from tidewire_server.store.block_rows import BlockRow, rows_of
-from tidewire_server.store.interfaces import Block, HeadMovedError
+from tidewire_server.store.cached_log import AppendResult, BlockAppend
+from tidewire_server.store.interfaces import HeadMovedError
 from tidewire_server.store.postgres.connections import Connection, Rows, Statement, outcome_of, transact
-from tidewire_server.store.records import Extent, JobRecord
-from tidewire_server.store.state_checkpoints import CheckpointPlan
+from tidewire_server.store.records import Extent
 from tidewire_server.store.thread_tasks import Task
-
-
-def record_columns(record: JobRecord) -> tuple[Any, ...]:
-    """Return those values of a job record that can change while the job runs, in the order of their SQL columns."""
-    return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
-
-
-def end_columns(record: JobRecord, log_ttl: float) -> tuple[Any, ...]:
-    """Return the values that a job record gets when the job ends, in the order of their SQL columns."""
-    ended_at = record.ended_at or 0.0
-    done = None if record.done is None else orjson.dumps(to_json(record.done))
-    return (ended_at, record.expires_at, done, ended_at + log_ttl)
-
-
-class BlockAppend(NamedTuple):
-    """A block to append, and what the append changes in addition."""
-
-    job: int
-    after: Cursor
-    block: Block
-    plan: CheckpointPlan
-    record: tuple[Any, ...] | None
-    """Values of `record_columns`, if they have changed."""
-    ended: tuple[Any, ...] | None
-    """Values of `end_columns`, if the block ends the job and contains the record."""
-    extent: Extent
-    """Extent of the log after the append."""
-
-
-class AppendResult(NamedTuple):
-    """Sizes in bytes of what a block has written."""
-
-    state_bytes: int | None = None
-    """Size of the state checkpoint, or None if no checkpoint was written."""
-    kept_bytes: int = 0
-    """Size of all events and states of the job, if the block has ended it."""
-
 
 _PLAIN: Final = """
     INSERT INTO block (job, first, last, epoch, done, ends, frames)
@@ -112,8 +73,8 @@ _SET_RECORD: Final = (
 _SET_BASE: Final = "base_epoch = %(cut_epoch)s, base_seq = %(cut_seq)s"
 _SET_EPOCH: Final = "starts = %(starts)s::bigint[], columns = %(columns)s::bytea"
 SET_ENDED: Final = """
-    owner = NULL, held = false, submit = NULL, cancelled = NULL, purge = false, ended_at = %(ended_at)s,
-    expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s
+    owner = NULL, held = false, submit = NULL, cancelled = NULL, purge = false, keys = NULL, costs = NULL,
+    ended_at = %(ended_at)s, expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s
 """
 _SET_KEPT: Final = """
     kept_bytes = %(own_bytes)s::bigint

@@ -3,9 +3,10 @@
   thread        | runs                                        | transactions          | `synchronous_commit`
   --------------+---------------------------------------------+-----------------------+---------------------
   appends       | appends to logs                             | one for each group    | on
-  large appends | blocks and states of 1 MiB or more          | one for each group    | on
-  submits       | new jobs, claims, releases, retention       | one for each group    | on
-  control       | takes, beats, polls                         | one for each task     | off
+  large appends | appends of `LARGE_BYTES` or more            | one for each group    | on
+  submits       | new jobs, claims, releases, cancellations,  | one for each group    | on
+                |   retention                                 |                       |
+  control       | takes, beats, polls, progress               | one for each task     | off
   notifier      | `pg_notify` after commits                   | one for each task     | off
   readers       | reads, in two threads                       | one for each task     | off
   listener      | `LISTEN`, see `notifications`               | –                     | off
@@ -22,8 +23,8 @@ An outage does not fail a task at once. The table shows what happens to a task:
   runs for `WAIT_LIMIT` without an answer               | the thread closes the connection, and the same follows
 
 Each time that a thread gets no answer, its next transaction may take twice as long, so that a slow database is not kept from
-finishing a large one. Every task can therefore run twice, also after its transaction was committed: the answer to a COMMIT may be lost. No time-out
-ends a task while it runs. The caller would otherwise repeat it, and the result would then arrive twice.
+finishing a large one. A task can run twice, also after its transaction was committed, because the answer to a COMMIT may be
+lost. No time-out ends a task while it runs. The caller would otherwise repeat it, and the result would then arrive twice.
 """
 
 import asyncio

@@ -63,10 +63,6 @@ class LogFeed:
         if self._logs.get(log.number) is log:
             del self._logs[log.number]
 
-    def watched(self) -> list[str]:
-        """Return the ids of the jobs of other servers that have readers here."""
-        return [log.record.id for log in self._logs.values()]
-
     def hint(self, jobs: "list[int] | None" = None, *, progress: bool = False) -> None:
         """Look for new events of jobs soon, and for new progress if `progress` is true. If `jobs` is None, look for both of all
         jobs.

@@ -155,17 +155,13 @@ class Listener:
 
     async def close(self) -> None:
         """Stop the thread."""
-        self.stop()
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         self._waker.close()
         self._wakes.close()
-
-    def stop(self) -> None:
-        """Let the thread end."""
-        self._closing.set()
-        with contextlib.suppress(OSError):
-            self._waker.send(b"\0")
 
     # ---- in the thread -------------------------------------------------------------------------------------------
 

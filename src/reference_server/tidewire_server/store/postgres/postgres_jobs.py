@@ -20,6 +20,7 @@ import orjson
 
 from tidewire.protocol.messages import Done
 from tidewire_server.store.block_rows import rows_of
+from tidewire_server.store.cached_log import end_columns, record_columns
 from tidewire_server.store.interfaces import (
     Interrupted,
     KeyUsedError,
@@ -29,12 +30,7 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
-from tidewire_server.store.postgres.append_statements import (
-    encode_columns,
-    end_columns,
-    record_columns,
-    save_end,
-)
+from tidewire_server.store.postgres.append_statements import encode_columns, save_end
 from tidewire_server.store.postgres.connections import Command, Database, Rows, Statement, is_storable
 from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.postgres.job_progress import ProgressWriter
@@ -85,10 +81,11 @@ _ADD: Final = f"""
                 (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) AS turn),
     new AS (
         INSERT INTO job (id, principal, endpoint, batch, items, created_at, attempt, status, usage, submit, deadline_at,
-            grace, read_at, starts, columns)
+            grace, read_at, starts, columns, keys, costs)
         SELECT %(id)s, %(principal)s, %(endpoint)s, %(batch)s, %(n)s::int, %(created_at)s, %(attempt)s, %(status)s,
             %(usage)s, %(submit)s, now() + make_interval(secs => %(deadline)s::float8),
-            make_interval(secs => %(grace)s::float8), {READ_NOW}, %(starts)s::bigint[], %(columns)s
+            make_interval(secs => %(grace)s::float8), {READ_NOW}, %(starts)s::bigint[], %(columns)s,
+            CASE WHEN %(placed)s THEN %(keys)s::text[] END, CASE WHEN %(placed)s THEN %(costs)s::float8[] END
         FROM found WHERE mine IS NULL AND used IS NULL AND jobs < %(max_jobs)s
             AND waiting + %(n)s::int <= %(max_items)s AND own + %(n)s::int <= %(max_own)s
         RETURNING number),
@@ -125,8 +122,10 @@ _UNFINISHED: Final = "SELECT count(*) FROM job WHERE principal = %(principal)s A
 _OPEN: Final = (
     f"SELECT {_RECORD}, j.number, {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.id = %(id)s AND {_VISIBLE}"  # noqa: S608
 )
+# The crash of an earlier owner counts until the job has started again, also if the next owner fails to open the job.
+_CRASHED: Final = "(j.crashed AND (j.held OR j.status = 'queued'))"
 _REOPEN: Final = f"""
-    SELECT {_RECORD}, j.number, {EXTENT_COLUMNS}, j.submit, j.cancelled, j.purge,
+    SELECT {_RECORD}, j.number, {EXTENT_COLUMNS}, j.submit, j.cancelled, j.purge, {_CRASHED},
         extract(epoch FROM clock_timestamp() - j.read_at)::float8 FROM {EXTENT_TABLES}
     WHERE j.id = %(id)s AND j.owner = %(me)s AND j.ended_at IS NULL
 """  # noqa: S608
@@ -147,11 +146,13 @@ _DELETE_TICKETS: Final = "DELETE FROM ticket WHERE job = %(job)s"
 
 _CLAIM: Final = f"""
     WITH found AS MATERIALIZED (
-        SELECT j.number, coalesce(NOT s.clean, false) AS crashed FROM job j LEFT JOIN server s ON s.id = j.owner
+        SELECT j.number, coalesce(s.id <> %(me)s AND NOT s.clean, false) AS crashed
+        FROM job j LEFT JOIN server s ON s.id = j.owner
         WHERE j.id = %(id)s AND j.ended_at IS NULL
             AND (j.owner IS NULL OR (j.owner = %(me)s AND j.held) OR s.until < now()) FOR UPDATE OF j)
-    UPDATE job j SET owner = %(me)s, held = true, read_at = CASE WHEN j.owner IS NULL THEN read_at ELSE {READ_NOW} END
-    FROM found f WHERE j.number = f.number RETURNING j.id, f.crashed
+    UPDATE job j SET owner = %(me)s, held = true, crashed = f.crashed OR {_CRASHED},
+        read_at = CASE WHEN j.owner IS NULL THEN read_at ELSE {READ_NOW} END
+    FROM found f WHERE j.number = f.number RETURNING j.number
 """  # noqa: S608
 _ADOPT: Final = f"""
     WITH dead AS MATERIALIZED (
@@ -161,20 +162,21 @@ _ADOPT: Final = f"""
         WHERE j.owner = ANY (ARRAY(SELECT id FROM dead)) AND j.ended_at IS NULL
             AND (%(mine)s::text[] IS NULL OR j.endpoint = ANY (%(mine)s::text[]))
         ORDER BY j.number LIMIT %(n)s FOR UPDATE OF j SKIP LOCKED)
-    UPDATE job j SET owner = %(me)s, held = true, read_at = {READ_NOW}
-    FROM picked p WHERE j.number = p.number RETURNING j.number, j.id, NOT p.clean
+    UPDATE job j SET owner = %(me)s, held = true, crashed = NOT p.clean OR {_CRASHED}, read_at = {READ_NOW}
+    FROM picked p WHERE j.number = p.number RETURNING j.number, j.id
 """  # noqa: S608
-_ADOPT_DUE: Final = """
+_ADOPT_DUE: Final = f"""
     WITH picked AS MATERIALIZED (
         SELECT number FROM job WHERE owner IS NULL AND ended_at IS NULL
             AND (deadline_at <= now() OR read_at + grace <= now() OR cancelled IS NOT NULL OR purge)
             AND (%(known)s::text[] IS NULL OR endpoint = ANY (%(known)s::text[]))
         ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED)
-    UPDATE job j SET owner = %(me)s, held = true FROM picked p WHERE j.number = p.number RETURNING j.number, j.id, false
-"""
+    UPDATE job j SET owner = %(me)s, held = true, crashed = {_CRASHED}
+    FROM picked p WHERE j.number = p.number RETURNING j.number, j.id
+"""  # noqa: S608
 # Jobs that this server has adopted before, also if the answer to the adoption was lost.
 _ADOPTED: Final = """
-    SELECT number, id, false FROM job WHERE owner = %(me)s AND held AND ended_at IS NULL
+    SELECT number, id FROM job WHERE owner = %(me)s AND held AND ended_at IS NULL
 """
 
 _KEEP_TICKETS: Final = """
@@ -186,10 +188,10 @@ _ADD_TICKETS: Final = """
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
     SELECT j.endpoint, j.principal, least((SELECT min(turn) FROM ticket WHERE job = j.number) - 1,
             coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n),
-        j.number, i.item, i.key, i.cost, %(placed)s
-    FROM job j, unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n)
+        j.number, i.item, j.keys[i.item + 1], coalesce(j.costs[i.item + 1], 0), true
+    FROM job j, unnest(%(items)s::int[]) WITH ORDINALITY AS i (item, n)
     WHERE j.id = %(id)s AND j.owner = %(me)s
-    ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true WHERE EXCLUDED.placed
+    ON CONFLICT DO NOTHING
 """
 # The time without readers begins again, because a server does not record its readers of the jobs that it runs.
 _RELEASE: Final = f"""
@@ -240,8 +242,8 @@ class PostgresJobs:
         """Logs that this server writes."""
         self._seen: dict[str, list[int] | None] = {}
         """Cancelled items that `reopen` has returned, by the id of the job."""
-        self._adopted: dict[str, bool] = {}
-        """Jobs that this server owns and has not reopened yet, with whether their last owner has crashed."""
+        self._adopted: dict[str, None] = {}
+        """Jobs that this server owns and has not reopened yet, the oldest job first."""
         self._logs: WeakValueDictionary[str, PostgresLog] = WeakValueDictionary()
 
     # ---- keys --------------------------------------------------------------------------------------------------
@@ -436,9 +438,9 @@ class PostgresJobs:
         }
 
         def then(found: list[Rows]) -> None:
-            for _, job, crashed in sorted(row for rows in found for row in rows):
+            for _, job in sorted(row for rows in found for row in rows):
                 if job not in self.written:
-                    self._adopted[job] = self._adopted.get(job, False) or crashed
+                    self._adopted[job] = None
 
         statements = [Statement(sql, parameters) for sql in (_ADOPT, _ADOPT_DUE, _ADOPTED)]
         await self._submits.do(Command(statements, result=lambda found: found), then)
@@ -449,8 +451,8 @@ class PostgresJobs:
             return False
 
         def then(found: Rows) -> None:
-            for claimed, crashed in found:
-                self._adopted[claimed] = self._adopted.get(claimed, False) or crashed
+            if found:
+                self._adopted[job] = None
 
         claim = Statement(_CLAIM, {"id": job, "me": self._server})
         return bool(await self._submits.do(Command([claim]), then))
@@ -462,11 +464,10 @@ class PostgresJobs:
         statements = [Statement(sql, parameters) for sql in (_REOPEN, _ROW_SIZES, _STATE_SIZES)]
         # In the thread of claims and releases, whose transaction shows one state of the database.
         found, rows, states = await self._submits.do(Command(statements, result=tuple))
-        crashed = self._adopted.get(job, False)
         if not found:
             self._adopted.pop(job, None)
             return None
-        *opened, submit, cancelled, purge, unread = found[0]
+        *opened, submit, cancelled, purge, crashed, unread = found[0]
         log = self._logs.get(job) or self._open_log(tuple(opened))
         record, extent = _record(tuple(opened[:_RECORD_LENGTH])), extent_of(tuple(opened[-7:]), self._place)
         schedule = CheckpointSchedule.of_rows(self._retention.max_log_bytes, rows, states)
@@ -485,14 +486,7 @@ class PostgresJobs:
     async def refuse(self, job: str) -> None:
         await self._submits.do(Command([Statement(_REFUSE, {"id": job, "me": self._server})]))
 
-    async def release(
-        self,
-        job: str,
-        entries: Sequence[QueueEntry],
-        slots: Sequence[BatchSlot] | None = None,
-        *,
-        refused: bool = False,
-    ) -> bool:
+    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
         log = self.written.get(job)
         if log is None:
             return True
@@ -502,7 +496,6 @@ class PostgresJobs:
             "seen": self._seen.get(job),
             "refused": refused,
             "items": [entry.index for entry in entries],
-            **_places(len(entries), slots),
         }
 
         def then(_: Rows) -> None:

@@ -3,7 +3,7 @@
     this server runs the job:   append ──► `append_statements` ──► readers
     another server runs it:     `log_feed` ──► `add_rows` ──► readers
 
-Most readers need only the newest events, which are cached in memory. All other readers are served from the database.
+`cached_log` serves most readers from memory.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +15,7 @@ from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
 from tidewire_server.store.block_rows import BlockRow, apply_events, events_after
+from tidewire_server.store.cached_log import AppendResult, CachedLog, record_columns
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     MAX_EPOCHS,
@@ -23,22 +24,11 @@ from tidewire_server.store.interfaces import (
     LogChunk,
     StateAt,
     StoreError,
-    extent_after,
-)
-from tidewire_server.store.postgres.append_statements import (
-    AppendResult,
-    BlockAppend,
-    end_columns,
-    record_columns,
 )
 from tidewire_server.store.postgres.connections import Command, Rows, Statement
 from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
-from tidewire_server.store.subscribers import Subscribers
-
-TAIL_BYTES: Final = 256 * 1024
-"""Size of the cache that keeps the newest events of an unfinished job's log in memory."""
 
 _QUEUE: Final = "queue"
 """Key of the only ephemeral event that is not progress. Each server computes it."""
@@ -117,7 +107,7 @@ def extent_of(row: tuple[Any, ...], place: str) -> Extent:
     return Extent(base, Cursor(epoch, last), done, starts, tuple(orjson.loads(columns)))
 
 
-class PostgresLog(Subscribers):
+class PostgresLog(CachedLog):
     """Event log of one job in the database. All methods must be called on one event loop."""
 
     def __init__(self, access: LogAccess, number: int, record: JobRecord, extent: Extent, place: str) -> None:
@@ -130,64 +120,37 @@ class PostgresLog(Subscribers):
             extent: Extent of the log.
             place: URL of the database, for messages.
         """
-        super().__init__()
-        self.number = number
-        self.record = record
+        super().__init__(number, record, extent, access.retention.log_ttl)
         self.deleted = False
         """Whether a client has deleted the job. Its log then only has the readers that it had before."""
         self._access = access
         self._place = place
-        self._extent = extent
-        self._tail = FrameBuffer(extent.head.seq)
-        self._state: StateAt | None = None
         self._document: tuple[int, Document] | None = None
         """State after the event with this sequence number, which the next events are applied to. Only without a writer."""
-        self._schedule: CheckpointSchedule | None = None
-        """Checkpoints of the log. None if this server is not the log's writer."""
-        self._saved = record_columns(record)
-        self._closed = False
         self._vanished = False
         """Whether the job was deleted, and this server will never receive its end."""
 
     # ---- for readers -------------------------------------------------------------------------------------------
 
-    def extent(self) -> Extent:
-        return self._extent
-
     async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
-        if not self._extent.holds_after(after):
-            return None
-        if self._vanished and after.seq >= self._extent.head.seq:
+        if self._vanished and after.seq >= self._extent.head.seq and self._extent.holds_after(after):
             raise StoreError(f"job {self.record.id} was deleted before this server had received its end")
-        if after.seq >= self._tail.base:
-            frames, seq = self._tail.read(after.seq, max_bytes)
-        else:
-            parameters = {
-                "job": self.number,
-                "after": after.seq,
-                "head": self._extent.head.seq,
-                "max_bytes": max(max_bytes, 1),
-            }
-            rows = await self._access.readers.do(Command([Statement(_READ, parameters)]))
-            found = events_after(rows, after.seq, max_bytes)
-            if found is None:  # The events were trimmed, perhaps by another server.
-                await self.reload()
-                return None
-            frames, seq = found
-        extent = self._extent
-        last = extent.id_at(seq)
-        return LogChunk(frames, last, ended=extent.ended and bool(frames) and last == extent.head)
+        return await super().read(after, max_bytes)
 
-    async def state(self, *, oldest: bool = False) -> StateAt:
+    async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
+        head = self._extent.head.seq
+        parameters = {"job": self.number, "after": after, "head": head, "max_bytes": max(max_bytes, 1)}
+        rows = await self._access.readers.do(Command([Statement(_READ, parameters)]))
+        found = events_after(rows, after, max_bytes)
+        if found is None:  # The events were trimmed, perhaps by another server.
+            await self.reload()
+        return found
+
+    async def _load_state(self, *, oldest: bool = False) -> StateAt:
         if oldest:
             rows = await self._access.readers.do(Command([Statement(_OLDEST_STATE, {"job": self.number})]))
             seq, document = self._document_of(rows)
             return StateAt(self._extent.id_at(seq), document.columns, document.mark())
-        if self._state is None:
-            self._state = await self._newest_state()
-        return self._state
-
-    async def _newest_state(self) -> StateAt:
         head, ended = self._extent.head, self._extent.ended
         seq = head.seq - ended
         if self._document is not None and self._document[0] >= self._tail.base:
@@ -252,23 +215,8 @@ class PostgresLog(Subscribers):
         return self._schedule is not None
 
     async def append(self, after: Cursor, block: Block) -> None:
-        head, schedule = self._extent.head, self._schedule
-        if self._closed or schedule is None or after != head or self._extent.ended:
-            raise HeadMovedError(
-                f"the append expected {after} to be the log's last event, but the last event is {head}"
-                if schedule is not None
-                else "this server is no longer the writer of the log"
-            )
-        size = sum(map(len, block.frames))
-        plan = schedule.plan(after, block, size)
-        changed = record_columns(block.ended or self.record)
-        record = changed if changed != self._saved or block.ended is not None else None
-        ended = None if block.ended is None else end_columns(block.ended, self._access.retention.log_ttl)
-        extent = extent_after(self._extent, block)
-        if plan.cut is not None:
-            extent = extent._replace(base=plan.cut.cursor)
-        thread = self._access.large_appends if plan.large else self._access.appends
-        work = BlockAppend(self.number, after, block, plan, record, ended, extent)
+        append, schedule = self._prepare(after, block), self._schedule
+        thread = self._access.large_appends if append.plan.large else self._access.appends
 
         def then(written: AppendResult) -> None:
             if self._schedule is not schedule:
@@ -276,18 +224,14 @@ class PostgresLog(Subscribers):
                 # this block, or has delivered it.
                 self._access.on_append(self)
                 return
-            schedule.added(block, size, plan, written.state_bytes)
-            self._add_to_tail(block.frames)
-            self._extent, self._state = extent, block.state
-            if record is not None:
-                self._saved = record
-            if ended is not None:
+            self._added(append, written)
+            if append.ended is not None:
                 self._schedule = None
             self._access.on_append(self)
             self.deliver(block)
 
         try:
-            await thread.do(work, then)
+            await thread.do(append, then)
         except HeadMovedError:
             self._access.on_refusal(self)
             raise
@@ -314,12 +258,6 @@ class PostgresLog(Subscribers):
         for key, frame in events.items():
             if self._ephemeral.get(key, (0, b""))[1] != frame:
                 self.set_ephemeral_event(key, frame)
-
-    def _add_to_tail(self, frames: Iterable[bytes]) -> None:
-        self._tail.add(list(frames))
-        if self._tail.size > TAIL_BYTES:
-            # Trim half of the cache at once. Each trim moves all remaining bytes, so frequent small trims would be slow.
-            self._tail.cut_to(TAIL_BYTES // 2)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
@@ -401,13 +339,6 @@ class PostgresLog(Subscribers):
         else:
             self.close()
 
-    def forget_events(self) -> None:
-        """Update this object after all events except `done` were deleted from the database."""
-        before = self._extent.head.seq - 1
-        self._tail.cut(max(before, self._tail.base))
-        self._extent = self._extent._replace(base=self._extent.id_at(before))
-        self.clear_ephemeral_events()
-
     def close(self, *, written_here: bool = False) -> None:
         """Reject further appends, because the job was deleted. Readers keep what is in memory.
 
@@ -424,15 +355,9 @@ class PostgresLog(Subscribers):
         """Load the final state and the `done` event into memory before the job is deleted, because open readers still need
         both.
         """
-        if self._closed:
-            return
-        await self.state()
-        if self._extent.ended and not len(self._tail):
-            head = self._extent.head
-            chunk = await self.read(self._extent.id_at(head.seq - 1), 1)
-            if chunk is not None:
-                self._tail = FrameBuffer(head.seq - 1)
-                self._tail.add([chunk.frames])
+        if not self._closed:
+            await self.state()
+            await self._load_end()
 
 
 def _columns_of_snapshot(event: bytes) -> tuple[str, ...]:

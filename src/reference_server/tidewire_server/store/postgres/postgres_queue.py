@@ -111,9 +111,11 @@ _PUT: Final = """
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
     SELECT %(endpoint)s, %(principal)s, greatest(
             (SELECT max(turn) FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s),
-            (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) + i.n, j.number, i.item, i.key, i.cost, %(placed)s
-    FROM unnest(%(jobs)s::text[], %(items)s::int[], %(keys)s::text[], %(costs)s::float8[])
-        WITH ORDINALITY AS i (job, item, key, cost, n) JOIN job j ON j.id = i.job AND j.ended_at IS NULL
+            (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) + i.n, j.number, i.item,
+        CASE WHEN %(placed)s THEN i.key ELSE j.keys[i.item + 1] END, coalesce(i.cost, j.costs[i.item + 1], 0),
+        %(placed)s OR j.costs IS NOT NULL
+    FROM unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n)
+        JOIN job j ON j.id = %(job)s AND j.ended_at IS NULL
     ORDER BY i.n
     ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true
         WHERE EXCLUDED.placed AND NOT ticket.placed
@@ -241,8 +243,6 @@ class PostgresQueue:
         self._wake: Callable[[str], None] = lambda _: None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._not_put: dict[QueueEntry, BatchSlot | None] = {}
-        """Items that could not be put into the queue. The next poll tries again."""
         self._closed = False
         self.on_serve: Callable[[], None] = lambda: None
         """Function that `serve` calls, to receive notifications from then on."""
@@ -264,34 +264,23 @@ class PostgresQueue:
         return self._endpoints.keys() if self._served else None
 
     async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
-        known: Sequence[BatchSlot | None] = [None] * len(entries) if slots is None else slots
-        await self._put_or_keep(dict(zip(entries, known, strict=True)))
-
-    async def _put_or_keep(self, pairs: Mapping[QueueEntry, BatchSlot | None]) -> None:
+        endpoint, job, principal = entries[0].endpoint, entries[0].job, entries[0].principal
+        parameters = {
+            "endpoint": endpoint,
+            "principal": principal,
+            "job": job,
+            "items": [entry.index for entry in entries],
+            "placed": slots is not None,
+            "keys": [encode_key(slot.key) for slot in slots or ()],
+            "costs": [slot.cost for slot in slots or ()],
+        }
         try:
-            await self._put(pairs)
+            await self._submits.do(Command([Statement(_PUT, parameters)], principals=(principal,)))
         except StoreError as error:
             level = logging.DEBUG if error.logged else logging.ERROR
-            _log.log(level, "%s; the items are added to the queue later", error)
-            self._not_put |= pairs
-
-    async def _put(self, pairs: Mapping[QueueEntry, BatchSlot | None]) -> None:
-        groups: dict[tuple[str, str, bool], list[QueueEntry]] = {}
-        for entry, slot in pairs.items():
-            groups.setdefault((entry.endpoint, entry.principal, slot is not None), []).append(entry)
-        for (endpoint, principal, placed), entries in groups.items():
-            slots = [pairs[entry] or BatchSlot() for entry in entries]
-            parameters = {
-                "endpoint": endpoint,
-                "principal": principal,
-                "placed": placed,
-                "jobs": [entry.job for entry in entries],
-                "items": [entry.index for entry in entries],
-                "keys": [encode_key(slot.key) for slot in slots],
-                "costs": [slot.cost for slot in slots],
-            }
-            await self._submits.do(Command([Statement(_PUT, parameters)], principals=(principal,)))
-            self.added(endpoint, len(entries))
+            _log.log(level, "%s; the items of job %s are not added to the queue now", error, job)
+            return
+        self.added(endpoint, len(entries))
 
     async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
         found = self._find(endpoint)
@@ -424,7 +413,6 @@ class PostgresQueue:
             await self._control.do(Command([Statement(_DISCARD, parameters)]))
         except StoreError as error:  # The item is dropped when it is taken.
             _log.debug("cannot remove an item from the queue: %s", error)
-        self._not_put.pop(entry, None)
         self._count(entry.endpoint, -1)
 
     def due(self, endpoint: str) -> float:
@@ -487,9 +475,6 @@ class PostgresQueue:
     async def _poll(self) -> None:
         """Count the waiting items, and find those whose notification was lost."""
         try:
-            if self._not_put:
-                not_put, self._not_put = self._not_put, {}
-                await self._put_or_keep(not_put)
             rows = await self._query(_POLL)
             self._sizes = Counter({endpoint: number for endpoint, number, _ in rows})
             self.hint([endpoint for endpoint, _, available in rows if available])

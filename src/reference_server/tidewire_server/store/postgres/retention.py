@@ -1,5 +1,5 @@
-"""Statements that delete what the database needs to keep no longer: expired events, jobs, tombstones and idempotency keys, and
-what exceeds the limits of `Retention`.
+"""Statements that delete what the database needs to keep no longer: expired events, jobs, tombstones and idempotency keys, what
+exceeds the limits of `Retention`, and the rows of dead servers.
 
 One server at a time does this, under an advisory lock. The limits count over all servers.
 """
@@ -79,6 +79,13 @@ _OLDEST: Final = """
 _DELETE_PROGRESS: Final = """
     DELETE FROM progress p WHERE NOT EXISTS (SELECT FROM job WHERE number = p.job AND owner IS NOT NULL)
 """
+# No one needs the row of a dead server that owns no job. A server that was suspended for longer than an hour adds its row again
+# with its next beat (`server_rows`).
+_DELETE_SERVERS: Final = """
+    DELETE FROM server WHERE id IN (
+        SELECT id FROM server s WHERE until < now() - interval '1 hour' AND NOT EXISTS (SELECT FROM job WHERE owner = s.id)
+        LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+"""
 _DUE: Final = """
     SELECT least((SELECT min(log_until) FROM job WHERE log_until IS NOT NULL),
         (SELECT min(expires_at) FROM job WHERE expires_at > %(now)s),
@@ -136,6 +143,7 @@ def expire(connection: Connection, retention: Retention, now: float) -> Expired:
     run(_EXPIRE_TOMBSTONES)
     run(_EXPIRE_KEYS)
     run(_DELETE_PROGRESS)
+    run(_DELETE_SERVERS)
     counts: dict[str, int] = dict(run(_COUNT_KEYS))
     for principal, number in _excess_keys(counts, retention.max_tombstones):
         run(_DELETE_OLDEST_KEYS, principal=principal, n=number)

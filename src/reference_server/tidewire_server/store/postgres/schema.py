@@ -100,6 +100,13 @@ MIGRATIONS: Final = (
         name text NOT NULL, server bigint NOT NULL REFERENCES server (id) ON DELETE CASCADE, running int NOT NULL,
         PRIMARY KEY (name, server));
     """,
+    """
+    -- Whether an earlier owner has crashed. It counts only while the job is held, or waits for its start.
+    ALTER TABLE job ADD COLUMN crashed boolean NOT NULL DEFAULT false;
+
+    -- Batch key as JSON and cost of each item, with which the item returns to the queue. NULL if the endpoint is not batched.
+    ALTER TABLE job ADD COLUMN keys text[], ADD COLUMN costs float8[];
+    """,
 )
 """SQL scripts, each of which migrates the schema to the next version. The version is the number of applied scripts."""
 

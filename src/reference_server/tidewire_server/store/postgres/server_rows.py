@@ -32,7 +32,7 @@ READ_NOW: Final = "now() + interval '2 seconds'"
 readers each second, so the last reader may leave a second after it was recorded.
 """
 
-# The row may be missing: another server deletes it if this one was suspended for an hour.
+# The row may be missing: another server deletes it (`retention`) if this one was suspended for an hour.
 _RENEW: Final = """
     INSERT INTO server (id, host, until, endpoints) OVERRIDING SYSTEM VALUE
     VALUES (%(me)s, %(host)s, now() + make_interval(secs => %(lease)s), %(endpoints)s::jsonb)
@@ -56,9 +56,6 @@ _PURGE: Final = """
     WHERE id = %(id)s AND ended_at IS NULL RETURNING number
 """
 _LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = %(me)s"
-_FORGET: Final = """
-    DELETE FROM server s WHERE until < now() - interval '1 hour' AND NOT EXISTS (SELECT FROM job WHERE owner = s.id)
-"""
 
 
 def _report(load: EndpointLoad) -> dict[str, Any]:
@@ -185,7 +182,7 @@ class ServerRow:
 
     async def leave(self) -> None:
         """Let other servers adopt the jobs of this server at once. See `Replicas.leave`."""
-        await self._control.do(Command([Statement(_LEAVE, {"me": self.id}), Statement(_FORGET, {})]))
+        await self._control.do(Command([Statement(_LEAVE, {"me": self.id})]))
         self._notifier.left()
 
     def on_request(self, wake: Callable[[], None]) -> None:

@@ -2,47 +2,26 @@
 
     append ──► one transaction: `block` rows, a `state` row if due, changes of the job's record ──► readers
 
-Most readers need only the newest events, which are cached in memory. All other readers are served from the file.
+`cached_log` serves most readers from memory.
 """
 
 import sqlite3
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire.protocol.messages import to_json
 from tidewire_server.store.block_rows import apply_events, events_after, rows_of
-from tidewire_server.store.frame_buffer import FrameBuffer
-from tidewire_server.store.interfaces import (
-    Block,
-    HeadMovedError,
-    LogChunk,
-    StateAt,
-    StoreError,
-    extent_after,
-)
+from tidewire_server.store.cached_log import AppendResult, BlockAppend, CachedLog
+from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, StoreError
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.sqlite.writer_thread import WriterThread
-from tidewire_server.store.state_checkpoints import CheckpointPlan, CheckpointSchedule
-from tidewire_server.store.subscribers import Subscribers
-
-TAIL_BYTES: Final = 256 * 1024
-"""Size of the cache that keeps the newest events of a running job's log in memory."""
+from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
 
-class _AppendPlan(NamedTuple):
-    """Changes that an append makes to the file in addition to inserting the block."""
-
-    checkpoints: CheckpointPlan
-    record: tuple[Any, ...] | None
-    ended: tuple[Any, ...] | None
-    """Final values of all columns that change during the life of a job. None if the block does not end the job."""
-
-
-class SqliteLog(Subscribers):
+class SqliteLog(CachedLog):
     """Event log of one job in SQLite. All methods must be called on one event loop."""
 
     def __init__(
@@ -69,126 +48,39 @@ class SqliteLog(Subscribers):
             on_end: Function that is called when the end of the job was committed, before the readers are woken. Its second
                 argument is the size of the events and states that the file then contains, in bytes.
         """
-        super().__init__()
-        self.number = number
-        self.record = record
+        super().__init__(number, record, extent, retention.log_ttl, schedule, state)
         self._file = file
-        self._saved = record_columns(record)
-        self._log_ttl = retention.log_ttl
         self._on_end = on_end
-        self._extent = extent
-        self._tail = FrameBuffer(self._extent.head.seq)
-        self._state = state
-        self._schedule = schedule or CheckpointSchedule(
-            retention.max_log_bytes, written=0, checkpoints=(), state_bytes=0
-        )
-        self._closed = False
 
-    # ---- for readers -------------------------------------------------------------------------------------------
+    async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
+        return await self._file.do(lambda db: read_events(db, self.number, after, max_bytes))
 
-    def extent(self) -> Extent:
-        return self._extent
-
-    async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
-        if not self._extent.holds_after(after):
-            return None
-        if after.seq >= self._tail.base:
-            frames, seq = self._tail.read(after.seq, max_bytes)
-        else:
-            found = await self._file.do(lambda db: read_events(db, self.number, after.seq, max_bytes))
-            if found is None:
-                return None
-            frames, seq = found
-        extent = self._extent
-        last = extent.id_at(seq)
-        return LogChunk(frames, last, ended=extent.ended and bool(frames) and last == extent.head)
-
-    async def state(self, *, oldest: bool = False) -> StateAt:
-        if not oldest:
-            if self._state is None:
-                self._state = await self._file.do(lambda db: load_state(db, self.number))
-            return self._state
-        return await self._file.do(lambda db: load_state(db, self.number, oldest=True))
+    async def _load_state(self, *, oldest: bool = False) -> StateAt:
+        return await self._file.do(lambda db: load_state(db, self.number, oldest=oldest))
 
     # ---- for the writer ----------------------------------------------------------------------------------------
 
     async def append(self, after: Cursor, block: Block) -> None:
-        head = self._extent.head
-        if self._closed or after != head or self._extent.ended:
-            raise HeadMovedError(
-                f"the append expected {after} to be the log's last event, but the last event is {head}"
-            )
-        size = sum(map(len, block.frames))
-        plan = self._plan(after, block, size)
+        append = self._prepare(after, block)
 
-        def work(db: sqlite3.Connection) -> Written:
-            return write_block(db, self.number, after, block, plan)
+        def then(written: AppendResult) -> None:
+            self._added(append, written)
+            if append.ended is not None and self._on_end is not None:
+                self._on_end(self, written.kept_bytes)
+            self.deliver(block)
 
-        def then(written: Written) -> None:
-            self._added(block, size, plan, written)
-
-        await self._file.do(work, then, large=plan.checkpoints.large)
-
-    def _plan(self, after: Cursor, block: Block, size: int) -> _AppendPlan:
-        changed = record_columns(block.ended or self.record)
-        ended = None if block.ended is None else (*changed, *end_columns(block.ended, self._log_ttl))
-        plan = self._schedule.plan(after, block, size)
-        return _AppendPlan(plan, changed if changed != self._saved else None, ended)
-
-    def _added(self, block: Block, size: int, plan: _AppendPlan, written: "Written") -> None:
-        self._tail.add(block.frames)
-        if self._tail.size > TAIL_BYTES:
-            # Trim half of the cache at once. Each trim moves all remaining bytes, so frequent small trims would be
-            # slow.
-            self._tail.cut_to(TAIL_BYTES // 2)
-        self._extent = extent_after(self._extent, block)
-        self._state = block.state
-        self._schedule.added(block, size, plan.checkpoints, written.state_bytes)
-        if plan.checkpoints.cut is not None:
-            self._extent = self._extent._replace(base=plan.checkpoints.cut.cursor)
-        if plan.record is not None:
-            self._saved = plan.record
-        if plan.ended is not None and self._on_end is not None:
-            self._on_end(self, written.kept_bytes)
-        self.deliver(block)
+        await self._file.do(lambda db: write_block(db, append), then, large=append.plan.large)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
-    def forget_events(self) -> None:
-        """Update this object after all events except `done` were deleted from the file."""
-        before = self._extent.head.seq - 1
-        self._tail.cut(max(before, self._tail.base))
-        self._extent = self._extent._replace(base=self._extent.id_at(before))
-        self.clear_ephemeral_events()
-
     async def detach(self) -> None:
-        """Load the final state and the `done` event into memory, because open readers still need both after the rows
-        are deleted.
-        """
+        """Load the end of the log into memory before the rows are deleted."""
         self._closed = True
-        if self._extent.ended and not len(self._tail):
-            await self.state()
-            before = self._extent.head.seq - 1
-            found = await self._file.do(lambda db: read_events(db, self.number, before, 1))
-            if found is not None:
-                self._tail = FrameBuffer(before)
-                self._tail.add([found[0]])
+        await self._load_end()
         self._extent = self._extent._replace(base=self._extent.id_at(self._tail.base))
 
 
 # ---- in the writer thread ----------------------------------------------------------------------------------------
-
-
-def record_columns(record: JobRecord) -> tuple[Any, ...]:
-    """Return those values of a job record that can change while the job runs, in the order of their SQL columns."""
-    return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
-
-
-def end_columns(record: JobRecord, log_ttl: float) -> tuple[Any, ...]:
-    """Return the values that a job record gets when the job ends, in the order of their SQL columns."""
-    ended_at = record.ended_at or 0.0
-    done = None if record.done is None else orjson.dumps(to_json(record.done))
-    return (ended_at, record.expires_at, done, ended_at + log_ttl)
 
 
 def save_end(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> int:
@@ -235,23 +127,13 @@ def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
     return _write_state(db, number, block.state)
 
 
-class Written(NamedTuple):
-    """Sizes in bytes of what a block has written."""
-
-    state_bytes: int | None = None
-    """Size of the state checkpoint, or None if no checkpoint was written."""
-    kept_bytes: int = 0
-    """Size of all events and states of the job, if the block has ended it."""
-
-
-def write_block(
-    db: sqlite3.Connection, number: int, after: Cursor, block: Block, plan: _AppendPlan
-) -> Written:
-    """Insert a block. The last event of the log must be the event `after`.
+def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
+    """Insert a block. The last event of the log must be the event `append.after`.
 
     Raises:
-        HeadMovedError: The log's last event is not `after`.
+        HeadMovedError: The log's last event is not `append.after`.
     """
+    number, after, block, plan = append.job, append.after, append.block, append.plan
     rows = _rows(number, block)
     if not db.execute(_APPEND, (*rows[0], *after)).rowcount:
         newest = db.execute(
@@ -260,7 +142,7 @@ def write_block(
         # After a failed COMMIT, it is unknown whether the block was stored. If the stored block is the same, this
         # append is a retry and has succeeded.
         if newest == rows[-1]:
-            return Written(kept_bytes=save_kept_bytes(db, number) if block.done else 0)
+            return AppendResult(kept_bytes=save_kept_bytes(db, number) if block.done else 0)
         raise HeadMovedError(f"{after} is no longer the log's last event: another writer has appended events")
     if len(rows) > 1:
         db.executemany(_ADD, rows[1:])
@@ -268,16 +150,16 @@ def write_block(
         db.execute(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)
         )
-    state_bytes = _write_state(db, number, block.state) if plan.checkpoints.write else None
-    if plan.checkpoints.cut is not None:
-        cut_events(db, number, plan.checkpoints.cut.cursor)
+    state_bytes = _write_state(db, number, block.state) if plan.write else None
+    if plan.cut is not None:
+        cut_events(db, number, plan.cut.cursor)
     kept_bytes = 0
-    if plan.ended is not None:
-        kept_bytes = save_end(db, number, plan.ended)
-    elif plan.record is not None:
+    if append.record is not None and append.ended is not None:
+        kept_bytes = save_end(db, number, (*append.record, *append.ended))
+    elif append.record is not None:
         update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
-        db.execute(update, (*plan.record, number))
-    return Written(state_bytes, kept_bytes)
+        db.execute(update, (*append.record, number))
+    return AppendResult(state_bytes, kept_bytes)
 
 
 def _write_state(db: sqlite3.Connection, number: int, at: StateAt) -> int:

@@ -16,6 +16,7 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done
+from tidewire_server.store.cached_log import end_columns, record_columns
 from tidewire_server.store.ended_job_limits import EndedJobs
 from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.interfaces import (
@@ -29,7 +30,6 @@ from tidewire_server.store.interfaces import (
 )
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.records import (
-    BatchSlot,
     Extent,
     JobRecord,
     Key,
@@ -40,10 +40,8 @@ from tidewire_server.store.records import (
 )
 from tidewire_server.store.sqlite.event_log import (
     SqliteLog,
-    end_columns,
     load_extent,
     load_schedule,
-    record_columns,
     save_end,
     save_kept_bytes,
     write_first,
@@ -298,15 +296,8 @@ class SqliteJobs:
     async def refuse(self, job: str) -> None:
         """Do nothing, because no other process could run the job."""
 
-    async def release(
-        self,
-        job: str,
-        entries: Sequence[QueueEntry],
-        slots: Sequence[BatchSlot] | None = None,
-        *,
-        refused: bool = False,
-    ) -> bool:
-        del job, entries, slots, refused
+    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
+        del job, entries, refused
         return False
 
     async def submit_body(self, job: str) -> bytes:

@@ -1,0 +1,186 @@
+"""Event log of one job in a database, without the statements of the database: the cache of the newest events, and what an append
+changes.
+
+Most readers need only the newest events, which are cached in memory. All other readers are served from the database.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.messages import to_json
+from tidewire_server.store.frame_buffer import FrameBuffer
+from tidewire_server.store.interfaces import Block, HeadMovedError, LogChunk, StateAt, extent_after
+from tidewire_server.store.records import Extent, JobRecord
+from tidewire_server.store.state_checkpoints import CheckpointPlan, CheckpointSchedule
+from tidewire_server.store.subscribers import Subscribers
+
+TAIL_BYTES: Final = 256 * 1024
+"""Size of the cache that keeps the newest events of an unfinished job's log in memory."""
+
+
+def record_columns(record: JobRecord) -> tuple[Any, ...]:
+    """Return those values of a job record that can change while the job runs, in the order of their SQL columns."""
+    return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
+
+
+def end_columns(record: JobRecord, log_ttl: float) -> tuple[Any, ...]:
+    """Return the values that a job record gets when the job ends, in the order of their SQL columns."""
+    ended_at = record.ended_at or 0.0
+    done = None if record.done is None else orjson.dumps(to_json(record.done))
+    return (ended_at, record.expires_at, done, ended_at + log_ttl)
+
+
+class BlockAppend(NamedTuple):
+    """A block to append, and what the append changes in addition."""
+
+    job: int
+    """Number of the job in the database."""
+    after: Cursor
+    block: Block
+    plan: CheckpointPlan
+    record: tuple[Any, ...] | None
+    """Values of `record_columns`, if they have changed, or if the block ends the job."""
+    ended: tuple[Any, ...] | None
+    """Values of `end_columns`, if the block ends the job and contains the record."""
+    extent: Extent
+    """Extent of the log after the append."""
+
+
+class AppendResult(NamedTuple):
+    """Sizes in bytes of what a block has written."""
+
+    state_bytes: int | None = None
+    """Size of the state checkpoint, or None if no checkpoint was written."""
+    kept_bytes: int = 0
+    """Size of all events and states of the job, if the block has ended it."""
+
+
+class CachedLog(Subscribers):
+    """Event log of one job, with its newest events in memory. All methods must be called on one event loop."""
+
+    def __init__(
+        self,
+        number: int,
+        record: JobRecord,
+        extent: Extent,
+        log_ttl: float,
+        schedule: CheckpointSchedule | None = None,
+        state: StateAt | None = None,
+    ) -> None:
+        """Create the object for a log that is in the database.
+
+        Args:
+            number: Number of the job in the database.
+            record: Record of the job.
+            extent: Extent of the log.
+            log_ttl: See `Retention`.
+            schedule: Checkpoints of the log, or None if this process does not write it.
+            state: State after the last event, or None to load it when it is needed.
+        """
+        super().__init__()
+        self.number = number
+        self.record = record
+        self._saved = record_columns(record)
+        self._log_ttl = log_ttl
+        self._extent = extent
+        self._tail = FrameBuffer(extent.head.seq)
+        self._state = state
+        self._schedule = schedule
+        self._closed = False
+
+    async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
+        """Read events from the database. See `events_after`."""
+        raise NotImplementedError
+
+    async def _load_state(self, *, oldest: bool = False) -> StateAt:
+        """Load a state from the database. See `LogReader.state`."""
+        raise NotImplementedError
+
+    # ---- for readers -------------------------------------------------------------------------------------------
+
+    def extent(self) -> Extent:
+        return self._extent
+
+    async def read(self, after: Cursor, max_bytes: int) -> LogChunk | None:
+        if not self._extent.holds_after(after):
+            return None
+        if after.seq >= self._tail.base:
+            frames, seq = self._tail.read(after.seq, max_bytes)
+        else:
+            found = await self._read_stored(after.seq, max_bytes)
+            if found is None:
+                return None
+            frames, seq = found
+        extent = self._extent
+        last = extent.id_at(seq)
+        return LogChunk(frames, last, ended=extent.ended and bool(frames) and last == extent.head)
+
+    async def state(self, *, oldest: bool = False) -> StateAt:
+        if oldest:
+            return await self._load_state(oldest=True)
+        if self._state is None:
+            self._state = await self._load_state()
+        return self._state
+
+    # ---- for the writer ----------------------------------------------------------------------------------------
+
+    def _prepare(self, after: Cursor, block: Block) -> BlockAppend:
+        """Return what the append of a block changes.
+
+        Raises:
+            HeadMovedError: The last event is not `after`, or this process does not write the log.
+        """
+        head, schedule = self._extent.head, self._schedule
+        if self._closed or schedule is None or after != head or self._extent.ended:
+            raise HeadMovedError(
+                f"the append expected {after} to be the log's last event, but the last event is {head}, or the log has ended, "
+                "or this server does not write it any more"
+            )
+        plan = schedule.plan(after, block, sum(map(len, block.frames)))
+        changed = record_columns(block.ended or self.record)
+        record = changed if changed != self._saved or block.ended is not None else None
+        ended = None if block.ended is None else end_columns(block.ended, self._log_ttl)
+        extent = extent_after(self._extent, block)
+        if plan.cut is not None:
+            extent = extent._replace(base=plan.cut.cursor)
+        return BlockAppend(self.number, after, block, plan, record, ended, extent)
+
+    def _added(self, append: BlockAppend, written: AppendResult) -> None:
+        """Update this object after the commit of an append."""
+        block = append.block
+        assert self._schedule is not None  # noqa: S101 - guaranteed by `_prepare`
+        self._schedule.added(block, sum(map(len, block.frames)), append.plan, written.state_bytes)
+        self._add_to_tail(block.frames)
+        self._extent, self._state = append.extent, block.state
+        if append.record is not None:
+            self._saved = append.record
+
+    def _add_to_tail(self, frames: Iterable[bytes]) -> None:
+        self._tail.add(list(frames))
+        if self._tail.size > TAIL_BYTES:
+            # Trim half of the cache at once. Each trim moves all remaining bytes, so frequent small trims would be slow.
+            self._tail.cut_to(TAIL_BYTES // 2)
+
+    # ---- for the store -----------------------------------------------------------------------------------------
+
+    def forget_events(self) -> None:
+        """Update this object after all events except `done` were deleted from the database."""
+        before = self._extent.head.seq - 1
+        self._tail.cut(max(before, self._tail.base))
+        self._extent = self._extent._replace(base=self._extent.id_at(before))
+        self.clear_ephemeral_events()
+
+    async def _load_end(self) -> None:
+        """Load the final state and the `done` event of an ended log into memory, because open readers still need both after the
+        rows are deleted.
+        """
+        if self._extent.ended and not len(self._tail):
+            await self.state()
+            before = self._extent.head.seq - 1
+            found = await self._read_stored(before, 1)
+            if found is not None:
+                self._tail = FrameBuffer(before)
+                self._tail.add([found[0]])
