@@ -89,11 +89,13 @@ def members_of(
 ) -> dict[str, Any]:
     """Convert a model as `model_dump` does, but without copying the plain JSON within its members."""
     made: dict[str, Any] = {}
-    for name, member in zip(model.__struct_encode_fields__, model.__struct_fields__, strict=True):
+    for name, member, is_plain in _table(type(model)).members:
         value = getattr(model, member)
-        if name in exclude or (exclude_none and value is None):
+        if (exclude_none and value is None) or name in exclude:
             continue
-        if member == EXTRA:
+        if is_plain:
+            made[name] = value
+        elif member == EXTRA:
             made |= {key: each for key, each in value.items() if not exclude_none or each is not None}
         elif isinstance(value, WireModel):
             made[name] = members_of(value, exclude_none=exclude_none)
@@ -109,15 +111,17 @@ EXTRA: Final = "model_extra"
 
 
 class _Table(NamedTuple):
-    """What `_prepared` needs to know of a model.
+    """What `_prepared` and `members_of` need to know of a model.
 
     Attributes:
+        members: Name in JSON and attribute of each member, and whether it can contain no other model.
         known: Names of all members in JSON.
         optional: Names of the members with a default.
         nested: Names of the members that contain another model or a list of another model, with that model.
         keeps_unknown: Whether the model has the attribute `EXTRA`.
     """
 
+    members: tuple[tuple[str, str, bool], ...]
     known: frozenset[str]
     optional: frozenset[str]
     nested: tuple[tuple[str, type[WireModel]], ...]
@@ -126,8 +130,13 @@ class _Table(NamedTuple):
 
 @cache
 def _table(model: type[WireModel]) -> _Table:
-    fields = [field for field in msgspec.structs.fields(model) if field.name != EXTRA]
+    every = msgspec.structs.fields(model)
+    fields = [field for field in every if field.name != EXTRA]
     return _Table(
+        tuple(
+            (field.encode_name, field.name, field.name != EXTRA and not _models_in(field.type))
+            for field in every
+        ),
         frozenset(field.encode_name for field in fields),
         frozenset(field.encode_name for field in fields if not field.required),
         tuple((field.encode_name, inner) for field in fields for inner in _models_in(field.type)),

@@ -10,7 +10,7 @@ counts for one event.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -50,7 +50,7 @@ def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
     return due
 
 
-def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> list[str]:
+def note_change(unchecked: Unchecked, ops: Sequence[Op], document: Document) -> list[str]:
     """Count the changes of one event, and return the texts whose length and CRC-32 the event must contain.
 
     Args:
@@ -58,6 +58,8 @@ def note_change(unchecked: Unchecked, ops: Iterable[Op], document: Document) -> 
         ops: The ops of the event.
         document: The document after the event.
     """
+    if not unchecked.changes and not any(op[0] in {"a", "t"} for op in ops):
+        return []
     due = nothing_unchecked()
     for op in ops:
         letter, path = op[0], str(op[1])
