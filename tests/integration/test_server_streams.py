@@ -68,7 +68,7 @@ def test_submit_returns_the_stream_of_the_job(peer):
     assert 7.5 <= reading.decoder.retry_ms <= 15
     assert answer.headers["location"] == f"/v1/jobs/{hello['job']}"
     assert answer.headers["content-location"] == hello["events"] == f"/v1/jobs/{hello['job']}/events"
-    assert hello | {"protocol": "tidewire/1", "heartbeat_ms": 15_000} == hello
+    assert hello | {"protocol": "tidewire/1", "heartbeat_ms": 5000} == hello
     first, *_, last = logged(events)
     assert (first.type, first.id, data(first)["reason"]) == ("snapshot", "1-1", "start")
     assert data(first)["columns"] == ["/items/0/value"]

@@ -126,7 +126,7 @@ def test_server_run_accepts_a_unix_socket(folder):
     command = [sys.executable, "mine.py", str(path)]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout.readline() == f"15.0 at {URL}\n"
+            assert process.stdout.readline() == f"5.0 at {URL}\n"
             with Client(URL, uds=path) as client:
                 assert client.run("words", n=1) == "0 "
         finally:
