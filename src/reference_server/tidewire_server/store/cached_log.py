@@ -4,6 +4,7 @@ changes.
 Most readers need only the newest events, which are cached in memory. All other readers are served from the database.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -58,7 +59,7 @@ class AppendResult(NamedTuple):
     """Size of all events and states of the job, if the block has ended it."""
 
 
-class CachedLog(Subscribers):
+class CachedLog(Subscribers, ABC):
     """Event log of one job, with its newest events in memory. All methods must be called on one event loop."""
 
     def __init__(
@@ -91,13 +92,13 @@ class CachedLog(Subscribers):
         self._schedule = schedule
         self._closed = False
 
+    @abstractmethod
     async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
         """Read events from the database. See `events_after`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _load_state(self, *, oldest: bool = False) -> StateAt:
         """Load a state from the database. See `LogReader.state`."""
-        raise NotImplementedError
 
     # ---- for readers -------------------------------------------------------------------------------------------
 
