@@ -9,7 +9,8 @@ try:
     from tidewire_server.endpoints.stream import Stream
     from tidewire_server.endpoints.yieldables import Append, Last
     from tidewire_server.errors import ItemError
-    from tidewire_server.server import Server
+    from tidewire_server.page import page_routes
+    from tidewire_server.server import ADDED_ROUTES, Server
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("tidewire"):
         raise
@@ -17,5 +18,7 @@ except ModuleNotFoundError as error:
         f"tidewire_server needs {error.name or error}, which is not installed: {install_command('server')}",
         name=error.name,
     ) from None
+
+ADDED_ROUTES["page"] = page_routes
 
 __all__ = ["Append", "Binary", "Context", "ItemError", "Last", "Server", "Stream", "ray_workers"]

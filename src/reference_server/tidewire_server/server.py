@@ -5,11 +5,12 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, overload
 
 from pydantic import JsonValue
+from starlette.routing import Route
 
 from tidewire.protocol import strict_json
 from tidewire_server.endpoints.batch_options import Workers
@@ -37,6 +38,12 @@ from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.open_store import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+ADDED_ROUTES: Final[dict[str, Callable[[], Sequence[Route]]]] = {}
+"""Functions that return routes in addition to those of the API, by the setting that turns them on.
+
+The package registers them, because this module imports nothing that is built on a server.
+"""
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
 """Name of the module that `tidewire serve` is importing, or None. `Server.run` raises an error during this import."""
@@ -243,7 +250,10 @@ class Server:
         """ASGI application, which any ASGI server can run. Settings cannot be changed after the first access."""
         serving = self._serving
         if serving.app is None:
-            serving.app = TidewireApp(self.endpoints, self.settings, serving.closers)
+            added = [
+                route for name, routes in ADDED_ROUTES.items() if getattr(self.settings, name) for route in routes()
+            ]
+            serving.app = TidewireApp(self.endpoints, self.settings, serving.closers, added)
         return serving.app
 
     def configure(self, **options: Any) -> None:

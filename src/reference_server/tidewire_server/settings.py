@@ -290,6 +290,11 @@ class Settings(BaseModel):
     root_path: str = Field(
         "", pattern=r"^(/[^/?#]+)*$", description="Path prefix of this server behind a proxy."
     )
+    page: bool = Field(
+        True,
+        description="Serve a web page at `/`, on which people call the endpoints. Its files are public and contain nothing "
+        "of this server; with `tokens`, the page asks for one.",
+    )
 
     @field_validator("log")
     @classmethod

@@ -24,6 +24,7 @@ from tidewire_server.commands.flags import (
     FLAGS,
     GENERATION,
     SINGULAR,
+    TURNED_OFF,
     flag_of,
     not_a_flag,
     shown,
@@ -161,7 +162,7 @@ def read_configuration(invocation: typer.Context, config: Path | None) -> "Confi
     from tidewire_server.serving.log_format import set_up_logging  # noqa: PLC0415
 
     flags = {
-        name: tuple(value) if isinstance(value, list) else value
+        name: tuple(value) if isinstance(value, list) else value is not True if name in TURNED_OFF else value
         for name, value in invocation.params.items()
         if name in FIELDS and value not in (None, False, (), [])
     }
@@ -392,6 +393,8 @@ def flag_parameter(name: str, group: str) -> inspect.Parameter:
     text, default = (field.description or "").partition(". ")[0].rstrip("."), ""
     if kind is str and field.default:
         default = f" (default {shown(name, field.default)})"
+    if name in TURNED_OFF:
+        text = f"Turn this off: {text[0].lower()}{text[1:]}"
     option = typer.Option(
         flag_of(name),
         help=f"{text}.{' Repeatable.' if name in SINGULAR else default}",

@@ -25,6 +25,7 @@ FLAGS: Final = {
         "root_path",
         "allowed_hosts",
         "cors_origins",
+        "page",
         "log_level",
         "debug",
         "reload",
@@ -75,6 +76,9 @@ CLIENT_TOKEN: Final = f"{ENV_PREFIX}TOKEN"
 TOKEN_FILES: Final = {"tokens": "token_file", "operator_tokens": "operator_token_file"}
 """Settings whose values can be read from a file, with the setting that names the file."""
 
+TURNED_OFF: Final = frozenset({"page"})
+"""Settings that are on by default. Their flag turns them off, and begins with `--no-`."""
+
 SINGULAR: Final = {
     "tokens": "token",
     "operator_tokens": "operator_token",
@@ -86,6 +90,8 @@ SINGULAR: Final = {
 
 def flag_of(name: str) -> str:
     """Return the flag of a setting, such as `--max-queue-size`."""
+    if name in TURNED_OFF:
+        return f"--no-{name}"
     return "TARGET" if name == "target" else f"--{SINGULAR.get(name, name).replace('_', '-')}"
 
 

@@ -12,6 +12,8 @@ POST   /v1/jobs/{id}/cancel                 cancel the job, or some of its items
 POST   /v1/jobs/{id}/stream-token           short-lived URL of the event stream that needs no Authorization header
 GET    /healthz, /readyz, /metrics          health checks and metrics for operators
 
+Other parts of the server can add routes after these, such as the page at `/`.
+
 Starlette routes requests, checks methods, adds CORS headers and converts exceptions to responses. By default, its
 behavior differs from the protocol in these ways:
 
@@ -102,6 +104,7 @@ class TidewireApp:
         endpoints: Mapping[str, Endpoint],
         settings: Settings,
         closers: Sequence[Callable[[], Awaitable[None]]] = (),
+        added_routes: Sequence[Route] = (),
     ) -> None:
         """Create the application with its routes.
 
@@ -109,6 +112,7 @@ class TidewireApp:
             endpoints: All endpoints by name.
             settings: The server's settings.
             closers: Coroutine functions to call at shutdown, such as the `close` of an engine.
+            added_routes: Routes that follow those of the API, and need no authentication.
 
         Raises:
             ValueError: A token in the settings is not valid.
@@ -155,6 +159,7 @@ class TidewireApp:
             route("GET", "/healthz", handlers.healthz, public=True),
             route("GET", "/readyz", handlers.readyz, public=True),
             route("GET", "/metrics", handlers.metrics_page, public=True),
+            *added_routes,
         ]
         errors: dict[Any, Any] = {
             404: self._not_found,

@@ -1,0 +1,109 @@
+"""Routes for the static files of the page: HTML, CSS, JavaScript modules, and the JavaScript client that they use.
+
+The files are the same for every server and every caller, so that they need no authentication. All URLs in them are
+relative, so that the page works below any path prefix.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tidewire_server.http.request_reading import header
+
+_HERE: Final = Path(__file__).resolve().parent
+
+MEDIA_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Media types of the files. Files with other suffixes are not served."""
+
+CONTENT_SECURITY_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        # Endpoints return images as base64, and a chosen file is previewed from a blob.
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        # Chromium then refuses to parse any text as HTML or as a script.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+HEADERS: Final = {
+    # The browser asks each time whether its copy is current, so that an upgraded server gets its own scripts.
+    "cache-control": "no-cache",
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""Headers of all files."""
+
+
+class _File(NamedTuple):
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def page_routes() -> Sequence[Route]:
+    """Return the routes of the page. The files are read once, when this function is called.
+
+    Raises:
+        FileNotFoundError: The JavaScript client is neither in the installed package nor in a checkout around it.
+    """
+    files = {f"page/{path.name}": _read(path) for path in _files_in(_HERE / "static")}
+    files |= {f"page/client/{path.name}": _read(path) for path in _files_in(client_folder())}
+    files[""] = files.pop("page/index.html")
+    return [Route(f"/{name}", _responder(file), methods=["GET"]) for name, file in files.items()]
+
+
+def client_folder() -> Path:
+    """Return the folder with the modules of the JavaScript client, inside the installed package or in the checkout.
+
+    Raises:
+        FileNotFoundError: Neither folder exists.
+    """
+    for place in (_HERE / "client", *(parent / "clients/javascript/src" for parent in _HERE.parents[3:4])):
+        if place.is_dir():
+            return place
+    raise FileNotFoundError(
+        "the page at / needs the JavaScript client, which is neither in the package nor in a checkout around it; reinstall "
+        "tidewire, or turn the page off (page=False, --no-page)"
+    )
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix in MEDIA_TYPES)
+
+
+def _read(path: Path) -> _File:
+    body = path.read_bytes()
+    return _File(body, MEDIA_TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+def _responder(file: _File):  # type: ignore[no-untyped-def]
+    headers = HEADERS | {"etag": file.etag}
+
+    async def respond(request: Request) -> Response:
+        known = [tag.strip().removeprefix("W/") for tag in header(request, b"if-none-match").split(",")]
+        if file.etag in known or known == ["*"]:
+            return Response(status_code=304, headers=headers)
+        return Response(file.body, headers=headers, media_type=file.media_type)
+
+    return respond
