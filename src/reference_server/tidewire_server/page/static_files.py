@@ -5,7 +5,7 @@ relative, so that the page works below any path prefix.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -97,7 +97,7 @@ def _read(path: Path) -> _File:
     return _File(body, MEDIA_TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 
-def _responder(file: _File):  # type: ignore[no-untyped-def]
+def _responder(file: _File) -> Callable[[Request], Awaitable[Response]]:
     headers = HEADERS | {"etag": file.etag}
 
     async def respond(request: Request) -> Response:

@@ -1,5 +1,5 @@
-// A JSON value as a tree. A node compares the new value with the one that it shows, and only nodes in open parts of the tree
-// exist, so that a change costs what is visible of it. Changed nodes flash.
+// A JSON value as a tree. The value may be changed in place between two calls of `show`, so a node keeps what it shows, and is
+// told which parts may have changed. Only nodes in open parts of the tree exist: a change costs what is visible of it.
 
 import { counted, h, setText } from "./dom.js";
 import { ImageView, isBase64 } from "./image.js";
@@ -25,12 +25,15 @@ export class JsonTree {
     this.element = h("div", { class: "tree", tabindex: "0", role: "region", "aria-label": "Value as JSON" });
   }
 
-  /** Show a value. Returns false if a long text in it has to wait for the next frame: call again then. */
-  show(value) {
+  /**
+   * Show a value. Returns false if a long text in it has to wait for the next frame: call again then.
+   * @param {unknown} value
+   * @param {Iterable<string> | null} changed JSON Pointers of what may have changed; null for everything
+   */
+  show(value, changed = null) {
     this.pending = false;
-    this.#root = updated(this.#root, value, () => ({ tree: this, name: null, depth: 0, schema: resolved(this.#schema, this.#schema) }), (node) =>
-      this.element.replaceChildren(node.element),
-    );
+    const place = () => ({ tree: this, name: null, depth: 0, schema: resolved(this.#schema, this.#schema) });
+    this.#root = updated(this.#root, value, partsOf(changed), place, (node) => this.element.replaceChildren(node.element));
     return !this.pending;
   }
 
@@ -49,15 +52,35 @@ export class JsonTree {
   }
 }
 
-/** Show a value in a node, or in a new node that `place` puts into the document. Returns the node. */
-function updated(node, value, place, put) {
+/** What changed, as nested maps of names; EVERYTHING stands for a value and all that is in it. */
+const EVERYTHING = null;
+function partsOf(pointers) {
+  if (pointers === null) return EVERYTHING;
+  const root = new Map();
+  for (const pointer of pointers) {
+    const tokens = pointer.split("/").slice(1).map((token) => token.replaceAll("~1", "/").replaceAll("~0", "~"));
+    if (tokens.length === 0) return EVERYTHING;
+    let parts = root;
+    const last = tokens.pop();
+    for (const token of tokens) {
+      if (parts.get(token) === EVERYTHING && parts.has(token)) break;
+      if (!parts.has(token)) parts.set(token, new Map());
+      parts = parts.get(token);
+    }
+    if (parts !== EVERYTHING) parts.set(last, EVERYTHING);
+  }
+  return root;
+}
+
+/** Show a value in a node, or in a new node that `put` adds to the document. Returns the node. */
+function updated(node, value, parts, place, put) {
   const kind = kindOf(value);
   if (node?.kind === kind) {
-    node.update(value);
+    node.update(value, parts);
     return node;
   }
   const made = new (kind === "object" || kind === "array" ? Container : Leaf)(kind, place());
-  made.update(value);
+  made.update(value, EVERYTHING);
   put(made);
   if (node) made.place.tree.flash(made);
   return made;
@@ -117,6 +140,7 @@ class Leaf {
 /** An object or an array, or a group of their children. */
 class Container {
   #value;
+  #size = 0;
   #children = new Map();
   #groupSize = 0;
 
@@ -127,40 +151,33 @@ class Container {
     this.body = h("div", { class: "children" });
     this.element = h("details", { class: "node" }, h("summary", {}, nameTag(place.name), this.count), this.body);
     this.element.open = place.depth < OPEN_DEPTH && place.group === undefined;
-    this.element.addEventListener("toggle", () => this.#draw());
+    this.element.addEventListener("toggle", () => this.#draw(EVERYTHING));
   }
 
-  update(value) {
-    const old = this.#value, first = old === undefined;
-    if (value === old || (!first && this.#isSameGroup(old, value))) return;
+  update(value, parts) {
+    const first = this.#value === undefined;
     this.#value = value;
-    if (this.place.group === undefined) {
-      const size = this.kind === "array" ? value.length : Object.keys(value).length;
+    const size = this.kind === "array" ? value.length : Object.keys(value).length;
+    if (this.place.group === undefined && size !== this.#size) {
       if (first && size > GROUP && this.place.depth > 0) this.element.open = false;
       setText(this.count, this.kind === "array" ? `[${counted(size, "element")}]` : `{${counted(size, "member")}}`);
     }
-    if (!first && !this.element.open) this.place.tree.flash(this);
-    this.#draw();
+    const { start = 0, end = Infinity } = this.place.group ?? {};
+    const grew = this.#size < end && size !== this.#size;
+    this.#size = size;
+    if (!first && !this.element.open && (grew || (parts !== EVERYTHING && touches(parts, start, end)))) this.place.tree.flash(this);
+    this.#draw(parts);
   }
 
-  /** Whether the elements of this group of an array are as they were. */
-  #isSameGroup(old, value) {
-    if (this.place.group === undefined || this.kind !== "array") return false;
-    const { start, end } = this.place.group;
-    if (Math.min(end, old.length) !== Math.min(end, value.length)) return false;
-    for (let at = start; at < end && at < value.length; at += 1) if (old[at] !== value[at]) return false;
-    return true;
-  }
-
-  #draw() {
+  #draw(parts) {
     if (!this.element.open) {
       if (this.#children.size > 0) this.body.replaceChildren();
       this.#children.clear();
       return;
     }
     const names = this.kind === "array" ? null : Object.keys(this.#value);
-    const { start = 0, end = names?.length ?? this.#value.length } = this.place.group ?? {};
-    const stop = Math.min(end, names?.length ?? this.#value.length);
+    const { start = 0, end = Infinity } = this.place.group ?? {};
+    const stop = Math.min(end, this.#size);
     let groupSize = 0;
     if (stop - start > GROUP) for (groupSize = GROUP; (stop - start) / groupSize > GROUP; ) groupSize *= GROUP;
     if (groupSize !== this.#groupSize) {
@@ -169,18 +186,13 @@ class Container {
       this.#groupSize = groupSize;
     }
     const shown = new Set();
-    if (groupSize > 0) {
-      for (let at = start; at < stop; at += groupSize) {
-        const group = { start: at, end: Math.min(end, at + groupSize) };
-        shown.add(at);
-        this.#child(at, this.#value, () => ({ name: `${at} – ${Math.min(stop, at + groupSize) - 1}`, group, schema: this.place.schema }));
-      }
-    } else {
-      for (let at = start; at < stop; at += 1) {
-        const name = names === null ? at : names[at];
-        shown.add(name);
-        this.#child(name, this.#value[name], () => ({ name, schema: this.place.tree.schemaBelow(this.place.schema, name) }));
-      }
+    for (let at = start; at < stop; at += groupSize || 1) {
+      const name = names === null || groupSize > 0 ? at : names[at];
+      shown.add(name);
+      const value = groupSize > 0 ? this.#value : this.#value[name];
+      const own = groupSize > 0 || parts === EVERYTHING ? parts : parts.get(String(name));
+      // `undefined`: the child is as it was. An element that is new has no node yet.
+      if (own !== undefined || !this.#children.has(name)) this.#child(name, value, own ?? EVERYTHING, groupSize);
     }
     for (const [name, node] of this.#children) {
       if (shown.has(name)) continue;
@@ -189,12 +201,23 @@ class Container {
     }
   }
 
-  #child(name, value, place) {
+  #child(name, value, parts, groupSize) {
     const old = this.#children.get(name);
-    const node = updated(old, value, () => ({ ...place(), tree: this.place.tree, depth: this.place.depth + 1 }), (made) => {
+    const place = () => {
+      const { tree, schema, depth } = this.place;
+      if (groupSize === 0) return { tree, name, depth: depth + 1, schema: tree.schemaBelow(schema, name) };
+      const group = { start: name, end: Math.min(this.place.group?.end ?? Infinity, name + groupSize) };
+      return { tree, name: `${name} – ${group.end - 1}`, depth: depth + 1, schema, group };
+    };
+    const node = updated(old, value, parts, place, (made) => {
       if (old) old.element.replaceWith(made.element);
       else this.body.append(made.element);
     });
     this.#children.set(name, node);
   }
+}
+
+function touches(parts, start, end) {
+  for (const token of parts.keys()) if (end === Infinity || (Number(token) >= start && Number(token) < end)) return true;
+  return false;
 }

@@ -137,7 +137,7 @@ class Field {
     if (required) this.control.setAttribute("aria-required", "true");
     this.preview = this.kind === "file" ? h("div", { class: "preview" }) : null;
     const parts = this.kind === "boolean" ? [h("div", { class: "check" }, this.control, label)] : [label, this.control];
-    this.element = h("div", { class: `field ${this.kind}` }, ...parts, this.preview, text, this.#error);
+    this.element = h("div", { class: "field" }, ...parts, this.preview, text, this.#error);
     this.control.addEventListener("input", () => this.element.toggleAttribute("data-changed", true));
     this.write(undefined);
   }

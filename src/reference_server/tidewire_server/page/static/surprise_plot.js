@@ -32,7 +32,6 @@ export class SurprisePlot {
 
   /** @param {(number | null)[]} logprobs in nats, one per token */
   show(logprobs) {
-    if (logprobs === this.#logprobs) return;
     this.#logprobs = logprobs;
     this.#draw();
   }
@@ -52,7 +51,7 @@ export class SurprisePlot {
       this.canvas.height = Math.round(HEIGHT * ratio);
     }
     const context = this.canvas.getContext("2d");
-    const style = getComputedStyle(this.element);
+    const style = getComputedStyle(this.canvas);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, HEIGHT);
     let total = 0, finite = 0;
@@ -70,8 +69,8 @@ export class SurprisePlot {
       peaks.push(peak);
     }
     const top = Math.max(4, ...peaks);
-    this.#bars(context, peaks, top, style.getPropertyValue("--plot-peak"));
-    this.#bars(context, means, top, style.getPropertyValue("--plot-mean"));
+    this.#bars(context, peaks, top, style.caretColor); // computed colors, which depend on the theme
+    this.#bars(context, means, top, style.color);
     const mean = finite === 0 ? 0 : total / finite;
     setText(this.summary, count === 0 ? "" : `mean ${mean.toFixed(2)} · perplexity ${(2 ** mean).toFixed(2)} · ${counted(count, "token")}`);
     this.canvas.setAttribute("aria-label", count === 0 ? "No tokens yet" : `Bars of the surprise of ${counted(count, "token")}`);

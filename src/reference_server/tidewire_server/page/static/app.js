@@ -1,0 +1,338 @@
+// The page: which view is shown, the lists of endpoints and jobs, tokens, and the submission of jobs.
+
+import { Client } from "./client/index.js";
+import { Announcer } from "./announcer.js";
+import { h } from "./dom.js";
+import { JobFeed } from "./job_feed.js";
+import { JobView, statusChip } from "./job_view.js";
+import { OperatorView } from "./operator_view.js";
+import { SchemaForm } from "./schema_form.js";
+import { Session, themeButton } from "./session.js";
+import { Vocabulary } from "./vocabulary.js";
+
+const base = new URL(".", location.href);
+const session = new Session(base);
+const LIST_INTERVAL = 10_000; // ms between two reads of the list of jobs
+const MAX_LISTED = 30;
+const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
+const MAX_LABEL = 60;
+
+const $ = (id) => document.getElementById(id);
+const main = $("main");
+const announcer = new Announcer($("announcements"));
+const announce = (text) => announcer.announce(text);
+
+let discovery = null;
+let client = null; // one for all requests, until the token changes
+let view = null; // what `main` shows: { close(), redraw?() }
+const descriptions = new Map(); // promises by the name of the endpoint
+const inputs = new Map(); // of the jobs that this page submitted
+const statuses = new Map(); // last known status of each job
+
+// ---- requests --------------------------------------------------------------------------------------------------------
+
+class ResponseError extends Error {
+  constructor(status, problem) {
+    super(problem?.detail ?? problem?.title ?? `The server responded with the status ${status}.`);
+    this.status = status;
+  }
+}
+
+/** GET a resource that the client does not know. The token travels in the header Authorization only. */
+async function get(path, { role = "caller", method = "GET" } = {}) {
+  const token = session.token(role);
+  const headers = token === null ? {} : { authorization: `Bearer ${token}` };
+  const response = await fetch(new URL(path, base), { method, headers });
+  if (response.ok) return response;
+  throw new ResponseError(response.status, await response.json().catch(() => null));
+}
+
+function newClient() {
+  const token = session.token("caller") ?? undefined;
+  return new Client(base, { token, retry: { patienceMs: Infinity, maxDelayMs: MAX_DELAY }, maxStateBytes: discovery?.limits.max_state_bytes });
+}
+
+/** Ask for a token. Resolves with false if the dialog was cancelled. */
+function askForToken(role, title, text, error = "") {
+  const dialog = $("token-dialog"), field = $("token");
+  $("token-title").textContent = title;
+  $("token-text").textContent = text;
+  $("token-error").textContent = error;
+  field.value = "";
+  return new Promise((resolve) => {
+    const ended = (accepted) => {
+      dialog.onclose = null;
+      dialog.close();
+      resolve(accepted);
+    };
+    $("token-form").onsubmit = (event) => {
+      event.preventDefault();
+      const token = field.value.trim();
+      if (!/^[\x21-\x7e]+$/.test(token)) return void ($("token-error").textContent = "A token has only visible ASCII characters.");
+      session.setToken(role, token);
+      ended(true);
+    };
+    $("token-cancel").onclick = () => ended(false);
+    dialog.onclose = () => ended(false);
+    dialog.showModal();
+  });
+}
+
+// ---- start -----------------------------------------------------------------------------------------------------------
+
+async function connect() {
+  for (let error = ""; ; ) {
+    try {
+      client = newClient();
+      discovery = await client.discover();
+      break;
+    } catch (problem) {
+      if (problem.status === 401) {
+        session.setToken("caller", null);
+        const text = "This server answers only callers with a token. It is kept in this tab, until you close the tab.";
+        const asked = await askForToken("caller", "Token needed", text, error);
+        error = "The server does not accept this token.";
+        if (asked) continue;
+        main.replaceChildren(banner("Without a token, this server answers no requests.", "Enter a token", () => location.reload()));
+        return false;
+      }
+      main.replaceChildren(banner(`The server cannot be reached: ${problem.message} The page tries again.`));
+      await new Promise((resolve) => setTimeout(resolve, 2_000));
+    }
+  }
+  client = newClient();
+  await client.discover(); // so that later failures count as outages
+  $("sign-out").hidden = session.token("caller") === null;
+  const kept = { process: "jobs in memory", host: "jobs on disk", replicated: "jobs in a database" };
+  $("server").hidden = false;
+  $("server").textContent = `${discovery.server.replace("_", " ").replace("/", " ")} · ${kept[discovery.durability] ?? discovery.durability}`;
+  $("endpoints").replaceChildren(...discovery.endpoints.map(({ name, summary }) => {
+    const link = h("a", { href: `#/endpoints/${encodeURIComponent(name)}`, title: summary ?? "" }, h("span", { class: "name", text: name }));
+    return h("li", {}, link);
+  }));
+  return true;
+}
+
+function banner(text, action, act) {
+  const button = action && h("button", { type: "button", text: action, on: { click: act } });
+  return h("div", { class: "banner", role: "alert" }, h("p", { text }), button);
+}
+
+// ---- views -----------------------------------------------------------------------------------------------------------
+
+async function route() {
+  if (discovery === null) return;
+  const [, kind, name] = location.hash.match(/^#\/(\w*)(?:\/(.*))?$/) ?? [];
+  if (kind === undefined && location.hash !== "") return; // a link within the page
+  const shown = decodeURIComponent(name ?? "");
+  for (const link of document.querySelectorAll(".side a, #operator-link")) {
+    if (link.getAttribute("href") === location.hash) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  scrollTo(0, 0);
+  if (kind === "jobs") return showJob(shown);
+  if (kind === "operator") return show(new OperatorView({ metrics }), "Operator");
+  const first = discovery.endpoints[0]?.name;
+  if (first === undefined) return void main.replaceChildren(banner("This server has no endpoints."));
+  return showEndpoint(kind === "endpoints" ? shown : first);
+}
+
+function show(next, title) {
+  view?.close?.();
+  view = next;
+  main.replaceChildren(next.element);
+  document.title = `${title} – Tidewire`;
+}
+
+/** Read the description of an endpoint once, and its vocabulary if it has one. */
+function describe(name) {
+  if (!descriptions.has(name)) {
+    const found = client.describe(name);
+    found.catch(() => descriptions.delete(name));
+    descriptions.set(name, found);
+  }
+  return descriptions.get(name);
+}
+
+async function vocabularyOf(endpoint) {
+  const link = endpoint?.capabilities?.logprobs && endpoint.links?.vocabulary;
+  if (!link) return null;
+  const url = new URL(link, base);
+  // The token is for this server only.
+  if (url.origin !== base.origin) return null;
+  endpoint.vocabulary ??= get(url).then((response) => response.json()).then((resource) => new Vocabulary(resource));
+  return endpoint.vocabulary.catch(() => null);
+}
+
+async function showEndpoint(name) {
+  const endpoint = await described(name);
+  if (endpoint === null) return;
+  const empty = h("section", { class: "job empty", "aria-label": "Result" },
+    h("p", { class: "big", text: "The result streams here." }),
+    h("p", { class: "quiet", text: "Choose an example or fill in the form, and run it. A lost connection loses nothing: the stream continues where it was, also after a reload and in another tab." }));
+  show({ element: h("div", { class: "work" }, callPanel(endpoint, undefined), empty) }, name);
+}
+
+async function described(name) {
+  try {
+    return await describe(name);
+  } catch (error) {
+    view?.close?.();
+    view = null;
+    main.replaceChildren(banner(error.message));
+    return null;
+  }
+}
+
+async function showJob(id) {
+  const feed = new JobFeed(client, id);
+  const waiting = h("p", { class: "quiet", text: "Opening the job …" });
+  show({ element: waiting, close: () => feed.close() }, "Job");
+  const mine = view;
+  await feed.opened(listed.find((job) => job.id === id) ?? session.jobs().find((job) => job.id === id));
+  if (view !== mine) return;
+  const endpoint = feed.endpoint ? await describe(feed.endpoint).catch(() => null) : null;
+  const vocabulary = await vocabularyOf(endpoint);
+  if (view !== mine) return;
+  feed.onStatus = (status) => {
+    statuses.set(id, status);
+    document.title = `${status} · ${feed.endpoint ?? "job"} – Tidewire`;
+    if (feed.gone) {
+      session.forget(id);
+      statuses.delete(id);
+    }
+    listJobs();
+  };
+  const job = new JobView(feed, { endpoint, vocabulary, announce, cancel: () => feed.cancel(), link: location.href });
+  const panel = endpoint && callPanel(endpoint, inputs.get(id));
+  const wide = matchMedia("(min-width: 70rem)").matches;
+  if (panel && !wide) panel.open = false;
+  view = null; // the feed goes on in the next view
+  show({ element: h("div", { class: "work" }, panel, job.element), close: () => job.close(), redraw: () => job.redraw() }, "Job");
+  feed.follow(durabilityText());
+}
+
+function durabilityText() {
+  return discovery.durability === "process"
+    ? "This job is lost: the server was restarted, and it keeps its jobs in memory. Start it with --log sqlite:///jobs.db, and jobs survive a restart."
+    : "The server does not know this job (any more).";
+}
+
+/** The description, the examples and the form of an endpoint. */
+function callPanel(endpoint, input) {
+  const form = new SchemaForm(endpoint, discovery.limits.max_body_bytes);
+  const run = h("button", { type: "submit", class: "primary", text: "Run" });
+  const examples = (Array.isArray(endpoint.examples) ? endpoint.examples : []).map((example) => {
+    const choose = () => {
+      form.fill(example);
+      run.focus();
+    };
+    return h("li", {}, h("button", { type: "button", class: "example", on: { click: choose } }, labelOf(example)));
+  });
+  if (input !== undefined) form.fill(input);
+  const submit = async (event) => {
+    event.preventDefault();
+    run.disabled = true;
+    run.textContent = "Submitting …";
+    try {
+      const given = await form.read();
+      const job = await client.submit(endpoint.name, given);
+      inputs.set(job.id, given);
+      if (!discovery.capabilities.includes("list")) session.remember({ id: job.id, endpoint: endpoint.name, label: labelOf(given), at: Date.now() });
+      location.hash = `#/jobs/${job.id}`;
+    } catch (error) {
+      form.showProblem({ message: error.problem?.detail ?? error.message, pointer: error.problem?.pointer, field: error.field });
+    } finally {
+      run.disabled = false;
+      run.textContent = "Run";
+    }
+  };
+  const model = endpoint.capabilities?.model;
+  const facts = model && `${model.name} · ${model.architecture} · ${model.dtype} on ${model.device} · context of ${model.context} tokens`;
+  return h("details", { class: "call", open: true },
+    h("summary", {}, h("h1", { text: endpoint.name })),
+    endpoint.summary && h("p", { text: endpoint.summary }),
+    endpoint.description && h("p", { class: "quiet", text: endpoint.description }),
+    facts && h("p", { class: "quiet", text: facts }),
+    examples.length > 0 && h("h2", { text: "Examples" }),
+    examples.length > 0 && h("ul", { class: "examples" }, ...examples),
+    h("form", { on: { submit }, novalidate: true }, h("h2", { text: "Input" }), form.element, h("div", { class: "buttons" }, run, form.toggle)));
+}
+
+/** A short text for an input. */
+function labelOf(input) {
+  const isObject = typeof input === "object" && input !== null && !Array.isArray(input);
+  if (isObject && Object.keys(input).length === 0) return "Defaults";
+  const parts = isObject ? Object.entries(input).map(([name, value]) => (typeof value === "string" ? value : `${name}: ${JSON.stringify(value)}`)) : [JSON.stringify(input)];
+  const text = parts.join(" · ").replaceAll(/\s+/g, " ");
+  return text.length > MAX_LABEL ? `${text.slice(0, MAX_LABEL - 1)}…` : text;
+}
+
+async function metrics() {
+  for (let error = ""; ; error = "The server does not accept this token.") {
+    try {
+      return await (await get("metrics", { role: "operator" })).text();
+    } catch (problem) {
+      const failed = Object.assign(new Error(problem.status ? problem.message : "The server cannot be reached. The page tries again."), { final: Boolean(problem.status) });
+      if (problem.status !== 401) throw failed;
+      session.setToken("operator", null);
+      if (!(await askForToken("operator", "Operator's token needed", "The numbers of all callers are only for operators of this server.", error))) throw failed;
+    }
+  }
+}
+
+// ---- jobs ------------------------------------------------------------------------------------------------------------
+
+let listed = []; // jobs, as the server lists them
+let listing = null;
+
+/** Draw the list of jobs: those of the caller, or of this browser if the server does not list them. */
+async function listJobs() {
+  if (discovery.capabilities.includes("list")) {
+    if (listing) return;
+    listing = client.jobs({ limit: MAX_LISTED });
+    listed = await listing.catch(() => listed); // the list stays as it is if the server has become unable to answer
+    listing = null;
+  }
+  const own = listed.map((job) => ({ ...job, at: Date.parse(job.created_at), label: inputs.has(job.id) ? labelOf(inputs.get(job.id)) : "" }));
+  const jobs = discovery.capabilities.includes("list") ? own : session.jobs();
+  $("no-jobs").hidden = jobs.length > 0;
+  $("jobs").replaceChildren(...jobs.map(jobEntry));
+}
+
+function jobEntry({ id, endpoint, status, at, label }) {
+  const known = statuses.get(id) ?? status;
+  const href = `#/jobs/${encodeURIComponent(id)}`;
+  const time = new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  const current = href === location.hash ? "page" : null;
+  return h("li", {}, h("a", { href, "aria-current": current }, h("span", { class: "name", text: label || endpoint }), h("span", { class: "sub" }, known && statusChip(known), ` ${label ? `${endpoint} · ` : ""}${time}`)));
+}
+
+/** Forget the jobs of this browser that the server has deleted or lost. */
+async function forgetLostJobs() {
+  if (discovery.capabilities.includes("list")) return;
+  for (const { id } of session.jobs()) {
+    await get(`v1/jobs/${encodeURIComponent(id)}`, { method: "HEAD" }).catch((error) => {
+      if (error.status === 404 || error.status === 410) session.forget(id);
+    });
+  }
+}
+
+// ---- wiring ----------------------------------------------------------------------------------------------------------
+
+themeButton($("theme"), () => view?.redraw?.());
+$("sign-out").addEventListener("click", () => {
+  session.setToken("caller", null);
+  session.setToken("operator", null);
+  location.hash = "#/";
+  location.reload();
+});
+if (await connect()) {
+  addEventListener("hashchange", route);
+  document.addEventListener("visibilitychange", () => document.hidden || listJobs());
+  setInterval(() => document.hidden || listJobs(), LIST_INTERVAL);
+  await forgetLostJobs();
+  listJobs();
+  await route();
+}

@@ -1,0 +1,202 @@
+// Follows one job with the JavaScript client, and keeps what the page shows of it. While the tab is hidden, the stream is closed:
+// a browser opens at most six connections to a server, over all tabs.
+
+import { JobExpiredError, JobNotFoundError } from "./client/index.js";
+
+const MAX_CHANGED = 1_000; // pointers between two frames; with more, everything counts as changed
+const BREATH = 10; // ms after which other tasks of the page may run
+
+export class JobFeed {
+  #connected = false; // whether the stream was open before
+  #stop = new AbortController();
+  #changed = new Map(); // pointers by item; null for everything
+  #status = "";
+  #closed = false;
+
+  endpoint = null;
+  startedAt = null;
+  endedAt = null;
+  error = null;
+  lost = null; // why there is nothing to follow
+  notes = [];
+  received = 0;
+  resumes = 0;
+  /** state: connecting, live, waiting or hidden; when the next attempt follows; the last event */
+  connection = { state: "connecting", retryAt: null, cursor: null };
+  tracksChanges = false;
+  onChange = () => {};
+  onConnection = () => {};
+  onStatus = () => {};
+
+  /** @param {import("./client/index.js").Client} client  @param {string} id */
+  constructor(client, id) {
+    this.job = client.batchJob(id, { listener: (event) => this.#heard(event) });
+  }
+
+  /** Learn which endpoint the job belongs to, if the caller does not know it: `known` is an entry of a list of jobs. */
+  async opened(known) {
+    try {
+      const job = known ?? (await this.job.read({ signal: this.#stop.signal }));
+      this.endpoint = job.endpoint;
+      this.startedAt = Date.parse(job.started_at) || null;
+      this.endedAt = Date.parse(job.ended_at) || null;
+    } catch (error) {
+      if (!this.#closed) this.#failed(error);
+    }
+  }
+
+  // ---- what is known of the job --------------------------------------------------------------------------------
+
+  get #follower() {
+    return this.job.stream.follower;
+  }
+
+  get #state() {
+    return this.#follower.document?.root;
+  }
+
+  get ended() {
+    return this.job.ended;
+  }
+
+  get status() {
+    return this.lost !== null ? "lost" : this.#follower.done?.status ?? this.#state?.status ?? "queued";
+  }
+
+  get queue() {
+    return this.job.queue;
+  }
+
+  get progress() {
+    return this.job.progress;
+  }
+
+  get usage() {
+    return this.#state?.usage;
+  }
+
+  /** Status of each item. */
+  get items() {
+    return this.#state?.items.map(({ status }) => status) ?? [];
+  }
+
+  /** The value of an item now. It is not a copy: read it at once. */
+  value(index) {
+    return this.#state?.items[index]?.value;
+  }
+
+  itemError(index) {
+    return this.#state?.items[index]?.error ?? null;
+  }
+
+  /** The JSON Pointers of what changed in an item since the last call; null for everything. */
+  takeChanged(index) {
+    const found = this.#changed.has(index) ? this.#changed.get(index) : this.tracksChanges ? new Set() : null;
+    this.#changed.delete(index);
+    return found;
+  }
+
+  // ---- following -------------------------------------------------------------------------------------------------
+
+  /** Follow the job to its end. @param {string} lostText message if the server does not know the job */
+  async follow(lostText) {
+    const again = () => this.#stop.abort();
+    document.addEventListener("visibilitychange", again);
+    addEventListener("online", again);
+    while (!this.#closed && !this.ended && this.lost === null) {
+      this.#stop = new AbortController();
+      const { signal } = this.#stop;
+      try {
+        if (document.hidden) await this.#whileHidden(signal);
+        else await this.#read(signal);
+      } catch (error) {
+        if (!signal.aborted) this.#failed(error, lostText);
+      }
+    }
+    document.removeEventListener("visibilitychange", again);
+    removeEventListener("online", again);
+    this.#told();
+  }
+
+  async #read(signal) {
+    let breath = performance.now();
+    for await (const update of this.job.updates({ signal })) {
+      this.received += 1;
+      this.#note(update);
+      this.onChange();
+      if (performance.now() < breath + BREATH) continue;
+      await new Promise((resolve) => setTimeout(resolve));
+      breath = performance.now();
+    }
+  }
+
+  async #whileHidden(signal) {
+    this.#connection("hidden");
+    await new Promise((resolve) => signal.addEventListener("abort", resolve));
+    this.#connection("connecting");
+  }
+
+  #note(update) {
+    if (!this.tracksChanges) return;
+    const { index } = update, ops = update.ops;
+    const known = this.#changed.has(index) ? this.#changed.get(index) : new Set();
+    for (const [op, path] of ops ?? []) {
+      // An insertion or a deletion moves the later elements.
+      known?.add(op === "i" || op === "d" ? path.slice(0, path.lastIndexOf("/")) : path);
+    }
+    this.#changed.set(index, ops === null || known === null || known.size > MAX_CHANGED ? null : known);
+  }
+
+  #heard(event) {
+    if (event.type === "connection") this.#moved(event);
+    else if (event.type === "note") this.notes = this.#state?.notes ?? [];
+    else if (event.type === "end") {
+      this.error = event.error;
+      this.endedAt ??= Date.now();
+    } else if (event.type === "status" && event.status === "running") this.startedAt ??= Date.now();
+    this.#told();
+  }
+
+  #moved({ state, lastEventId, why, retryInMs }) {
+    if (state === "connecting" && this.connection.state !== "waiting") this.#connection("connecting");
+    if (state === "connected" || state === "polling") {
+      const resumed = this.connection.state === "waiting";
+      if (resumed) this.resumes += 1;
+      const after = lastEventId === null ? "from the beginning" : `after event ${lastEventId}`;
+      this.#connection("live", lastEventId);
+      this.onConnection({ text: `${resumed ? "Resumed" : this.#connected ? "Continued" : "Connected"} ${after}${resumed ? ": nothing is missing." : "."}`, bad: false });
+      this.#connected = true;
+    }
+    if (state === "lost" || state === "resync") {
+      this.#connection("waiting", lastEventId, Date.now() + (retryInMs ?? 0));
+      this.onConnection({ text: `Lost ${lastEventId === null ? "" : `after event ${lastEventId}`}: ${why ?? "no reason is known"}.`, bad: true });
+    }
+  }
+
+  #connection(state, cursor = this.#follower.id?.text ?? null, retryAt = null) {
+    this.connection = { state, cursor, retryAt };
+    this.onChange();
+  }
+
+  #failed(error, lostText) {
+    if (error instanceof JobNotFoundError) this.lost = lostText ?? "The server does not know this job.";
+    else if (error instanceof JobExpiredError) this.lost = "This job has expired: the server has deleted its result.";
+    else this.lost = error.message;
+    this.gone = error instanceof JobNotFoundError || error instanceof JobExpiredError;
+    this.#told();
+  }
+
+  #told() {
+    if (this.status !== this.#status) this.onStatus((this.#status = this.status));
+    this.onChange();
+  }
+
+  cancel() {
+    return this.job.cancel();
+  }
+
+  close() {
+    this.#closed = true;
+    this.#stop.abort();
+  }
+}

@@ -1,0 +1,68 @@
+// What the page keeps in the browser: tokens for this tab, and for all tabs the theme and the jobs that this browser started.
+// One browser may use several servers below one origin, so the names contain the path of the server.
+
+const MAX_JOBS = 50;
+
+export class Session {
+  #path;
+
+  /** @param {URL} base URL of the server */
+  constructor(base) {
+    this.#path = base.pathname;
+  }
+
+  /** Token of the caller, or of an operator; null if there is none. It is only ever sent in the header Authorization. */
+  token(role) {
+    return sessionStorage.getItem(this.#name(role));
+  }
+
+  setToken(role, token) {
+    if (token === null) sessionStorage.removeItem(this.#name(role));
+    else sessionStorage.setItem(this.#name(role), token);
+  }
+
+  /** Jobs that this browser started, newest first. @returns {{id: string, endpoint: string, label: string, at: number}[]} */
+  jobs() {
+    try {
+      const found = JSON.parse(localStorage.getItem(this.#name("jobs")) ?? "[]");
+      return Array.isArray(found) ? found.filter((job) => typeof job?.id === "string" && typeof job.endpoint === "string") : [];
+    } catch {
+      return [];
+    }
+  }
+
+  remember(job) {
+    const others = this.jobs().filter(({ id }) => id !== job.id);
+    this.#keep([job, ...others].slice(0, MAX_JOBS));
+  }
+
+  forget(id) {
+    this.#keep(this.jobs().filter((job) => job.id !== id));
+  }
+
+  #keep(jobs) {
+    localStorage.setItem(this.#name("jobs"), JSON.stringify(jobs));
+  }
+
+  #name(what) {
+    return `tidewire ${this.#path} ${what}`;
+  }
+}
+
+/** Let a button switch the theme, which is that of the system at first. */
+export function themeButton(button, changed) {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
+  const show = () => (button.textContent = isDark() ? "☀" : "☾");
+  const saved = localStorage.getItem("tidewire theme");
+  if (saved === "dark" || saved === "light") document.documentElement.dataset.theme = saved;
+  show();
+  system.addEventListener("change", show);
+  button.addEventListener("click", () => {
+    const theme = isDark() ? "light" : "dark";
+    document.documentElement.dataset.theme = theme;
+    localStorage.setItem("tidewire theme", theme);
+    show();
+    changed();
+  });
+}
