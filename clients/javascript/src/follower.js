@@ -327,7 +327,7 @@ export class Follower {
     /** @type {Map<string, TextChange>} */
     const texts = new Map();
     for (const path of new Set([...(before?.columns ?? []), ...document.columns])) {
-      const [old, now] = [before?.root, document.root].map((root) => valueAt(root, tokensOf(path)));
+      const [old, now] = [before, document].map((each) => (each?.columns.includes(path) ? valueAt(each.root, tokensOf(path)) : ""));
       if (old === now) continue;
       const change = textChange(typeof old === "string" ? old : "", typeof now === "string" ? now : "");
       if (change.deleted > 0 || change.text !== "") texts.set(path, change);

@@ -111,7 +111,6 @@ export class JobStream {
         const action = await this.#step(stop);
         if (stop.aborted) return null;
         if (action.do === "applied" || action.do === "notice") {
-          if (action.do === "applied") this.#silentConnections = 0;
           if (this.ended) this.#disconnect();
           return action;
         }
@@ -154,7 +153,11 @@ export class JobStream {
       const { value: event } = this.#events.next();
       const decoder = /** @type {Decoder} */ (this.#decoder);
       if (decoder.retryMs !== null) this.#state.delayMs = decoder.retryMs;
-      if (event) return await this.follower.receive(event);
+      if (event) {
+        const action = await this.follower.receive(event);
+        if (action.do === "applied") this.#silentConnections = 0;
+        return action;
+      }
       const { isGreeted } = this.follower;
       const within = isGreeted ? this.#silenceMs : Math.max(1, Math.min(this.#silenceMs, this.#helloUntil - performance.now()));
       const chunk = await this.#connection.next(within);
