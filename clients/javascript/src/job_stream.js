@@ -248,7 +248,7 @@ export class JobStream {
       const askedMs = retryAfterMs(connection.headers.get("retry-after")) ?? problem?.retry_after_ms ?? null;
       return /** @type {Action} */ ({ do: "busy", askedMs, why: error.what, error });
     }
-    if (action !== "cut") throw error;
+    if (action !== "cut" || connection.isHidden) throw error;
     return /** @type {Action} */ ({ do: "cut", error });
   }
 

@@ -1,6 +1,6 @@
 /** Requests to one server: credentials, time limits, redirects and retries. */
 
-import { NotATidewireServerError, ProtocolError, SilenceTimeoutError, TransportError, UnsupportedProtocolError, refusal } from "./errors.js";
+import { NotATidewireServerError, ProtocolError, RequestError, SilenceTimeoutError, TransportError, UnsupportedProtocolError, refusal } from "./errors.js";
 import { FITS, PROTOCOL } from "./messages.js";
 import { GiveUp, RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
 import { JsonError, copy, parse } from "./strict_json.js";
@@ -75,8 +75,9 @@ export class Connection {
       const { done, value } = await this.#reader.read();
       return done ? null : value;
     } catch (error) {
+      const failure = transportError(error, this.#controller.signal, "GET", this.url);
       this.close();
-      throw transportError(error, this.#controller.signal, "GET", this.url);
+      throw failure;
     } finally {
       clearTimeout(timer);
     }
@@ -248,8 +249,8 @@ export class Session {
    */
   refusal({ url, status, isHidden }, problem, details = {}) {
     if (!isHidden) return refusal(status, problem, { url, ...details });
-    const advice = "Pass the URL to which it redirects as the URL of the client.";
-    return new TransportError("the server redirects, which this client does not follow in a browser", { url, advice });
+    const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
+    return new RequestError("the server redirects, which this client does not follow in a browser", { url, advice, ...details });
   }
 
   /**
@@ -276,7 +277,7 @@ export class Session {
         }
         const problem = await this.problemOf(connection);
         error = this.refusal(connection, problem, { method, jobId });
-        if (action !== "wait" && action !== "cut") throw error;
+        if ((action !== "wait" && action !== "cut") || connection.isHidden) throw error;
         askedMs = action === "wait" ? retryAfterMs(connection.headers.get("retry-after")) ?? problem?.retry_after_ms ?? null : null;
         if (action === "cut" && problem === null) await doubt?.(error);
       } catch (caught) {
