@@ -118,4 +118,58 @@ def page_server(**settings: Any) -> Server:
         """Measure texts, many in one call."""
         return [len(each) for each in text]
 
+    _add_floods(server)
     return server
+
+
+VOCABULARY = [*(f" {word}" for word in WORDS), ".\n", "é", "<end>"]
+"""Texts of the tokens of `flood_tokens`."""
+
+
+def _add_floods(server: Server) -> None:
+    """Add endpoints that change their value very often: as a text, as an object, and as tokens with candidates."""
+
+    async def paced(messages: int, rate: float) -> AsyncIterator[int]:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for at in range(messages):
+            yield at
+            await asyncio.sleep(max(0.0, begun + (at + 1) / rate - loop.time()))
+
+    @server.endpoint(concurrency_limit=None)
+    async def flood_text(messages: int = 1000, rate: float = 200, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
+        async for at in paced(messages, rate):
+            stream.append(VOCABULARY[at % len(WORDS)] + ("\n" if at % 20 == 19 else ""))
+
+    @server.endpoint(
+        concurrency_limit=None,
+        columns=["/rows"],
+        initial=lambda given: {"step": 0, "rate": 0.0, "best": {"loss": 9.0, "note": ""}, "rows": [], "names": {}},
+    )
+    async def flood_tree(messages: int = 1000, rate: float = 200, stream: Stream[Any] = None) -> None:  # type: ignore[assignment]
+        async for at in paced(messages, rate):
+            match at % 4:
+                case 0:
+                    stream.set("/step", at)
+                case 1:
+                    stream.set("/best", {"loss": 9 / (at + 1), "note": sentence(at % 9)})
+                case 2:
+                    stream.append([{"at": at, "values": [at, at / 2]}], at="/rows")
+                case _:
+                    stream.set(f"/names/n{at % 50}", at)
+
+    names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
+
+    @server.endpoint(
+        concurrency_limit=None,
+        columns=["/text", *(f"/{name}" for name in names)],
+        initial=lambda given: {"text": "", **{name: [] for name in names}},
+        capabilities={"logprobs": {"max_top": 5}},
+        links={"vocabulary": {"hash": "1", "tokens": [base64.b64encode(one.encode()).decode() for one in VOCABULARY], "special": [16]}},
+    )
+    async def flood_tokens(messages: int = 1000, rate: float = 200, stream: Stream[Any] = None) -> None:  # type: ignore[assignment]
+        async for at in paced(messages, rate):
+            chosen = at % 15
+            others = [(chosen + each) % 15 for each in range(5)]
+            logprobs = [round(-0.1 - each - (at * 7 % 13) / 3, 4) for each in range(5)]
+            stream.row(VOCABULARY[chosen], chosen, logprobs[at % 5], others, logprobs)

@@ -142,6 +142,7 @@ class JobService:
             check_input=None if store.replicas is None else self._ownership.accepts,
             on_start=self._on_start,
             announce=self._announce,
+            on_batch=metrics.batch_started,
             shared=store.replicas is not None,
             share=share,
             functions=functions,

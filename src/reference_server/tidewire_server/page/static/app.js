@@ -16,6 +16,7 @@ const LIST_INTERVAL = 10_000; // ms between two reads of the list of jobs
 const MAX_LISTED = 30;
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
 const MAX_LABEL = 60;
+const DEFAULTS = "Defaults";
 
 const $ = (id) => document.getElementById(id);
 const main = $("main");
@@ -239,7 +240,7 @@ function callPanel(endpoint, input) {
       const given = await form.read();
       const job = await client.submit(endpoint.name, given);
       inputs.set(job.id, given);
-      if (!discovery.capabilities.includes("list")) session.remember({ id: job.id, endpoint: endpoint.name, label: labelOf(given), at: Date.now() });
+      if (!discovery.capabilities.includes("list")) session.remember({ id: job.id, endpoint: endpoint.name, label: labelOfJob(job.id), at: Date.now() });
       location.hash = `#/jobs/${job.id}`;
     } catch (error) {
       form.showProblem({ message: error.problem?.detail ?? error.message, pointer: error.problem?.pointer, field: error.field });
@@ -260,10 +261,16 @@ function callPanel(endpoint, input) {
     h("form", { on: { submit }, novalidate: true }, h("h2", { text: "Input" }), form.element, h("div", { class: "buttons" }, run, form.toggle)));
 }
 
+/** What distinguishes a job from others of its endpoint, as far as this page knows its input. */
+function labelOfJob(id) {
+  const label = inputs.has(id) ? labelOf(inputs.get(id)) : DEFAULTS;
+  return label === DEFAULTS ? "" : label;
+}
+
 /** A short text for an input. */
 function labelOf(input) {
   const isObject = typeof input === "object" && input !== null && !Array.isArray(input);
-  if (isObject && Object.keys(input).length === 0) return "Defaults";
+  if (isObject && Object.keys(input).length === 0) return DEFAULTS;
   const parts = isObject ? Object.entries(input).map(([name, value]) => (typeof value === "string" ? value : `${name}: ${JSON.stringify(value)}`)) : [JSON.stringify(input)];
   const text = parts.join(" · ").replaceAll(/\s+/g, " ");
   return text.length > MAX_LABEL ? `${text.slice(0, MAX_LABEL - 1)}…` : text;
@@ -295,7 +302,7 @@ async function listJobs() {
     listed = await listing.catch(() => listed); // the list stays as it is if the server has become unable to answer
     listing = null;
   }
-  const own = listed.map((job) => ({ ...job, at: Date.parse(job.created_at), label: inputs.has(job.id) ? labelOf(inputs.get(job.id)) : "" }));
+  const own = listed.map((job) => ({ ...job, at: Date.parse(job.created_at), label: labelOfJob(job.id) }));
   const jobs = discovery.capabilities.includes("list") ? own : session.jobs();
   $("no-jobs").hidden = jobs.length > 0;
   $("jobs").replaceChildren(...jobs.map(jobEntry));

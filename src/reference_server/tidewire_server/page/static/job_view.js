@@ -49,7 +49,7 @@ export class JobView {
     this.panel = h("div", { class: "panel", id: "result", role: "tabpanel", tabindex: "-1" });
     this.error = h("div", { class: "banner bad", hidden: true });
     this.notes = h("ul", { class: "notes", hidden: true });
-    const copyValue = copyButton("Copy result", () => asText(this.feed.value(this.#shownItem)));
+    const copyValue = copyButton("Copy", () => asText(this.feed.value(this.#shownItem)));
     this.element = h("section", { class: "job", "aria-label": "Job" },
       h("div", { class: "job-head" }, this.chip, h("span", { class: "spring" }), this.cancel, copyButton("Copy link", () => context.link), copyValue),
       this.facts, this.connection, this.queue, this.progress, this.error, this.notes,
@@ -113,7 +113,7 @@ export class JobView {
     const after = cursor === null ? "" : ` after event ${cursor}`;
     const texts = {
       connecting: ["", "Connecting …"],
-      live: ["good", feed.resumes > 0 ? `Live. The connection was lost and the stream resumed${after}: nothing is missing.` : "Live: every change arrives as it happens."],
+      live: ["good", feed.status === "queued" ? "Connected. The job keeps its place in the queue, also if you close this page." : feed.resumes > 0 ? `Live. The connection was lost and the stream resumed${after}: nothing is missing.` : "Live: every change arrives as it happens."],
       waiting: ["bad", `Connection lost. The job runs on, and the stream continues${after}, without a gap.${left}`],
       hidden: ["", `Paused while this tab is hidden; continues${after}.`],
     };
@@ -183,8 +183,11 @@ export class JobView {
 
   #value(value) {
     const { feed } = this;
-    if (value === undefined || value === null) {
-      if (this.#view === null) this.panel.replaceChildren(h("p", { class: "quiet", text: feed.ended || feed.lost ? "There is no value." : "The value appears here as it grows." }));
+    if ((value ?? null) === null || (value === "" && this.#view === null && !feed.ended)) {
+      this.#view = null;
+      this.#drawTabs([], "");
+      const text = feed.ended || feed.lost !== null ? "There is no value." : "The value appears here as it grows.";
+      if (this.panel.textContent !== text) this.panel.replaceChildren(h("p", { class: "quiet", text }));
       return true;
     }
     const names = this.#viewNames(value);

@@ -17,7 +17,7 @@ export function readMetrics(text) {
     const escapes = { n: "\n", "\\": "\\", '"': '"' };
     const unescaped = [...labels.matchAll(LABEL)].map(([, key, raw]) => [key, raw.replace(/\\(.)/g, (_, char) => escapes[char] ?? char)]);
     if (!found.has(name)) found.set(name, []);
-    found.get(name).push({ labels: Object.fromEntries(unescaped), value: Number(value) });
+    found.get(name).push({ labels: Object.fromEntries(unescaped), value: Number(value.replace("Inf", "Infinity")) });
   }
   return found;
 }
@@ -91,7 +91,7 @@ export class OperatorView {
       const batches = total("batch_size_count", where);
       const ended = ["succeeded", "failed", "cancelled"].map((status) => `${number.format(total("jobs_ended_total", { endpoint, status }))} ${status}`);
       return h("tr", {}, h("th", { scope: "row", text: endpoint }),
-        h("td", { "data-name": "Slots" }, h("meter", { min: "0", max: slots || 1, value: running, "aria-label": `Slots of ${endpoint} in use` }), ` ${number.format(running)} of ${slots === Infinity ? "any" : number.format(slots)}`),
+        h("td", { "data-name": "Slots" }, Number.isFinite(slots) && h("meter", { min: "0", max: slots || 1, value: running, "aria-label": `Slots of ${endpoint} in use` }), ` ${number.format(running)}${Number.isFinite(slots) ? ` of ${number.format(slots)}` : " running"}`),
         h("td", { "data-name": "Waiting", text: number.format(total("items_waiting", where)) }),
         h("td", { "data-name": "Items started", text: per(rate("items_started_total", where)) }),
         h("td", { "data-name": "Batch size", text: batches === 0 ? "–" : `${number.format(total("batch_size_sum", where) / batches)} on average` }),

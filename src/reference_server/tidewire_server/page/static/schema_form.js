@@ -93,12 +93,13 @@ export class SchemaForm {
   /** Show a problem, at the field that its JSON Pointer names. */
   showProblem(problem) {
     for (const field of this.#fields.values()) field.showError("");
-    this.problem.hidden = problem === null;
+    this.problem.hidden = true;
     if (problem === null) return;
     const name = problem.pointer?.match(/^\/input\/([^/]*)/)?.[1].replaceAll("~1", "/").replaceAll("~0", "~");
     const field = this.#fields.get(problem.field ?? name ?? (this.isObject ? "" : "input"));
-    this.problem.textContent = field && this.#json === null ? `${field.name}: ${problem.message}` : problem.message;
-    if (field && this.#json === null) field.showError(problem.message);
+    if (field && this.#json === null) return field.showError(problem.message);
+    this.problem.textContent = problem.message;
+    this.problem.hidden = false;
   }
 
   async #switch() {
