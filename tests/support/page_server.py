@@ -170,6 +170,6 @@ def _add_floods(server: Server) -> None:
     async def flood_tokens(messages: int = 1000, rate: float = 200, stream: Stream[Any] = None) -> None:  # type: ignore[assignment]
         async for at in paced(messages, rate):
             chosen = at % 15
-            others = [(chosen + each) % 15 for each in range(5)]
+            others = [(chosen + each - at % 5) % 15 for each in range(5)]
             logprobs = [round(-0.1 - each - (at * 7 % 13) / 3, 4) for each in range(5)]
             stream.row(VOCABULARY[chosen], chosen, logprobs[at % 5], others, logprobs)

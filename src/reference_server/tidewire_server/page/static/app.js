@@ -209,7 +209,7 @@ async function showJob(id) {
   const panel = endpoint && callPanel(endpoint, inputs.get(id));
   const wide = matchMedia("(min-width: 70rem)").matches;
   if (panel && !wide) panel.open = false;
-  view = null; // the feed goes on in the next view
+  view = null; // the next view takes over the feed
   show({ element: h("div", { class: "work" }, panel, job.element), close: () => job.close(), redraw: () => job.redraw() }, "Job");
   feed.follow(durabilityText());
 }

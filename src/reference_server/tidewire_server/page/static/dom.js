@@ -63,7 +63,7 @@ export function probability(logprob) {
   return percent >= 99.95 ? "100 %" : percent >= 9.95 ? `${percent.toFixed(0)} %` : percent >= 0.095 ? `${percent.toFixed(1)} %` : "< 0.1 %";
 }
 
-/** The surprise of a token in bits; a log-probability of null stands for probability 0. */
+/** The surprise of a token in bits; a log-probability of null means probability 0. */
 export const surprise = (logprob) => (logprob === null ? Infinity : -logprob / Math.LN2);
 
 /** A button that copies what `read` returns. */

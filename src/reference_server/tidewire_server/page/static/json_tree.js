@@ -1,5 +1,5 @@
-// A JSON value as a tree. The value may be changed in place between two calls of `show`, so a node keeps what it shows, and is
-// told which parts may have changed. Only nodes in open parts of the tree exist: a change costs what is visible of it.
+// A JSON value as a tree. The value may be changed in place between two calls of `show`, so a node keeps what it shows, and
+// `show` gets which parts may have changed. Only nodes in open parts of the tree exist: a change costs what is visible of it.
 
 import { counted, h, setText } from "./dom.js";
 import { ImageView, isBase64 } from "./image.js";
@@ -52,7 +52,7 @@ export class JsonTree {
   }
 }
 
-/** What changed, as nested maps of names; EVERYTHING stands for a value and all that is in it. */
+/** What changed, as nested maps of names; EVERYTHING is a value and all that is in it. */
 const EVERYTHING = null;
 function partsOf(pointers) {
   if (pointers === null) return EVERYTHING;

@@ -1,0 +1,179 @@
+"""The page at `/` in Chromium: endpoints, forms, and jobs while they run."""
+
+import pytest
+from playwright.sync_api import expect
+
+from support.page_browser import PHONE, copied, run_job, shown_text, status, watched
+from support.page_server import sentence
+from support.server_process import running
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running("support.page_server:page_server", max_inputs=8) as url:
+        yield url
+
+
+@pytest.fixture
+def visitor(browser):
+    with watched(browser) as visitor:
+        yield visitor
+
+
+def test_two_clicks_lead_to_a_stream(visitor, url):
+    page = visitor.open(url)
+    page.get_by_role("button", name="words: 300").click()
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("#result .text")).to_contain_text("the tide comes in")
+    expect(page.locator(".job-head .chip")).to_have_text("● running")
+    first = len(shown_text(page))
+    page.wait_for_function("(n) => document.querySelector('#result .text').textContent.length > n", arg=first)
+    page.get_by_role("button", name="Cancel").click()
+    status(page, "⊘ cancelled")
+
+
+def test_text_is_shown_and_copied_completely(visitor, url):
+    page = visitor.open(url)
+    run_job(page, url, "talk", words=280, pause=0)
+    status(page, "✓ succeeded")
+    assert shown_text(page) == sentence(280)
+    assert copied(page, "#result .text") == sentence(280)
+
+
+def test_long_text_is_copied_without_the_breaks_of_its_blocks(visitor, url):
+    page = visitor.open(url)
+    run_job(page, url, "flood_text", messages=4000, rate=100_000)
+    status(page, "✓ succeeded")
+    page.wait_for_function("document.querySelectorAll('#result .block').length > 3")
+    text = shown_text(page)
+    assert text.count("\n") == 200
+    assert copied(page, "#result .text") == text
+
+
+def test_tokens_are_shaded_and_show_their_alternatives(visitor, url):
+    page = visitor.open(url)
+    run_job(page, url, "flood_tokens", messages=600, rate=100_000)
+    status(page, "✓ succeeded")
+    page.wait_for_function("document.querySelectorAll('#result .block span').length === 600")
+    text = shown_text(page)
+    assert text.startswith(" the tide comes in and né 😀 goes out") is True
+    assert copied(page, ".tokens") == text
+    expect(page.get_by_role("img", name="Bars of the surprise of 600 tokens")).to_be_visible()
+    shades = page.locator("#result .block span").evaluate_all("(all) => [...new Set(all.map((one) => one.className))]")
+    assert len(shades) > 4
+
+    details = page.locator("#token-details")
+    page.locator("#result .block span").nth(2).hover()
+    expect(details).to_contain_text("token 3 · id 2")
+    expect(details.locator("li")).to_have_count(5)
+    expect(details.locator("li.chosen")).to_contain_text("␣comes")
+    page.locator("#result .block span").nth(4).click()
+    expect(details).to_contain_text("token 5 · id 4")
+    page.keyboard.press("ArrowRight")
+    expect(details).to_contain_text("token 6 · id 5")
+    page.keyboard.press("Escape")
+    expect(details).to_be_hidden()
+    page.locator("#result .tokens").blur()
+    page.locator("#result .tokens").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(details).to_contain_text("token 600")
+
+
+def test_a_tap_shows_alternatives_on_a_phone(browser, url):
+    with watched(browser, viewport=PHONE, has_touch=True, is_mobile=True) as visitor:
+        page = visitor.open(url)
+        run_job(page, url, "flood_tokens", messages=30, rate=100_000)
+        status(page, "✓ succeeded")
+        page.locator("#result .block span").nth(3).tap()
+        details = page.locator("#token-details")
+        expect(details).to_contain_text("token 4")
+        box = details.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE["width"]
+
+
+def test_tree_shows_members_and_groups_of_a_long_array(visitor, url):
+    page = visitor.open(url)
+    run_job(page, url, "flood_tree", messages=1200, rate=100_000)
+    status(page, "✓ succeeded")
+    tree = page.locator("#result .tree")
+    expect(tree).to_contain_text("step: 1196")
+    expect(tree).to_contain_text("rows: [300 elements]")
+    if tree.get_by_text("200 – 299").count() == 0:  # An array that is long at first is closed.
+        tree.get_by_text("rows:").click()
+    tree.get_by_text("200 – 299").click()
+    tree.get_by_text("299:", exact=False).last.click()
+    expect(tree).to_contain_text("at: 1198")
+
+
+def test_picture_refines_itself(visitor, url):
+    page = visitor.open(url)
+    run_job(page, url, "draw", prompt="x", steps=3, pause=0.1)
+    status(page, "✓ succeeded")
+    image = page.locator("#result img")
+    expect(image).to_be_visible()
+    assert image.evaluate("(image) => image.naturalWidth") == 192
+
+
+def test_chosen_file_travels_as_base64(visitor, url, tmp_path):
+    from support.page_server import picture
+
+    import base64
+
+    content = picture(1, 1, size=16)
+    file = tmp_path / "waves.png"
+    file.write_bytes(base64.b64decode(content))
+    page = visitor.open(f"{url}/#/endpoints/invert")
+    page.get_by_label("image").set_input_files(file)
+    expect(page.get_by_role("img", name="Chosen file waves.png")).to_be_visible()
+    page.get_by_role("button", name="Run").click()
+    status(page, "✓ succeeded")
+    expect(page.locator("#result")).to_contain_text(str(len(content)))
+
+
+def test_waiting_job_shows_its_position_and_its_estimate(visitor, url):
+    page = visitor.open(url)
+    run_job(page, url, "wait_in_line", seconds=1)
+    run_job(page, url, "wait_in_line", seconds=1)
+    expect(page.locator(".queue")).to_contain_text("Position 1 in the queue")
+    expect(page.get_by_text("The job keeps its place in the queue")).to_be_visible()
+    status(page, "✓ succeeded")
+    expect(page.locator("#result .text")).to_contain_text("9")
+
+
+def test_failed_job_shows_its_error_and_its_partial_value(visitor, url):
+    page = visitor.open(url)
+    run_job(page, url, "fail", after=2)
+    status(page, "✕ failed")
+    expect(page.locator(".banner.bad")).to_have_text("the picture of the cat has no cat in it [example.no_cat]")
+    assert shown_text(page) == "word 0 word 1 "
+
+
+def test_invalid_input_is_shown_at_its_field(visitor, url):
+    page = visitor.open(f"{url}/#/endpoints/train")
+    page.get_by_label("layers").fill("500")
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_label("layers")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_text("less than or equal to 96")).to_be_visible()
+    expect(page.get_by_label("layers")).to_be_focused()
+
+
+def test_input_survives_the_change_between_form_and_json(visitor, url):
+    page = visitor.open(f"{url}/#/endpoints/train")
+    page.get_by_role("button", name="lion · layers: 24").click()
+    page.get_by_label("resume").check()
+    page.get_by_role("button", name="Edit as JSON").click()
+    expect(page.get_by_label("Input as JSON")).to_have_value('{\n  "layers": 24,\n  "optimizer": "lion",\n  "resume": true\n}')
+    page.get_by_label("Input as JSON").fill('{"layers": 3}')
+    page.get_by_role("button", name="Edit as a form").click()
+    expect(page.get_by_label("layers")).to_have_value("3")
+    expect(page.get_by_label("resume")).not_to_be_checked()
+
+
+def test_notes_and_batch_items_are_shown(visitor, url):
+    page = visitor.open(url)
+    run_job(page, url, "lengths", text="tide")
+    status(page, "✓ succeeded")
+    expect(page.locator("#result")).to_contain_text("4")
