@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from tidewire_server import Append, ItemError, Server, Stream
+from tidewire_server import Append, Context, ItemError, Server, Stream
 
 WORDS = ("the", "tide", "comes", "in", "and", "né", "😀", "goes", "out", "while", "a", "job", "runs", "on")
 
@@ -112,6 +112,13 @@ def page_server(**settings: Any) -> Server:
             yield Append(f"word {at} ")
             await asyncio.sleep(0.05)
         raise ItemError("the picture of the cat has no cat in it", code="example.no_cat")
+
+    @server.endpoint(concurrency_limit=None, on_restart="continue")
+    async def count_up(n: int, ctx: Context, pause: float = 0.05) -> AsyncIterator[Append[list[int]]]:
+        """Count, and continue after a restart."""
+        for number in range(len(ctx.previous or ()), n):
+            yield Append([number])
+            await asyncio.sleep(pause)
 
     @server.endpoint(batch=True, max_batch_size=8, batch_timeout=0.02)
     def lengths(text: list[str]) -> list[int]:

@@ -58,8 +58,8 @@ export class SchemaForm {
     parent.append(field.element);
   }
 
-  /** The input. Throws an InputError if a field has no valid value. */
-  async read() {
+  /** The input. Throws an InputError if a field has no valid value, unless fields may be `incomplete`. */
+  async read({ incomplete = false } = {}) {
     this.showProblem(null);
     if (this.#json !== null) {
       try {
@@ -68,10 +68,12 @@ export class SchemaForm {
         throw new InputError(null, `The input is not JSON: ${error.message}`);
       }
     }
-    if (!this.isObject) return this.#fields.get("input").read();
+    if (!this.isObject) return this.#fields.get("input").read().catch((error) => (incomplete ? null : Promise.reject(error)));
     const input = { ...this.#kept };
     for (const [name, field] of this.#fields) {
-      const value = await field.read();
+      const value = await field.read().catch((error) => {
+        if (!incomplete) throw error;
+      });
       // A name such as __proto__ has to become a member of its own.
       if (value !== undefined) Object.defineProperty(input, name, { value, enumerable: true, configurable: true });
     }
@@ -105,7 +107,7 @@ export class SchemaForm {
   async #switch() {
     const editing = this.#json === null;
     try {
-      const input = await this.read();
+      const input = await this.read({ incomplete: editing });
       this.#json = editing ? h("textarea", { class: "code json", rows: "12", spellcheck: "false", "aria-label": "Input as JSON" }) : null;
       if (editing) this.#json.value = JSON.stringify(input, null, 2);
       if (editing) this.element.prepend(this.#json);
