@@ -17,6 +17,7 @@ const MAX_LISTED = 30;
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
 const MAX_LABEL = 60;
 const DEFAULTS = "Defaults";
+const JOB_ID = /^[\w.~-]+$/;
 
 const $ = (id) => document.getElementById(id);
 const main = $("main");
@@ -125,18 +126,33 @@ async function route() {
   if (discovery === null) return;
   const [, kind, name] = location.hash.match(/^#\/(\w*)(?:\/(.*))?$/) ?? [];
   if (kind === undefined && location.hash !== "") return; // a link within the page
-  const shown = decodeURIComponent(name ?? "");
+  const shown = decoded(name ?? "");
   for (const link of document.querySelectorAll(".side a, #operator-link")) {
     if (link.getAttribute("href") === location.hash) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   scrollTo(0, 0);
+  if (shown === null || (kind === "jobs" && !JOB_ID.test(shown))) return replaceView(banner("This is not a link of this page."));
   if (kind === "jobs") return showJob(shown);
   if (kind === "operator") return show(new OperatorView({ metrics }), "Operator");
   const first = discovery.endpoints[0]?.name;
-  if (first === undefined) return void main.replaceChildren(banner("This server has no endpoints."));
+  if (first === undefined) return replaceView(banner("This server has no endpoints."));
   return showEndpoint(kind === "endpoints" ? shown : first);
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return null;
+  }
+}
+
+function replaceView(element) {
+  view?.close?.();
+  view = null;
+  main.replaceChildren(element);
 }
 
 function show(next, title) {
@@ -179,9 +195,7 @@ async function described(name) {
   try {
     return await describe(name);
   } catch (error) {
-    view?.close?.();
-    view = null;
-    main.replaceChildren(banner(error.message));
+    replaceView(banner(error.message));
     return null;
   }
 }

@@ -148,7 +148,7 @@ class Field {
   #control() {
     const { schema, kind } = this;
     if (kind === "choice") {
-      const none = this.required || "default" in schema ? [] : [h("option", { value: "", text: "—" })];
+      const none = this.required || this.#choiceOf(schema.default) >= 0 ? [] : [h("option", { value: "", text: "—" })];
       return h("select", {}, ...none, ...schema.enum.map((each, at) => h("option", { value: at, text: shown(each) })));
     }
     if (kind === "boolean") return h("input", { type: "checkbox" });
@@ -164,6 +164,10 @@ class Field {
     const rows = kind === "json" ? 2 : isLong(schema) ? 4 : 1;
     if (kind === "text" && rows === 1) return h("input", { type: "text", autocomplete: "off" });
     return h("textarea", { rows, spellcheck: "false", class: kind === "json" ? "code" : "" });
+  }
+
+  #choiceOf(value) {
+    return this.schema.enum.findIndex((each) => JSON.stringify(each) === JSON.stringify(value));
   }
 
   async #choose(file) {
@@ -231,7 +235,7 @@ class Field {
       this.preview?.replaceChildren(...(this.#file ? [h("p", { class: "hint", text: "The file of the example." })] : []));
     } else if (kind === "boolean") control.checked = now === true;
     else if (kind === "choice") {
-      const at = schema.enum.findIndex((each) => JSON.stringify(each) === JSON.stringify(now));
+      const at = this.#choiceOf(now);
       control.value = at >= 0 ? String(at) : control.options[0]?.value ?? "";
     } else if (kind === "number" || kind === "text") control.value = now ?? "";
     else control.value = now === undefined || now === null ? "" : JSON.stringify(now, null, 1);
