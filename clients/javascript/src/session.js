@@ -39,8 +39,6 @@ export class Connection {
   #reader;
   #controller;
   #unlink;
-  /** @type {Promise<ReadableStreamReadResult<Uint8Array>> | null} */
-  #ahead = null;
 
   /** @param {Response} response @param {string} url @param {AbortController} controller @param {() => void} unlink */
   constructor(response, url, controller, unlink) {
@@ -60,10 +58,7 @@ export class Connection {
     const silence = new SilenceTimeoutError(`the server sent no bytes for ${Math.round(within)} ms`, { url: this.url });
     const timer = setTimeout(() => this.#controller.abort(silence), within);
     try {
-      const { done, value } = await (this.#ahead ?? this.#reader.read());
-      // A browser discards bytes that wait to be read when the connection breaks, so one read is always under way.
-      this.#ahead = done ? null : this.#reader.read();
-      this.#ahead?.catch(() => {});
+      const { done, value } = await this.#reader.read();
       return done ? null : value;
     } catch (error) {
       const failure = transportError(error, this.#controller.signal, "GET", this.url);
