@@ -55,8 +55,12 @@ export function valueAt(root, tokens) {
 export class Document {
   /** CRC of each checked text, and the text that was appended since. @type {Map<string, {n: number, crc: number, rest: string}>} */
   #checked = new Map();
+  /** @type {Map<string, string[]>} */
+  #columnTokens;
   /** Columns in the values of items, with their tokens. @type {[string, string[]][]} */
   #valueColumns;
+  /** Number of ops that did more than append. */
+  rewrites = 0;
   /** @type {Version} */
   version = { next: null, reverse: [] };
   /** Changes of columns by the diff that is being applied. @type {Map<string, {before: string | null, appended: string | null}>} */
@@ -68,8 +72,8 @@ export class Document {
   constructor(state, columns) {
     this.root = state;
     this.columns = columns;
-    const tokens = columns.map((path) => /** @type {[string, string[]]} */ ([path, tokensOf(path)]));
-    this.#valueColumns = tokens.filter(([, [first, , third]]) => first === "items" && third === "value");
+    this.#columnTokens = new Map(columns.map((path) => [path, tokensOf(path)]));
+    this.#valueColumns = [...this.#columnTokens].filter(([, [first, , third]]) => first === "items" && third === "value");
   }
 
   /** A copy of a part of the state, as it was at a version. @param {Version} version @param {string[]} tokens */
@@ -145,7 +149,7 @@ export class Document {
    * @param {boolean} isRow Whether an array grows by one element, and not by the elements of an array.
    */
   #append(path, piece, reverse, isRow) {
-    const tokens = tokensOf(path);
+    const tokens = this.#columnTokens.get(path) ?? tokensOf(path);
     const { container, key } = this.#target(tokens);
     const target = container[key];
     if (typeof target === "string" && typeof piece === "string") {
@@ -174,6 +178,7 @@ export class Document {
     const exists = Object.hasOwn(container, key);
     if (isElement && !(INDEX.test(key) && Number(key) <= container.length)) throw new DiffError(`${path} is not an index`);
     if (name === "i" && !isElement) throw new DiffError(`${path} is not a place in an array`);
+    this.rewrites += 1;
     // An insertion or a deletion in an array moves its later elements, so it changes the whole container.
     const isMove = name === "i" || name === "d";
     const changed = isMove ? tokens.slice(0, -1) : tokens;

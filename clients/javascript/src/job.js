@@ -511,9 +511,12 @@ export class Job extends JobBase {
     const yielded = [];
     /** @type {import("./tokens.js").Vocabulary | null | undefined} */
     let vocabulary;
-    for await (const value of this.#values(signal)) {
+    let checked = "";
+    for await (const { value, rewrites } of this.#values(signal)) {
       const ids = value?.token_ids ?? [];
-      if (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id)) {
+      const isRetracted = rewrites !== checked && (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id));
+      checked = rewrites;
+      if (isRetracted) {
         throw new VoidTextError("the server retracted tokens that this loop had yielded", { jobId: this.id, advice: "Call job.tokens() again, which starts with the first token." });
       }
       if (ids.length === yielded.length) continue;
@@ -528,16 +531,20 @@ export class Job extends JobBase {
   }
 
   /**
-   * The value after each change, without a copy. It must not be changed.
-   * @param {AbortSignal} [signal] @returns {AsyncGenerator<any, void, undefined>}
+   * The value after each change, without a copy, which must not be changed. `rewrites` differs if it did more than grow.
+   * @param {AbortSignal} [signal] @returns {AsyncGenerator<{value: any, rewrites: string}, void, undefined>}
    */
   async *#values(signal) {
+    let known = null;
+    let documents = 0;
     for (let seen = null; ; ) {
       const { document } = this.stream.follower;
       this.requireItems();
       if (document && document.version !== seen) {
+        if (document !== known) documents += 1;
+        known = document;
         seen = document.version;
-        yield document.root.items[0].value;
+        yield { value: document.root.items[0].value, rewrites: `${documents} ${document.rewrites}` };
       } else if (this.ended) return;
       else await this.changed(signal);
     }
