@@ -14,8 +14,8 @@ export const HELLO_TIMEOUT_MS = 10_000;
 const MAX_REDIRECTS = 5;
 /** A longer timer fires at once. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
-/** Codes of errors of Node with which a request was certainly not sent. Browsers do not show them. */
-const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"];
+/** Codes or messages of errors of Node with which a request was certainly not sent. Browsers do not show them. */
+const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT", "bad port"];
 const IS_BROWSER = typeof window !== "undefined" || typeof WorkerGlobalScope !== "undefined";
 
 /** Wait, unless the signal aborts. @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
@@ -100,7 +100,7 @@ function transportError(error, signal, method, url) {
   if (error?.name === "AbortError") return error;
   const code = error?.cause?.code;
   const why = code ?? error?.cause?.message ?? error?.message ?? String(error);
-  return new TransportError(`the connection failed: ${why}`, { method, url, sent: !NOT_SENT.includes(code), cause: error });
+  return new TransportError(`the connection failed: ${why}`, { method, url, sent: !NOT_SENT.includes(why), cause: error });
 }
 
 export class Session {
