@@ -32,21 +32,18 @@
 /**
  * Problem details that a server sent (RFC 9457), with all members that it sent.
  * @typedef {{code: string, title: string, status: number, detail?: string | null, pointer?: string | null,
- *   retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
+ * retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
  */
 
 /**
  * Details of an error, as far as they are known.
  * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null,
- *   problem?: Problem | null, advice?: string, value?: unknown, index?: number, sent?: boolean, cause?: unknown}} ErrorDetails
+ * problem?: Problem | null, advice?: string, value?: unknown, index?: number, sent?: boolean, cause?: unknown}} ErrorDetails
  */
 
 /** Base class of all errors of this package. */
 export class TidewireError extends Error {
-  /**
-   * @param {string} what Description of the error, in one sentence.
-   * @param {ErrorDetails} [details]
-   */
+  /** @param {string} what Description of the error, in one sentence. @param {ErrorDetails} [details] */
   constructor(what, details = {}) {
     super(what, details.cause === undefined ? undefined : { cause: details.cause });
     this.name = new.target.name;
@@ -100,10 +97,7 @@ export class RateLimitError extends RequestError {}
 
 /** Error of a job or an item that has ended without success. */
 class EndedError extends TidewireError {
-  /**
-   * @param {string} what
-   * @param {ErrorDetails} details
-   */
+  /** @param {string} what @param {ErrorDetails} details */
   constructor(what, details) {
     super(what, details);
     /** The partial value. @type {any} */
@@ -113,10 +107,7 @@ class EndedError extends TidewireError {
 export class JobFailedError extends EndedError {}
 export class JobCancelledError extends EndedError {}
 export class ItemFailedError extends EndedError {
-  /**
-   * @param {string} what
-   * @param {ErrorDetails & {index: number, ended: string}} details
-   */
+  /** @param {string} what @param {ErrorDetails & {index: number, ended: string}} details */
   constructor(what, details) {
     super(what, details);
     /** Index of the item's input, from 0. */
@@ -137,10 +128,7 @@ export class ProtocolError extends TidewireError {}
 export class UnsupportedProtocolError extends ProtocolError {}
 export class NotATidewireServerError extends ProtocolError {}
 export class TransportError extends TidewireError {
-  /**
-   * @param {string} what
-   * @param {ErrorDetails} [details]
-   */
+  /** @param {string} what @param {ErrorDetails} [details] */
   constructor(what, details = {}) {
     super(what, details);
     /** Whether the request may have reached the server. */
@@ -206,9 +194,7 @@ const BY_STATUS = {
 
 /**
  * Create the error for a rejected request.
- * @param {number} status HTTP status, or the status of a problem in the stream.
- * @param {Problem | null} problem
- * @param {ErrorDetails} details
+ * @param {number} status HTTP status, or the status of a problem in the stream. @param {Problem | null} problem @param {ErrorDetails} details
  * @returns {RequestError}
  */
 export function refusal(status, problem, details = {}) {

@@ -71,9 +71,7 @@ export class JobBase {
   #usage = {};
   #reported = false;
 
-  /**
-   * @param {import("./client.js").JobParts} parts
-   */
+  /** @param {import("./client.js").JobParts} parts */
   constructor({ client, stream, listener, endpoint, delivered, undelivered }) {
     this.client = client;
     /** @protected */
@@ -141,10 +139,7 @@ export class JobBase {
     this.#isClosed = this.#pulling !== null;
   }
 
-  /**
-   * Wait until the job has ended, whether it succeeded or not. The call consumes no updates.
-   * @param {WaitOptions} [options]
-   */
+  /** Wait until the job has ended, whether it succeeded or not. The call consumes no updates. @param {WaitOptions} [options] */
   async wait({ timeoutMs = this.client.options.timeoutMs, signal } = {}) {
     const until = timeoutMs === undefined ? Infinity : performance.now() + timeoutMs;
     const { stop, stopped } = whenAborted(signal, timeoutMs);
@@ -219,8 +214,7 @@ export class JobBase {
 
   /**
    * Changes in order. Only one loop reads a job at a time.
-   * @protected
-   * @param {{isSilent?: boolean, signal?: AbortSignal}} [options] `isSilent` also yields changes that changed no value.
+   * @protected @param {{isSilent?: boolean, signal?: AbortSignal}} [options] `isSilent` also yields changes that changed no value.
    * @returns {AsyncGenerator<Change, void, undefined>}
    */
   async *changes({ isSilent = false, signal } = {}) {
@@ -247,20 +241,12 @@ export class JobBase {
     }
   }
 
-  /**
-   * A change was delivered, so a checkpoint contains it.
-   * @protected
-   * @param {Change} change
-   */
+  /** A change was delivered, so a checkpoint contains it. @protected @param {Change} change */
   commit(change) {
     this.#delivered = change;
   }
 
-  /**
-   * Return changes that were not delivered, for the next loop.
-   * @protected
-   * @param {Change[]} changes
-   */
+  /** Return changes that were not delivered, for the next loop. @protected @param {Change[]} changes */
   requeue(changes) {
     this.#queue.unshift(...changes);
   }
@@ -308,11 +294,7 @@ export class JobBase {
     }
   }
 
-  /**
-   * Indices of the items that an event has changed.
-   * @param {Applied} applied
-   * @returns {number[]}
-   */
+  /** Indices of the items that an event has changed. @param {Applied} applied @returns {number[]} */
   #changedItems({ document, before, ops }) {
     const items = document.root.items;
     if (items.length === 1) return [0];
@@ -343,10 +325,7 @@ export class JobBase {
     return found;
   }
 
-  /**
-   * @param {number} index
-   * @param {Map<string, TextChange>} texts
-   */
+  /** @param {number} index @param {Map<string, TextChange>} texts */
   #textChange(index, texts) {
     if (texts.size === 0) return { deleted: 0, text: "" };
     const before = this.#texts.get(index);
@@ -361,10 +340,7 @@ export class JobBase {
 
   // ---- events --------------------------------------------------------------------------------------------------
 
-  /**
-   * @param {"queue" | "progress"} type
-   * @param {any} data
-   */
+  /** @param {"queue" | "progress"} type @param {any} data */
   #notice(type, data) {
     if (type === "queue") this.tell((this.queue = { type, position: data.position, etaMs: data.eta_ms ?? null, waitsFor: data.waits_for ?? null }));
     else this.tell((this.progress = { ...data, type }));
@@ -416,11 +392,7 @@ export class JobBase {
   }
 }
 
-/**
- * A promise that resolves when a signal aborts or a time has passed.
- * @param {AbortSignal} [signal]
- * @param {number} [timeoutMs]
- */
+/** A promise that resolves when a signal aborts or a time has passed. @param {AbortSignal} [signal] @param {number} [timeoutMs] */
 function whenAborted(signal, timeoutMs) {
   /** @type {() => void} */
   let resolve = () => {};
@@ -449,8 +421,7 @@ export class Job extends JobBase {
   /**
    * Each change of the value, exactly once, whatever happens to the connection. If the job failed or was cancelled, the
    * loop then throws JobFailedError or JobCancelledError.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<Update, void, undefined>}
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
    */
   async *updates(options = {}) {
     for await (const change of this.changes(options)) {
@@ -463,10 +434,8 @@ export class Job extends JobBase {
   /**
    * The job's text in pieces, as they arrive. If the server announces which part of the text is stable, the rest is held
    * back until it is stable or the job has ended.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<string, void, undefined>}
-   * @throws {VoidTextError} The server retracted text that was yielded.
-   * @throws {NoTextError} The value contains no text that the server streams.
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<string, void, undefined>}
+   * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The value contains no text that the server streams.
    */
   async *iterText(options = {}) {
     /** @type {{end: number, change: Change}[]} */
@@ -521,8 +490,7 @@ export class Job extends JobBase {
 
   /**
    * The changes of the job's text as they arrive: `deleted` code points are removed from its end, then `text` is appended.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<TextChange, void, undefined>}
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>}
    */
   async *iterTextDeltas(options = {}) {
     for await (const change of this.changes(options)) {
@@ -535,8 +503,7 @@ export class Job extends JobBase {
   /**
    * All generated tokens from the first one, as they arrive. This loop consumes no updates, so it may run next to another
    * loop over the job. Unlike `iterText`, it does not hold back what is not stable.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<Token, void, undefined>}
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Token, void, undefined>}
    * @throws {VoidTextError} The server retracted tokens that were yielded.
    */
   async *tokens({ signal } = {}) {
@@ -544,9 +511,12 @@ export class Job extends JobBase {
     const yielded = [];
     /** @type {import("./tokens.js").Vocabulary | null | undefined} */
     let vocabulary;
-    for await (const value of this.#values(signal)) {
+    let checked = "";
+    for await (const { value, rewrites } of this.#values(signal)) {
       const ids = value?.token_ids ?? [];
-      if (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id)) {
+      const isRetracted = rewrites !== checked && (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id));
+      checked = rewrites;
+      if (isRetracted) {
         throw new VoidTextError("the server retracted tokens that this loop had yielded", { jobId: this.id, advice: "Call job.tokens() again, which starts with the first token." });
       }
       if (ids.length === yielded.length) continue;
@@ -561,17 +531,20 @@ export class Job extends JobBase {
   }
 
   /**
-   * The value after each change, without a copy. It must not be changed.
-   * @param {AbortSignal} [signal]
-   * @returns {AsyncGenerator<any, void, undefined>}
+   * The value after each change, without a copy, which must not be changed. `rewrites` differs if it did more than grow.
+   * @param {AbortSignal} [signal] @returns {AsyncGenerator<{value: any, rewrites: string}, void, undefined>}
    */
   async *#values(signal) {
+    let known = null;
+    let documents = 0;
     for (let seen = null; ; ) {
       const { document } = this.stream.follower;
       this.requireItems();
       if (document && document.version !== seen) {
+        if (document !== known) documents += 1;
+        known = document;
         seen = document.version;
-        yield document.root.items[0].value;
+        yield { value: document.root.items[0].value, rewrites: `${documents} ${document.rewrites}` };
       } else if (this.ended) return;
       else await this.changed(signal);
     }
@@ -581,11 +554,7 @@ export class Job extends JobBase {
     return (this.endpoint ??= (await this.read()).endpoint);
   }
 
-  /**
-   * Wait for the job's end, and return its value. The call consumes no updates.
-   * @param {WaitOptions} [options]
-   * @returns {Promise<any>}
-   */
+  /** Wait for the job's end, and return its value. The call consumes no updates. @param {WaitOptions} [options] @returns {Promise<any>} */
   async result(options = {}) {
     await this.wait(options);
     this.requireSuccess();
@@ -606,8 +575,7 @@ export class BatchJob extends JobBase {
 
   /**
    * Each change of the value of an item, exactly once. The loop does not throw if items or the job failed.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<Update, void, undefined>}
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
    */
   async *updates(options = {}) {
     for await (const change of this.changes(options)) {
@@ -617,10 +585,8 @@ export class BatchJob extends JobBase {
   }
 
   /**
-   * The results of the items as they end, each with the index of its input. The result of an item that failed is an
-   * ItemFailedError.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
+   * The results of the items as they end, each with the index of its input. The result of an item that failed is an ItemFailedError.
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
    */
   async *asCompleted(options = {}) {
     /** @type {Set<number>} */
@@ -638,7 +604,7 @@ export class BatchJob extends JobBase {
   /**
    * Wait for the end of all items, and return their values in the order of the inputs.
    * @param {WaitOptions & {returnExceptions?: boolean}} [options] With `returnExceptions`, the result of an item that failed is
-   *   an ItemFailedError. Otherwise the call throws the error of the first of them.
+   * an ItemFailedError. Otherwise the call throws the error of the first of them.
    * @returns {Promise<any[]>}
    */
   async results({ returnExceptions = false, ...options } = {}) {
@@ -661,8 +627,7 @@ export class BatchJob extends JobBase {
 
   /**
    * Cancel the job or some of its items, and return the job's status.
-   * @param {number[] | null} [items] Indices of the items to cancel. By default, all.
-   * @param {{signal?: AbortSignal}} [options]
+   * @param {number[] | null} [items] Indices of the items to cancel. By default, all. @param {{signal?: AbortSignal}} [options]
    */
   cancel(items = null, { signal } = {}) {
     return this.cancelWith(items === null ? "{}" : JSON.stringify({ items }), signal);
