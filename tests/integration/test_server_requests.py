@@ -387,7 +387,7 @@ def begin_submit(peer: Peer, size: int) -> socket.socket:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1/", "/v2", "/v1/nothing", "/v1/jobs/x/y", "/v1/jobs/x/tokens", "/v1/../etc"]
+    "path", ["/v1/", "/v2", "/v1/nothing", "/v1/jobs/x/y", "/v1/jobs/x/tokens", "/v1/../etc"]
 )
 def test_an_unknown_url_is_a_problem_that_names_the_start_url(peer, path):
     assert str(refused(peer.http.get(path), "not_found")["detail"]).endswith("starts at /v1")

@@ -60,7 +60,7 @@ def page_server(**settings: Any) -> Server:
     """Return the server."""
     server = Server(**settings)
 
-    @server.endpoint(concurrency_limit=2, examples=[{"words": 300}, {"words": 40, "pause": 0.2}])
+    @server.endpoint(concurrency_limit=None, examples=[{"words": 300}, {"words": 40, "pause": 0.2}])
     async def talk(words: int = 120, pause: float = 0.03, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
         """Write a text, word by word."""
         text = sentence(words)

@@ -53,6 +53,7 @@ def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
         lines.append(
             "  WARNING      authentication is off, so anyone who can reach this server has access; set --token-file"
         )
+    page = [] if uds is not None or not settings.page else [f"  page         {url}/"]
     command, curl = _example_command(server, url), f"curl {url}/v1"
     if settings.tokens:
         command, curl = (
@@ -64,7 +65,7 @@ def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
         curl = curl.replace("curl", f"curl --unix-socket {shlex.quote(str(uds))}", 1)
         lines += ["", f"  try          {curl}", ""]
     else:
-        lines += ["", f"  try          {command}", f"               {curl}", ""]
+        lines += [*page, "", f"  try          {command}", f"               {curl}", ""]
     return "\n".join(lines)
 
 
@@ -180,6 +181,8 @@ def _off(server: Server) -> list[str]:
         off.append("access from pages of other origins (--cors-origin)")
     if settings.log == MEMORY:
         off.append("persistent jobs (--log)")
+    if not settings.page:
+        off.append("the page at / (--no-page)")
     if not settings.merge_window:
         off.append("merging of appends (--merge-window)")
     if settings.tokens and settings.stream_token_secret is None:

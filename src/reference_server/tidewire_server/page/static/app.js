@@ -224,7 +224,7 @@ async function showJob(id) {
   const wide = matchMedia("(min-width: 70rem)").matches;
   if (panel && !wide) panel.open = false;
   view = null; // the next view takes over the feed
-  show({ element: h("div", { class: "work" }, panel, job.element), close: () => job.close(), redraw: () => job.redraw() }, "Job");
+  show({ element: h("div", { class: "work" }, panel ?? h("h1", { class: "unseen", text: "Job" }), job.element), close: () => job.close(), redraw: () => job.redraw() }, "Job");
   feed.follow(durabilityText());
 }
 

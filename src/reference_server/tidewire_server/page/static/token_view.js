@@ -32,6 +32,7 @@ export class TokenView {
     this.text.addEventListener("click", (event) => this.select(this.#indexOf(event.target)));
     this.text.addEventListener("keydown", (event) => this.#moved(event));
     this.text.addEventListener("blur", () => this.select(-1));
+    new ResizeObserver(() => this.#hide()).observe(this.element);
     this.text.addEventListener("scroll", () => this.#hide(), { passive: true });
   }
 
