@@ -68,7 +68,7 @@ def failed(page, url, locked):
 
 def running_tree(page, url, locked):
     run_job(page, url, "train")
-    expect(page.locator("#result .tree")).to_contain_text("losses: [3 elements]")
+    expect(page.locator("#result .tree")).to_contain_text("losses: [")
 
 
 def ended_tokens(page, url, locked):
