@@ -244,6 +244,13 @@ class Settings(BaseModel):
         description="Bearer tokens with access to /metrics. If there are `tokens` but no `operator_tokens`, nobody can "
         "read /metrics.",
     )
+    principal_timeout: float = Field(
+        10.0,
+        gt=0,
+        le=3600,
+        description="Time that an async function `principal` of the server may take for one request. Afterwards, the "
+        "request gets 500.",
+    )
     allow_anonymous: bool = Field(
         False,
         description="Serve other machines without tokens. If false, a server without `tokens` refuses to start on an "
