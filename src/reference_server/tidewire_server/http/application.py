@@ -37,6 +37,7 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidewire.protocol.resources import API_ROOT
+from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http.authentication import Authentication
@@ -89,10 +90,11 @@ class _RouteApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        if self._authenticate is not None:
-            await self._authenticate(request)
-        response = await self._handler(request)
-        await response(scope, receive, send)
+        with tracing.continued(scope["headers"]):
+            if self._authenticate is not None:
+                await self._authenticate(request)
+            response = await self._handler(request)
+            await response(scope, receive, send)
 
 
 class TidewireApp:

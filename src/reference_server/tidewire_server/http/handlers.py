@@ -225,6 +225,7 @@ class Handlers:
             snapshot_interval=interval,
             as_logged=cursor == BEGINNING,
             token_seconds_left=token_seconds_left,
+            resumed=cursor is not None,
         )
 
     async def _check_stream_token(self, request: Request) -> Callable[[], float]:
