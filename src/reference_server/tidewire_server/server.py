@@ -68,7 +68,7 @@ class Server:
         Args:
             settings: All settings in one object.
             principal: Function that authenticates callers in place of `tokens`, for a server inside an application with
-                accounts of its own. It is called with the ASGI scope of each request, and returns the caller's name, or
+                its own accounts. It is called with the ASGI scope of each request, and returns the caller's name, or
                 None if the request must get 401. Each caller has access only to the jobs of its name. The function may be
                 async, and then has `principal_timeout` seconds. If it raises an exception, the request gets 500, and the
                 server's log has the traceback. A name has at most 256 printable characters, and must not be `anonymous`.

@@ -476,6 +476,10 @@ class Launch(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Minimum level of messages logged to stderr: debug, info, warning or error."
     )
+    log_format: Literal["text", "json"] = Field(
+        "text",
+        description="Format of the log on stderr: text, or json with one object per line, which contains the id of the job.",
+    )
 
     @field_validator("uds", "token_file", "operator_token_file", "port_file", "model", "profile")
     @classmethod

@@ -1,6 +1,6 @@
 """Traces with OpenTelemetry, where it is installed: one trace from the submit of a job, over all its streams, to its function.
 
-A job outlives its requests, and may outlive the process, so no single span covers it. Each step has a span of its own:
+A job outlives its requests, and may outlive the process, so no single span covers it. Each step is a separate span:
 
   span              | begins and ends with                   | parent
   ------------------+----------------------------------------+------------------------------------------------------
@@ -214,9 +214,8 @@ def trace_headers() -> dict[str, str]:
 
 def trace_id() -> str | None:
     """Return the id of the current trace as 32 hexadecimal digits, for log records, or None."""
-    if not _INSTALLED or not _has_span(current := context.get_current()):
-        return None
-    return trace.format_trace_id(_span_context(current).trace_id)
+    found = _span_context(context.get_current()) if _INSTALLED else None
+    return trace.format_trace_id(found.trace_id) if found is not None and found.is_valid else None
 
 
 # ---- OpenTelemetry -----------------------------------------------------------------------------------------------

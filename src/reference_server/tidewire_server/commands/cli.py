@@ -169,7 +169,7 @@ def read_configuration(invocation: typer.Context, config: Path | None) -> "Confi
         configuration = configure(flags, config)
     except ConfigurationError as error:
         fail(str(error), code=2)
-    set_up_logging()
+    set_up_logging(configuration.launch.log_format)
     logging.getLogger("tidewire_server").setLevel(configuration.launch.log_level.upper())
     _refuse_ignored_settings(configuration)
     return configuration
