@@ -302,6 +302,14 @@ def test_a_traceparent_that_is_not_valid_is_ignored(server, value):
     assert server.errors() == ""
 
 
+@pytest.mark.parametrize(("length", "parent"), [(512, CALLER), (513, None)])
+def test_a_traceparent_of_a_later_version_is_read_up_to_its_maximum_length(server, length, parent):
+    value = f"01-{TRACE}-{CALLER}-01-".ljust(length, "x")
+    assert answer_to(server, ("traceparent", value)).status_code == 201
+    (submit,) = server.spans("submit in_task")
+    assert parent_id(submit) == parent
+
+
 def test_two_headers_are_ignored(server):
     assert answer_to(server, ("traceparent", PARENT), ("traceparent", PARENT)).status_code == 201
     (submit,) = server.spans("submit in_task")
