@@ -102,9 +102,7 @@ def test_values_of_the_reference_server_are_rebuilt_from_diffs(reference_url):
 def test_rollbacks_of_the_reference_server_are_applied(reference_url):
     output = run(reference_url, "hesitate", {"input": {"words": 5}})
     assert output.text == output.value == "".join(f"{word} " for word in WORDS[:5])
-    assert sum(update["deleted"] for update in output.updates) == 5 * len(
-        "wrong "
-    )
+    assert sum(update["deleted"] for update in output.updates) == 5 * len("wrong ")
 
 
 @pytest.mark.parametrize("how", ["fin", "rst"])

@@ -57,7 +57,7 @@ export class JobBase {
   #waiting = 0;
   /** @type {Promise<void> | null} */
   #pulling = null;
-  #isClosed = false;
+  #closes = 0;
   /** Position of the last delivered change: a change, or a copy of its state. @type {Change | {state: any, columns: string[], id: string} | null} */
   #delivered = null;
   #hasUpdates = false;
@@ -134,26 +134,23 @@ export class JobBase {
 
   /** Close the connection. The job continues on the server. Pending loops and calls throw ClientClosedError. */
   close() {
-    this.#isClosed = true;
+    this.#closes += 1;
     this.stream.close();
-    this.#isClosed = this.#pulling !== null;
   }
 
   /** Wait until the job has ended, whether it succeeded or not. The call consumes no updates. @param {WaitOptions} [options] */
-  async wait({ timeoutMs = this.client.options.timeoutMs, signal } = {}) {
-    const until = timeoutMs === undefined ? Infinity : performance.now() + timeoutMs;
-    const { stop, stopped } = whenAborted(signal, timeoutMs);
+  async wait({ timeoutMs = this.client.options.timeoutMs ?? Infinity, signal } = {}) {
+    const until = performance.now() + timeoutMs;
     this.#waiting += 1;
     try {
       for (;;) {
-        signal?.throwIfAborted();
         this.requireItems();
         if (this.ended) return;
-        if (performance.now() >= until) throw new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the job has not ended`, { jobId: this.id });
-        await Promise.race([this.#pull(), stopped]);
+        const left = until - performance.now();
+        if (left <= 0) throw new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the job has not ended`, { jobId: this.id });
+        await this.#changed(signal, left);
       }
     } finally {
-      stop();
       this.#waiting -= 1;
       this.#pauseIfUnused();
     }
@@ -177,35 +174,28 @@ export class JobBase {
 
   // ---- reading -------------------------------------------------------------------------------------------------
 
-  /** Wait until something has changed. @protected @param {AbortSignal} [signal] */
-  async changed(signal) {
-    const { stop, stopped } = whenAborted(signal);
-    this.#waiting += 1;
+  /**
+   * Wait until something may have changed. Concurrent callers share one read of the stream.
+   * @param {AbortSignal} [signal] @param {number} [timeoutMs]
+   */
+  async #changed(signal, timeoutMs = Infinity) {
+    signal?.throwIfAborted();
+    const closes = this.#closes;
+    const { stop, stopped } = whenAborted(signal, timeoutMs);
     try {
-      signal?.throwIfAborted();
-      await Promise.race([this.#pull(), stopped]);
-      signal?.throwIfAborted();
+      this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
+      await Promise.race([this.#pulling, stopped]);
     } finally {
       stop();
-      this.#waiting -= 1;
-      if (signal?.aborted) this.#pauseIfUnused();
     }
-  }
-
-  /** Read until something has changed. Concurrent callers share one read. */
-  #pull() {
-    this.#pulling ??= this.#advance().finally(() => {
-      this.#pulling = null;
-      this.#isClosed = false;
-    });
-    return this.#pulling;
+    signal?.throwIfAborted();
+    if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
   }
 
   async #advance() {
     const action = await this.stream.next();
-    if (action === null || this.#isClosed) throw new ClientClosedError("the job was closed", { jobId: this.id });
-    if (action.do === "notice") this.#notice(action.type, action.data);
-    else this.#applied(action);
+    if (action?.do === "notice") this.#notice(action.type, action.data);
+    else if (action) this.#applied(action);
   }
 
   #pauseIfUnused() {
@@ -220,23 +210,43 @@ export class JobBase {
   async *changes({ isSilent = false, signal } = {}) {
     if (this.#loop !== null) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
     this.#loop = { isSilent };
-    const abort = () => this.stream.close();
-    signal?.addEventListener("abort", abort, { once: true });
     try {
       for (;;) {
-        signal?.throwIfAborted();
         this.requireItems();
         const change = this.#queue.shift();
         if (change) {
           if (isSilent || change.isVisible) yield change;
         } else if (this.ended) return;
-        else await this.#pull();
+        else await this.#changed(signal);
       }
-    } catch (error) {
-      throw signal?.aborted ? signal.reason : error;
     } finally {
-      signal?.removeEventListener("abort", abort);
       this.#loop = null;
+      this.#pauseIfUnused();
+    }
+  }
+
+  /**
+   * The value of the first item after each change, without a copy, which must not be changed. `rewrites` differs if it did more than grow.
+   * @protected @param {AbortSignal} [signal] @returns {AsyncGenerator<{value: any, rewrites: string}, void, undefined>}
+   */
+  async *values(signal) {
+    let known = null;
+    let documents = 0;
+    this.#waiting += 1;
+    try {
+      for (let seen = null; ; ) {
+        const { document } = this.stream.follower;
+        this.requireItems();
+        if (document && document.version !== seen) {
+          if (document !== known) documents += 1;
+          known = document;
+          seen = document.version;
+          yield { value: document.root.items[0].value, rewrites: `${documents} ${document.rewrites}` };
+        } else if (this.ended) return;
+        else await this.#changed(signal);
+      }
+    } finally {
+      this.#waiting -= 1;
       this.#pauseIfUnused();
     }
   }
@@ -262,10 +272,10 @@ export class JobBase {
     const isOnlyUpdate = done !== null && !this.#hasUpdates && done.status === "succeeded";
     const isVisible = applied.isVisible || isOnlyUpdate;
     this.#hasUpdates ||= isVisible;
-    if (this.#loop === null && this.#delivered !== null && !("state" in this.#delivered)) {
+    if (this.#loop === null && this.#delivered !== null && "settles" in this.#delivered && this.#delivered.settles) {
       // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
       const saved = this.checkpoint();
-      if (!saved.undelivered) this.#delivered = { state: saved.state, columns: saved.columns ?? [], id: saved.cursor ?? "" };
+      this.#delivered = { state: saved.state, columns: saved.columns ?? [], id: saved.cursor ?? "" };
     }
     if (isVisible || this.#loop?.isSilent) {
       indices.forEach((index, at) => {
@@ -392,12 +402,12 @@ export class JobBase {
   }
 }
 
-/** A promise that resolves when a signal aborts or a time has passed. @param {AbortSignal} [signal] @param {number} [timeoutMs] */
+/** A promise that resolves when a signal aborts or a time has passed. @param {AbortSignal | undefined} signal @param {number} timeoutMs */
 function whenAborted(signal, timeoutMs) {
   /** @type {() => void} */
   let resolve = () => {};
   const stopped = /** @type {Promise<void>} */ (new Promise((done) => (resolve = done)));
-  const timer = timeoutMs === undefined ? undefined : setTimeout(resolve, Math.min(timeoutMs, 2 ** 31 - 1));
+  const timer = timeoutMs === Infinity ? undefined : setTimeout(resolve, Math.min(timeoutMs, 2 ** 31 - 1));
   signal?.addEventListener("abort", resolve, { once: true });
   const stop = () => {
     clearTimeout(timer);
@@ -512,7 +522,7 @@ export class Job extends JobBase {
     /** @type {import("./tokens.js").Vocabulary | null | undefined} */
     let vocabulary;
     let checked = "";
-    for await (const { value, rewrites } of this.#values(signal)) {
+    for await (const { value, rewrites } of this.values(signal)) {
       const ids = value?.token_ids ?? [];
       const isRetracted = rewrites !== checked && (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id));
       checked = rewrites;
@@ -528,26 +538,6 @@ export class Job extends JobBase {
     }
     this.requireSuccess();
     if (yielded.length === 0) tokenRows(this.stream.follower.document?.root.items[0].value, 0, null);
-  }
-
-  /**
-   * The value after each change, without a copy, which must not be changed. `rewrites` differs if it did more than grow.
-   * @param {AbortSignal} [signal] @returns {AsyncGenerator<{value: any, rewrites: string}, void, undefined>}
-   */
-  async *#values(signal) {
-    let known = null;
-    let documents = 0;
-    for (let seen = null; ; ) {
-      const { document } = this.stream.follower;
-      this.requireItems();
-      if (document && document.version !== seen) {
-        if (document !== known) documents += 1;
-        known = document;
-        seen = document.version;
-        yield { value: document.root.items[0].value, rewrites: `${documents} ${document.rewrites}` };
-      } else if (this.ended) return;
-      else await this.changed(signal);
-    }
   }
 
   async #endpointName() {

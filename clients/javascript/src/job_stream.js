@@ -101,11 +101,10 @@ export class JobStream {
     try {
       for (;;) {
         const action = await this.#step(stop);
+        if (stop.aborted || this.ended) this.#disconnect();
+        // The state has changed, so the change must be delivered, even if the stream was closed meanwhile.
+        if (action.do === "applied" || action.do === "notice") return action;
         if (stop.aborted) return null;
-        if (action.do === "applied" || action.do === "notice") {
-          if (this.ended) this.#disconnect();
-          return action;
-        }
         if (action.do === "hello") {
           this.#silenceMs = action.heartbeatMs * SILENT_HEARTBEATS;
           this.#state.live();

@@ -4,36 +4,7 @@
  * @returns {RequestError}
  */
 export function refusal(status: number, problem: Problem | null, details?: ErrorDetails): RequestError;
-/**
- * Errors of the client. Each message says what happened, where it happened, and what to do.
- *
- *     TidewireError
- *     ├── RequestError                    the server rejected a request
- *     │   ├── AuthenticationError         401: credentials are missing or invalid
- *     │   ├── PermissionDeniedError       403: the credentials do not permit the request
- *     │   ├── EndpointNotFoundError       404: the server has no such endpoint
- *     │   ├── JobNotFoundError            404: the server has no such job
- *     │   ├── JobExpiredError             410: the job was purged or has expired
- *     │   ├── InvalidInputError           422, 413: the input does not match the schema; `pointer` names the member
- *     │   ├── QueueFullError              429: the endpoint's queue is full
- *     │   └── RateLimitError              429: too many requests, jobs or streams
- *     ├── JobFailedError                  the job failed; `problem` contains the reason, `value` the partial value
- *     ├── JobCancelledError               the job was cancelled; `value` is the partial value
- *     ├── ItemFailedError                 one input of a batch failed or was cancelled; `index` is its position
- *     ├── VoidTextError                   the server retracted text that a loop may already have used
- *     ├── NoTextError                     `iterText` was called for a job whose value contains no text
- *     ├── SeveralItemsError               a job with several items was read as a job with one item
- *     ├── CheckpointError                 a checkpoint is malformed, or belongs to another job or server
- *     ├── ConcurrentReadError             two loops read one job object at the same time
- *     ├── ClientClosedError               the job object or its client was closed
- *     ├── StateTooLargeError              a job's state exceeds the client's `maxStateBytes`
- *     ├── ProtocolError                   the server violates the protocol
- *     │   ├── UnsupportedProtocolError    the server uses a version, an event or an op that this client does not support
- *     │   └── NotATidewireServerError     the server at this URL is not a Tidewire server
- *     ├── TransportError                  the network or a proxy failed; `sent`: whether the request may have arrived
- *     │   └── SilenceTimeoutError         the server sent no response, or no bytes on a stream, in time
- *     └── TotalTimeoutError               the `timeoutMs` that the caller passed has expired
- */
+/** Errors of the client. Each message says what happened, where it happened, and what to do. The README draws their tree. */
 /**
  * Problem details that a server sent (RFC 9457), with all members that it sent.
  * @typedef {{code: string, title: string, status: number, detail?: string | null, pointer?: string | null,

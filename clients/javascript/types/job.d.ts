@@ -42,8 +42,6 @@ export class JobBase {
      * @returns {Checkpoint}
      */
     checkpoint(): Checkpoint;
-    /** Wait until something has changed. @protected @param {AbortSignal} [signal] */
-    protected changed(signal?: AbortSignal): Promise<void>;
     /**
      * Changes in order. Only one loop reads a job at a time.
      * @protected @param {{isSilent?: boolean, signal?: AbortSignal}} [options] `isSilent` also yields changes that changed no value.
@@ -53,6 +51,14 @@ export class JobBase {
         isSilent?: boolean;
         signal?: AbortSignal;
     }): AsyncGenerator<Change, void, undefined>;
+    /**
+     * The value of the first item after each change, without a copy, which must not be changed. `rewrites` differs if it did more than grow.
+     * @protected @param {AbortSignal} [signal] @returns {AsyncGenerator<{value: any, rewrites: string}, void, undefined>}
+     */
+    protected values(signal?: AbortSignal): AsyncGenerator<{
+        value: any;
+        rewrites: string;
+    }, void, undefined>;
     /** A change was delivered, so a checkpoint contains it. @protected @param {Change} change */
     protected commit(change: Change): void;
     /** Return changes that were not delivered, for the next loop. @protected @param {Change[]} changes */

@@ -142,6 +142,32 @@ const BEHAVIORS = {
     assert.equal(text + (await textOf(job)), await job.result());
   },
 
+  async "an aborted loop does not disturb a waiting call"(url) {
+    const job = await new Client(url).submit("talk", { words: 20, slow: true });
+    const waiting = job.result();
+    const controller = new AbortController();
+    await assert.rejects(async () => {
+      for await (const _ of job.updates({ signal: controller.signal })) controller.abort(new Error("hidden"));
+    }, /hidden/);
+    assert.ok((await waiting).length > 20);
+  },
+
+  async "a job is read again at once after it was closed"(url) {
+    const job = await new Client(url).submit("talk", { words: 20, slow: true });
+    let text = "";
+    for (let round = 0; !job.ended; round += 1) {
+      const controller = new AbortController();
+      setTimeout(() => (round % 2 ? job.close() : controller.abort(new Error("hidden"))), 20 + 7 * (round % 9));
+      try {
+        for await (const update of job.updates({ signal: controller.signal })) text += update.text;
+      } catch (error) {
+        assert.ok(error instanceof tidewire.ClientClosedError || error.message === "hidden", error.stack);
+      }
+    }
+    text += await textOf(job);
+    assert.equal(text, await job.result());
+  },
+
   async "a submit can be aborted"(url) {
     await assert.rejects(new Client(url).submit("talk", {}, { signal: AbortSignal.abort(new Error("gone")) }), /gone/);
   },

@@ -27,6 +27,7 @@ FLAGS: Final = {
         "cors_origins",
         "page",
         "log_level",
+        "log_format",
         "debug",
         "reload",
         "no_functions",
