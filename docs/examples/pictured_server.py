@@ -15,7 +15,9 @@ from tidewire_server import Append, ItemError, Server, Stream
 from tidewire_server.generation import add_generate
 
 SIZE = 256
-Png = Annotated[str, WithJsonSchema({"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"})]
+Png = Annotated[
+    str, WithJsonSchema({"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"})
+]
 
 server = Server(cancel_timeout=0.5, shutdown_timeout=0.5)
 add_generate(server)
@@ -54,7 +56,10 @@ def picture(clear: float) -> str:
     for y in range(SIZE):
         rows.append(0)
         for x in range(SIZE):
-            hills = [140 - 30 * n + 26 * math.sin(x / (23 + 9 * n) + 2 * n) + 9 * math.sin(x / 11 + n) for n in range(4)]
+            hills = [
+                140 - 30 * n + 26 * math.sin(x / (23 + 9 * n) + 2 * n) + 9 * math.sin(x / 11 + n)
+                for n in range(4)
+            ]
             depth = sum(y > hill for hill in hills)
             sun = 255 * max(0.0, 1 - math.hypot(x - 190, y - 52) / 46)
             tone = (
@@ -62,7 +67,9 @@ def picture(clear: float) -> str:
                 if depth == 0
                 else (92 - 19 * depth, 128 - 22 * depth, 150 - 20 * depth)
             )
-            rows += bytes(int(min(255, max(0, clear * part + (1 - clear) * noise.randrange(256)))) for part in tone)
+            rows += bytes(
+                int(min(255, max(0, clear * part + (1 - clear) * noise.randrange(256)))) for part in tone
+            )
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -73,7 +80,7 @@ def picture(clear: float) -> str:
 
 
 @server.endpoint(concurrency_limit=None, examples=[{"prompt": "hills at sunset, low sun", "steps": 8}])
-async def paint(prompt: str, steps: int = 8, stream: Stream[Png] = None) -> None:  # type: ignore[assignment]
+async def paint(prompt: str, steps: int = 8, stream: Stream[Png] = None) -> None:  # type: ignore[assignment]  # noqa: ARG001
     """Paint a picture, which refines itself step by step."""
     for step in range(1, steps + 1):
         stream.set("", await asyncio.to_thread(picture, (step / steps) ** 0.6))
@@ -84,7 +91,26 @@ async def paint(prompt: str, steps: int = 8, stream: Stream[Png] = None) -> None
 @server.endpoint(concurrency_limit=1, examples=[{"minutes": 3}])
 async def transcribe(minutes: int = 3, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
     """Transcribe a recording. One at a time, so others wait in the queue."""
-    words = "so the tide came in while we were still talking and nobody had noticed how late it was".split()
+    words = [
+        "so",
+        "the",
+        "tide",
+        "came",
+        "in",
+        "while",
+        "we",
+        "were",
+        "still",
+        "talking",
+        "and",
+        "nobody",
+        "had",
+        "noticed",
+        "how",
+        "late",
+        "it",
+        "was",
+    ]
     for at in range(minutes * 60):
         stream.append(words[at % len(words)] + (".\n" if at % len(words) == len(words) - 1 else " "))
         stream.progress(at + 1, minutes * 60, unit="second")
@@ -92,9 +118,9 @@ async def transcribe(minutes: int = 3, stream: Stream[str] = None) -> None:  # t
 
 
 @server.endpoint(concurrency_limit=None)
-async def caption(image: Png, words: int = 5) -> AsyncIterator[Append[str]]:
+async def caption(image: Png, words: int = 5) -> AsyncIterator[Append[str]]:  # noqa: ARG001
     """Describe a picture."""
-    for word in "a picture of a harbor at low".split()[:words]:
+    for word in ["a", "picture", "of", "a", "harbor", "at", "low"][:words]:
         yield Append(f"{word} ")
         await asyncio.sleep(0.05)
     raise ItemError("the picture is too dark to describe the rest", code="caption.too_dark")

@@ -48,8 +48,19 @@ class ServedExample:
     def start(self) -> None:
         port_file = self.folder / "port"
         port_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tidewire_server", "pictured_server.py", "--port", self.port, "--port-file", str(port_file)]
-        self.process = subprocess.Popen([*command, *self.flags], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            sys.executable,
+            "-m",
+            "tidewire_server",
+            "pictured_server.py",
+            "--port",
+            self.port,
+            "--port-file",
+            str(port_file),
+        ]
+        self.process = subprocess.Popen(
+            [*command, *self.flags], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         for _ in range(20 * PATIENCE):
             if port_file.exists():
                 break
@@ -64,9 +75,14 @@ class ServedExample:
         """Delete all jobs. A server that was killed has none, and is started again."""
         if self.process.poll() is not None:
             self.start()
-        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(f"{self.url}/v1/jobs") as answer:
+        with (
+            contextlib.suppress(urllib.error.HTTPError),
+            urllib.request.urlopen(f"{self.url}/v1/jobs") as answer,
+        ):
             for job in json.load(answer)["jobs"]:
-                urllib.request.urlopen(urllib.request.Request(f"{self.url}/v1/jobs/{job['id']}", method="DELETE")).close()
+                urllib.request.urlopen(
+                    urllib.request.Request(f"{self.url}/v1/jobs/{job['id']}", method="DELETE")
+                ).close()
 
     def submit(self, endpoint: str, **body: Any) -> str:
         url = f"{self.url}/v1/endpoints/{endpoint}/jobs"
@@ -102,7 +118,7 @@ def tokens(page: Page, server: ServedExample) -> None:
     page.goto(f"{server.url}/#/endpoints/generate")
     page.locator(".example").nth(1).click()
     page.get_by_label("max_tokens").fill("120")
-    page.get_by_label("prompt", exact=True).fill("import json\n\ndef load(path):\n    \"\"\"Load")
+    page.get_by_label("prompt", exact=True).fill('import json\n\ndef load(path):\n    """Load')
     page.get_by_label("temperature").fill("0.9")
     page.get_by_role("button", name="Edit as JSON").click()
     given = json.loads(page.get_by_label("Input as JSON").input_value())
@@ -124,14 +140,14 @@ def tree(page: Page, server: ServedExample) -> None:
 
 def picture_view(page: Page, server: ServedExample) -> None:
     run(page, server, "paint")
-    page.get_by_text(re.compile("[67] of 8 steps")).wait_for()
+    page.locator(".progress", has_text=re.compile("[67] of 8 steps")).wait_for()
 
 
 def lost_connection(page: Page, server: ServedExample) -> None:
     run(page, server, "transcribe")
-    page.get_by_text(re.compile(r"6\d of 180 seconds")).wait_for()
+    page.locator(".progress", has_text=re.compile(r"6\d of 180 seconds")).wait_for()
     server.kill()
-    page.get_by_text("Connection lost").wait_for()
+    page.locator(".connection.bad").wait_for()
     page.get_by_text("Connection", exact=True).click()
 
 
@@ -139,7 +155,7 @@ def queue(page: Page, server: ServedExample) -> None:
     server.submit("transcribe", input={"minutes": 1})
     server.submit("transcribe", input={"minutes": 1})
     run(page, server, "transcribe")
-    page.get_by_text("Position").wait_for()
+    page.locator(".queue", has_text="Position").wait_for()
 
 
 def failed(page: Page, server: ServedExample) -> None:
@@ -190,13 +206,17 @@ VIEWS: dict[str, tuple[Callable[[Page, ServedExample], None], tuple[str, ...]]] 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every view in every form into this folder")
+    parser.add_argument(
+        "--all", type=Path, metavar="FOLDER", help="write every view in every form into this folder"
+    )
     parser.add_argument("--only", help="write only the pictures whose names begin with this text")
     options = parser.parse_args()
     folder: Path = options.all or IMAGES
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{view}-{size}-{theme}" for view in VIEWS for size in SIZES for theme in ("light", "dark")]
-    chosen = [name for name in names if (options.all or name in DOCUMENTED) and name.startswith(options.only or "")]
+    chosen = [
+        name for name in names if (options.all or name in DOCUMENTED) and name.startswith(options.only or "")
+    ]
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as secrets:
         (Path(secrets) / "tokens").write_text("ada:sesame\n")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -204,7 +224,9 @@ def main() -> None:
             forms = [name.rsplit("-", 2)[1:] for name in chosen if name.rsplit("-", 2)[0] == view]
             if not forms:
                 continue
-            with served(*(str(Path(secrets) / "tokens") if flag == "TOKENS" else flag for flag in flags)) as server:
+            with served(
+                *(str(Path(secrets) / "tokens") if flag == "TOKENS" else flag for flag in flags)
+            ) as server:
                 for size, theme in forms:
                     context = browser.new_context(viewport=SIZES[size], color_scheme=theme)
                     page = context.new_page()

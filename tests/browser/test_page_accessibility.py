@@ -1,5 +1,7 @@
 """The page at `/` in Chromium: axe-core in each view, state and theme, a phone's width, the keyboard, and reduced motion."""
 
+from itertools import pairwise
+
 import pytest
 from playwright.sync_api import expect
 
@@ -9,7 +11,10 @@ from support.server_process import running
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm ci --prefix tests/browser"),
+    pytest.mark.skipif(
+        not AXE.exists(),
+        reason="axe-core is not installed: npm install --prefix .venv/axe-core axe-core@4.14.1",
+    ),
 ]
 
 
@@ -112,7 +117,11 @@ VIEWS = [
 
 def findings(page) -> list[str]:
     result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [f"{rule['id']}: {node['html'][:150]} {node['failureSummary']}" for rule in result["violations"] for node in rule["nodes"]]
+    return [
+        f"{rule['id']}: {node['html'][:150]} {node['failureSummary']}"
+        for rule in result["violations"]
+        for node in rule["nodes"]
+    ]
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.__name__)
@@ -188,7 +197,7 @@ def test_status_is_announced_but_streaming_text_is_not(browser, url):
         expect(page.locator("#announcements")).to_have_text("Job succeeded.")
         times = page.evaluate("announced")
         assert len(times) >= 3
-        assert min(later - earlier for earlier, later in zip(times, times[1:], strict=False)) >= 4_990
+        assert min(later - earlier for earlier, later in pairwise(times)) >= 4_990
         live = page.locator("[aria-live], [role=status], [role=alert], [role=log]").evaluate_all(
             "(all) => all.map((one) => one.textContent).join()"
         )

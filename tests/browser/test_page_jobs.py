@@ -61,7 +61,9 @@ def test_tokens_are_shaded_and_show_their_alternatives(visitor, url):
     assert text.startswith(" the tide comes in and né 😀 goes out") is True
     assert copied(page, ".tokens") == text
     expect(page.get_by_role("img", name="Bars of the surprise of 600 tokens")).to_be_visible()
-    shades = page.locator("#result .block span").evaluate_all("(all) => [...new Set(all.map((one) => one.className))]")
+    shades = page.locator("#result .block span").evaluate_all(
+        "(all) => [...new Set(all.map((one) => one.className))]"
+    )
     assert len(shades) > 4
 
     details = page.locator("#token-details")
@@ -118,9 +120,9 @@ def test_picture_refines_itself(visitor, url):
 
 
 def test_chosen_file_travels_as_base64(visitor, url, tmp_path):
-    from support.page_server import picture
-
     import base64
+
+    from support.page_server import picture
 
     content = picture(1, 1, size=16)
     file = tmp_path / "waves.png"
@@ -147,7 +149,9 @@ def test_failed_job_shows_its_error_and_its_partial_value(visitor, url):
     page = visitor.open(url)
     run_job(page, url, "fail", after=2)
     status(page, "✕ failed")
-    expect(page.locator(".banner.bad")).to_have_text("the picture of the cat has no cat in it [example.no_cat]")
+    expect(page.locator(".banner.bad")).to_have_text(
+        "the picture of the cat has no cat in it [example.no_cat]"
+    )
     assert shown_text(page) == "word 0 word 1 "
 
 
@@ -165,7 +169,9 @@ def test_input_survives_the_change_between_form_and_json(visitor, url):
     page.get_by_role("button", name="lion · layers: 24").click()
     page.get_by_label("resume").check()
     page.get_by_role("button", name="Edit as JSON").click()
-    expect(page.get_by_label("Input as JSON")).to_have_value('{\n  "layers": 24,\n  "optimizer": "lion",\n  "resume": true\n}')
+    expect(page.get_by_label("Input as JSON")).to_have_value(
+        '{\n  "layers": 24,\n  "optimizer": "lion",\n  "resume": true\n}'
+    )
     page.get_by_label("Input as JSON").fill('{"layers": 3}')
     page.get_by_role("button", name="Edit as a form").click()
     expect(page.get_by_label("layers")).to_have_value("3")

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from support.page_browser import WIDE, copied, shown_text, status, watched
+from support.page_browser import WIDE, copied, shown_text, watched
 from support.server_process import running
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -36,16 +36,25 @@ def tasks(browser, page):
         yield found
     finally:
         events = json.loads(browser.stop_tracing())["traceEvents"]
-    mains = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"}
+    mains = {
+        (e["pid"], e["tid"])
+        for e in events
+        if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"
+    }
     found += sorted(
         event["tdur"] / 1000
         for event in events
-        if event["name"].endswith("RunTask") and event.get("ph") == "X" and "tdur" in event and (event["pid"], event["tid"]) in mains
+        if event["name"].endswith("RunTask")
+        and event.get("ph") == "X"
+        and "tdur" in event
+        and (event["pid"], event["tid"]) in mains
     )
 
 
 def follow(page, url, form, messages):
-    job = httpx.post(f"{url}/v1/endpoints/flood_{form}/jobs", json={"input": {"messages": messages, "rate": RATE}}).json()["id"]
+    job = httpx.post(
+        f"{url}/v1/endpoints/flood_{form}/jobs", json={"input": {"messages": messages, "rate": RATE}}
+    ).json()["id"]
     page.evaluate("(id) => { location.hash = `#/jobs/${id}`; }", job)
     expect(page.locator(".job-head .chip")).to_contain_text("running")
     expect(page.locator(".job-head .chip")).to_have_text("✓ succeeded", timeout=1000 * (messages / RATE + 60))
@@ -81,7 +90,9 @@ def shows_all(page, form, value):
         expect(page.locator("#result .tree")).to_contain_text(f"rows: [{len(value['rows']):,} elements]")
         return
     text = value if form == "text" else value["text"]
-    page.wait_for_function("(n) => document.querySelector('#result .text').textContent.length >= n", arg=len(text))
+    page.wait_for_function(
+        "(n) => document.querySelector('#result .text').textContent.length >= n", arg=len(text)
+    )
     assert shown_text(page) == text
     assert copied(page, "#result .text") == text
     if form == "tokens":

@@ -45,7 +45,9 @@ def test_page_and_all_files_that_it_uses_are_public(peer):
         answer = peer.http.get(url)
         assert answer.status_code == 200, url
         found[url.path] = answer
-        unread |= {url.join(name) for name in files_of(answer.text)} - {httpx.URL(peer.url).join(path) for path in found}
+        unread |= {url.join(name) for name in files_of(answer.text)} - {
+            httpx.URL(peer.url).join(path) for path in found
+        }
     assert {"/", "/page/app.js", "/page/style.css", "/page/icon.svg", "/page/client/index.js"} <= found.keys()
     assert len(found) > 20
     for path, answer in found.items():
@@ -85,7 +87,17 @@ def test_files_have_strict_headers_and_are_revalidated(peer, path, media_type):
     assert peer.http.get(path, headers={"if-none-match": '"other"'}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/page/", "/page/index.html", "/page/nothing.js", "/page/../settings.py", "/page/%2e%2e/page_routes.py", "/page/client/"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/",
+        "/page/index.html",
+        "/page/nothing.js",
+        "/page/../settings.py",
+        "/page/%2e%2e/page_routes.py",
+        "/page/client/",
+    ],
+)
 def test_other_files_are_not_served(peer, path):
     assert peer.http.get(path).status_code == 404
 
@@ -132,7 +144,10 @@ def test_files_name_only_relative_urls():
 def test_values_are_never_parsed_as_html():
     for path in STATIC.glob("*.js"):
         text = path.read_text(encoding="utf-8")
-        found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setHTML|srcdoc", text)
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setHTML|srcdoc",
+            text,
+        )
         assert found == [], path
 
 
@@ -142,5 +157,7 @@ def test_page_stays_small():
 
 def test_missing_client_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(static_files, "_HERE", tmp_path / "tidewire_server/page")
-    with pytest.raises(FileNotFoundError, match=r"reinstall tidewire, or turn the page off \(page=False, --no-page\)"):
+    with pytest.raises(
+        FileNotFoundError, match=r"reinstall tidewire, or turn the page off \(page=False, --no-page\)"
+    ):
         static_files.client_folder()

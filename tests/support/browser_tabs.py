@@ -71,9 +71,22 @@ def browser_tabs() -> Iterator[BrowserTabs]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # The browser reads commands from descriptor 3, and writes results to descriptor 4.
         shell = f'exec "$0" "$@" 3<&{commands[0]} 4>&{results[1]}'
-        command = ["bash", "-c", shell, str(CHROMIUM), *FLAGS, "--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]
+        command = [
+            "bash",
+            "-c",
+            shell,
+            str(CHROMIUM),
+            *FLAGS,
+            "--remote-debugging-pipe",
+            f"--user-data-dir={folder}",
+            "about:blank",
+        ]
         process = subprocess.Popen(
-            command, pass_fds=(commands[0], results[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command,
+            pass_fds=(commands[0], results[1]),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         os.close(commands[0])
         os.close(results[1])

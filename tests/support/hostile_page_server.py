@@ -10,7 +10,9 @@ from tidewire_server import ItemError, Server, Stream
 
 SCRIPT = "<img src=x onerror=\"window.pwned='yes'\"><script>window.pwned='yes'</script>"
 NAMES = (SCRIPT.replace("/", ""), "a?b=c#d%41 .", "__proto__", "\u202etxet esrever", "a" * 300)
-SVG = base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg' onload='parent.pwned=1'><script>pwned=1</script></svg>").decode()
+SVG = base64.b64encode(
+    b"<svg xmlns='http://www.w3.org/2000/svg' onload='parent.pwned=1'><script>pwned=1</script></svg>"
+).decode()
 ENDLESS: dict[str, Any] = {"$ref": "#/properties/endless"}
 WIDE = {"type": "object", "properties": {f"member {SCRIPT} {at}": {"type": "string"} for at in range(3000)}}
 DEEP: dict[str, Any] = {"type": "string"}
@@ -23,11 +25,22 @@ HOSTILE_SCHEMA: dict[str, Any] = {
     "title": SCRIPT,
     "required": "text",
     "properties": {
-        "text": {"type": "string", "default": "javascript:window.pwned='yes'", "title": SCRIPT, "description": SCRIPT},
+        "text": {
+            "type": "string",
+            "default": "javascript:window.pwned='yes'",
+            "title": SCRIPT,
+            "description": SCRIPT,
+        },
         "endless": ENDLESS,
         "deep": DEEP,
         "elsewhere": {"$ref": "https://example.org/schema.json"},
-        "numbers": {"type": "integer", "minimum": "<b>", "maximum": [], "enum": "x", "description": {"a": SCRIPT}},
+        "numbers": {
+            "type": "integer",
+            "minimum": "<b>",
+            "maximum": [],
+            "enum": "x",
+            "description": {"a": SCRIPT},
+        },
         "picture": {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/svg+xml"},
         "choice": {"enum": [SCRIPT, {"a": SCRIPT}, None, 1], "default": [SCRIPT]},
         "__proto__": {"type": "string"},
@@ -64,16 +77,28 @@ def hostile_page_server(**settings: Any) -> Server:
         raise ItemError(SCRIPT, code="example.<b>")
 
     @server.endpoint
-    async def picture() -> Annotated[str, WithJsonSchema({"type": "string", "contentMediaType": "image/svg+xml"})]:
+    async def picture() -> Annotated[
+        str, WithJsonSchema({"type": "string", "contentMediaType": "image/svg+xml"})
+    ]:
         return SVG
 
     @server.endpoint
-    async def false_png() -> Annotated[str, WithJsonSchema({"type": "string", "contentMediaType": "image/png"})]:
+    async def false_png() -> Annotated[
+        str, WithJsonSchema({"type": "string", "contentMediaType": "image/png"})
+    ]:
         return SVG
 
-    @server.endpoint(capabilities={"logprobs": {"max_top": 1}}, links={"vocabulary": {"hash": "1", "tokens": ["PGI+"]}})
+    @server.endpoint(
+        capabilities={"logprobs": {"max_top": 1}}, links={"vocabulary": {"hash": "1", "tokens": ["PGI+"]}}
+    )
     async def tokens() -> dict[str, Any]:
-        return {"text": SCRIPT, "token_ids": [0, 7, -1], "logprobs": [None, -1e9, 3], "top_ids": [[0, 99]], "top_logprobs": [[None]]}
+        return {
+            "text": SCRIPT,
+            "token_ids": [0, 7, -1],
+            "logprobs": [None, -1e9, 3],
+            "top_ids": [[0, 99]],
+            "top_logprobs": [[None]],
+        }
 
     @server.endpoint
     async def scalar(value: Any) -> Any:
@@ -83,6 +108,8 @@ def hostile_page_server(**settings: Any) -> Server:
     for endpoint, name in zip(list(server.endpoints.values()), NAMES, strict=True):
         del server.endpoints[endpoint.name]
         endpoint.name = name
-        endpoint.input = replace(endpoint.input, schema=HOSTILE_SCHEMA if name == NAMES[0] else endpoint.input.schema)
+        endpoint.input = replace(
+            endpoint.input, schema=HOSTILE_SCHEMA if name == NAMES[0] else endpoint.input.schema
+        )
         server.endpoints[name] = endpoint
     return server

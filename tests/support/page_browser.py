@@ -16,8 +16,8 @@ WIDE = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 
 VIOLATIONS = "addEventListener('securitypolicyviolation', (e) => console.error('CSP', e.violatedDirective, e.blockedURI));"
-AXE = Path(__file__).parents[1] / "browser/node_modules/axe-core/axe.min.js"
-"""Checks of accessibility: `npm ci` in tests/browser installs them."""
+AXE = Path(__file__).parents[2] / ".venv/axe-core/node_modules/axe-core/axe.min.js"
+"""Checks of accessibility."""
 
 expect.set_options(timeout=1000 * PATIENCE)
 
@@ -44,11 +44,14 @@ class Watched:
         context.set_default_timeout(1000 * PATIENCE)
         context.add_init_script(VIOLATIONS)
         context.on("page", self._watch)
-        context.on("request", lambda request: self.requests.append(request))
+        context.on("request", self._sent)
 
     def _watch(self, page: Page) -> None:
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         page.on("console", lambda message: self._heard(message.type, message.text))
+
+    def _sent(self, request: Any) -> None:
+        self.requests.append(request)
 
     def _heard(self, kind: str, text: str) -> None:
         # Chromium itself reports each response with an error status, and each connection that failed.

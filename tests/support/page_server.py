@@ -75,7 +75,12 @@ def page_server(**settings: Any) -> Server:
     @server.endpoint(concurrency_limit=None, examples=[{}, {"optimizer": "lion", "layers": 24}])
     async def train(model: Model) -> AsyncIterator[dict[str, Any]]:
         """Pretend to train a model, and report what changes."""
-        value: dict[str, Any] = {"epoch": 0, "best": {"loss": None, "step": None}, "losses": [], "config": model.model_dump()}
+        value: dict[str, Any] = {
+            "epoch": 0,
+            "best": {"loss": None, "step": None},
+            "losses": [],
+            "config": model.model_dump(),
+        }
         for step in range(60):
             loss = round(2.5 / (1 + step / 9) + 0.05 * math.sin(step), 4)
             value["epoch"] = step // 10
@@ -151,7 +156,13 @@ def _add_floods(server: Server) -> None:
     @server.endpoint(
         concurrency_limit=None,
         columns=["/rows"],
-        initial=lambda given: {"step": 0, "rate": 0.0, "best": {"loss": 9.0, "note": ""}, "rows": [], "names": {}},
+        initial=lambda given: {
+            "step": 0,
+            "rate": 0.0,
+            "best": {"loss": 9.0, "note": ""},
+            "rows": [],
+            "names": {},
+        },
     )
     async def flood_tree(messages: int = 1000, rate: float = 200, stream: Stream[Any] = None) -> None:  # type: ignore[assignment]
         async for at in paced(messages, rate):
@@ -172,7 +183,13 @@ def _add_floods(server: Server) -> None:
         columns=["/text", *(f"/{name}" for name in names)],
         initial=lambda given: {"text": "", **{name: [] for name in names}},
         capabilities={"logprobs": {"max_top": 5}},
-        links={"vocabulary": {"hash": "1", "tokens": [base64.b64encode(one.encode()).decode() for one in VOCABULARY], "special": [16]}},
+        links={
+            "vocabulary": {
+                "hash": "1",
+                "tokens": [base64.b64encode(one.encode()).decode() for one in VOCABULARY],
+                "special": [16],
+            }
+        },
     )
     async def flood_tokens(messages: int = 1000, rate: float = 200, stream: Stream[Any] = None) -> None:  # type: ignore[assignment]
         async for at in paced(messages, rate):

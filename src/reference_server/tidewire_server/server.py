@@ -266,9 +266,14 @@ class Server:
         serving = self._serving
         if serving.app is None:
             added = [
-                route for name, routes in ADDED_ROUTES.items() if getattr(self.settings, name) for route in routes()
+                route
+                for name, routes in ADDED_ROUTES.items()
+                if getattr(self.settings, name)
+                for route in routes()
             ]
-            serving.app = TidewireApp(self.endpoints, self.settings, serving.closers, serving.principal, added)
+            serving.app = TidewireApp(
+                self.endpoints, self.settings, serving.closers, serving.principal, added
+            )
         return serving.app
 
     def configure(self, **options: Any) -> None:

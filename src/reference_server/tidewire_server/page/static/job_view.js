@@ -92,7 +92,7 @@ export class JobView {
   #summary() {
     const { feed } = this;
     if (feed.lost !== null) return feed.lost;
-    if (!feed.ended && feed.connection.state === "waiting") return "Connection lost. The job continues on the server; reconnecting.";
+    if (!feed.ended && feed.connection.state === "waiting") return "Connection lost. Reconnecting.";
     if (feed.status === "queued" && feed.queue) return `Queued at position ${feed.queue.position}.`;
     if (feed.status === "running" && feed.progress) return `Running, ${progressText(feed.progress)}.`;
     return `Job ${STATUS_NAMES[feed.status] ?? feed.status}.`;
@@ -114,7 +114,7 @@ export class JobView {
     const texts = {
       connecting: ["", "Connecting …"],
       live: ["good", feed.status === "queued" ? "Connected. The job keeps its place in the queue, also if you close this page." : feed.resumes > 0 ? `Live. The connection was lost and the stream resumed${after}: nothing is missing.` : "Live: every change arrives as it happens."],
-      waiting: ["bad", `Connection lost. The job runs on, and the stream continues${after}, without a gap.${left}`],
+      waiting: ["bad", `Connection lost. The job does not depend on it, and the stream continues${after}, without a gap.${left}`],
       hidden: ["", `Paused while this tab is hidden; continues${after}.`],
     };
     const [tone, text] = texts[state];
