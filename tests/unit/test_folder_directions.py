@@ -42,7 +42,7 @@ ORDER = {
     ],
     "tidewire_server": [
         {"__main__", "commands"},
-        {"__init__", "generation", "script_endpoint"},
+        {"__init__", "generation", "openai", "script_endpoint"},
         {"model", "default_model"},
         {"server"},
         {"serving"},

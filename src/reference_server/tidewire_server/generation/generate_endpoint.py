@@ -32,6 +32,7 @@ from tidewire_server.generation.generate_input_and_value import (
     served_input,
     served_value,
 )
+from tidewire_server.openai import add_openai
 from tidewire_server.server import Server
 from tidewire_server.user_paths import MEMORY
 
@@ -82,7 +83,7 @@ def add_engine(
     on_restart: OnRestart | Literal["auto"] = "auto",
     share_prefixes: bool = False,
 ) -> None:
-    """Add the endpoint `generate` to a server. The engine is closed together with the server.
+    """Add the endpoint `generate` and the OpenAI surface to a server. The engine is closed together with the server.
 
     The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
     clients can see their position and cancel them.
@@ -127,7 +128,7 @@ def add_engine(
             async with aclosing(
                 engine.generate(request, logged) if logged else engine.generate(request)
             ) as deltas:
-                await _write(deltas, request, stream, logged)
+                await _write(deltas, request, stream, logged, caps.context)
         except asyncio.CancelledError:
             with suppress(
                 StreamClosedError
@@ -182,6 +183,7 @@ def add_engine(
             "continue" if caps.continues and server.settings.log != MEMORY else "rerun"
         )
     served.continues = continues
+    add_openai(server)
 
 
 def _generated_text(value: Any, request: Generate) -> str:
@@ -197,7 +199,11 @@ def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
 
 
 async def _write(
-    deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Any], logged: LoggedTokens | None
+    deltas: AsyncIterator[Delta],
+    request: Generate,
+    stream: Stream[Any],
+    logged: LoggedTokens | None,
+    context: int,
 ) -> None:
     value, writer = stream.value, writer_of(stream)
     # If the job was submitted while the endpoint did not continue, its value has no column `token_ids`.
@@ -205,7 +211,6 @@ async def _write(
     at = None if len(request.columns) == 1 else "/text"
     prompt_columns = [f"/{name}" for name in request.prompt_columns]
     prompt_tokens, scored = len(value[request.prompt_columns[0]]) if prompt_columns else 0, 0
-    part = -(-request.max_tokens // PROGRESS_PARTS)
     hypothesis = None
     if request.num_beams > 1:
         hypothesis = HypothesisWriter(stream, request.prompt if request.echo else "", text_only=text_only)
@@ -233,8 +238,9 @@ async def _write(
         tokens += len(delta.rows) - delta.retracted
         # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
         stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
-        if tokens - reported >= part:
-            stream.progress(tokens, request.max_tokens, unit="token")
+        most = context - delta.prompt_tokens if request.max_tokens is None else request.max_tokens
+        if tokens - reported >= -(-most // PROGRESS_PARTS):
+            stream.progress(tokens, most, unit="token")
             reported = tokens
         if delta.finish_reason is not None:
             stream.set("/finish_reason", delta.finish_reason)

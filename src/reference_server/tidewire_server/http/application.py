@@ -25,9 +25,9 @@ a URL with a trailing slash is redirected        | the response is 404, because 
 responses run inside router and middleware       | event streams run outside of both (see `EventStream.__call__`)
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -102,6 +102,7 @@ class TidewireApp:
         endpoints: Mapping[str, Endpoint],
         settings: Settings,
         closers: Sequence[Callable[[], Awaitable[None]]] = (),
+        routes: Iterable[Callable[[Self], Iterable[Route]]] = (),
     ) -> None:
         """Create the application with its routes.
 
@@ -109,6 +110,7 @@ class TidewireApp:
             endpoints: All endpoints by name.
             settings: The server's settings.
             closers: Coroutine functions to call at shutdown, such as the `close` of an engine.
+            routes: Functions that return further routes. See `Server.add_routes`.
 
         Raises:
             ValueError: A token in the settings is not valid.
@@ -155,6 +157,7 @@ class TidewireApp:
             route("GET", "/healthz", handlers.healthz, public=True),
             route("GET", "/readyz", handlers.readyz, public=True),
             route("GET", "/metrics", handlers.metrics_page, public=True),
+            *(each for further in routes for each in further(self)),
         ]
         errors: dict[Any, Any] = {
             404: self._not_found,

@@ -13,7 +13,10 @@ from tidewire_server.http.problem_responses import problem_response
 
 METHODS: Final = ("GET", "POST", "DELETE", "HEAD", "OPTIONS")
 ALLOW_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")  # TW-BRW-008
-EXPOSE_HEADERS: Final = ("Location", "Content-Location", "Retry-After", "Idempotency-Replayed")  # TW-BRW-009
+EXPOSE_HEADERS: Final = (
+    *("Location", "Content-Location", "Retry-After", "Idempotency-Replayed"),  # TW-BRW-009
+    "Tidewire-Job",
+)
 PREFLIGHT_MAX_AGE: Final = 600  # TW-BRW-010
 
 
