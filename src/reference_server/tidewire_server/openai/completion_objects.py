@@ -1,7 +1,7 @@
-"""Objects and chunks of completions and chat completions, from the texts of a job."""
+"""Completions and chat completions, as objects and as chunks of a stream, from the texts of a job."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
@@ -10,8 +10,6 @@ from tidewire_server.openai.text_progress import TextChange
 from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
 from tidewire_server.store.records import JobRecord
 
-DONE = b"data: [DONE]\n\n"
-
 
 def sse_frame(data: object, event: str | None = None) -> bytes:
     """Encode one event of a stream."""
@@ -19,37 +17,12 @@ def sse_frame(data: object, event: str | None = None) -> bytes:
     return b"%bdata: %b\n\n" % (head, orjson.dumps(data))
 
 
-class EventWriter(Protocol):
-    """Encoder of the events of one stream."""
-
-    def begin(self) -> Iterator[bytes]:
-        """Yield the events before the first text."""
-        ...
-
-    def change(self, change: TextChange) -> Iterator[bytes]:
-        """Yield the events for a new part of a text, or for the end of a text. An item that has failed has no end."""
-        ...
-
-    def end(self, record: JobRecord) -> Iterator[bytes]:
-        """Yield the last events of a job whose texts are all complete."""
-        ...
-
-    def fail(self, error: dict[str, Any], failed: TextChange | None) -> Iterator[bytes]:
-        """Yield the last events of a stream that ends with an error.
-
-        Args:
-            error: Body of the error.
-            failed: Last change of the item that has failed, or None if the error concerns only the stream.
-        """
-        ...
-
-
 def usage_of(record: JobRecord, samples: int) -> dict[str, Any] | None:
     """Return the usage of an ended job, or None if it is unknown. A prompt with several samples counts once."""
     usage = record.done.usage if record.done is not None else {}
     if "prompt_tokens" not in usage or "completion_tokens" not in usage:
         return None
-    prompt, generated = usage["prompt_tokens"] // max(1, samples), usage["completion_tokens"]
+    prompt, generated = usage["prompt_tokens"] // samples, usage["completion_tokens"]
     return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
 
 
@@ -70,7 +43,7 @@ class CompletionWriter:
         """
         self._request = request
         self._tokens = tokens
-        self._sent: dict[int, int] = {}
+        self._sent = [0] * request.items
         self._common = {
             "id": f"{self.id_prefix}-{record.id}",
             "created": int(record.created_at),
@@ -79,41 +52,39 @@ class CompletionWriter:
         }
 
     def completion(self, changes: Sequence[TextChange], record: JobRecord) -> dict[str, Any]:
-        """Return the whole completion.
-
-        Args:
-            changes: The whole text of each item.
-            record: Record of the ended job.
-        """
+        """Return the whole completion of an ended job, from the whole text of each item."""
         choices = [
-            {"index": change.index, **self._choice(change), "finish_reason": _finish_reason(change)}
-            for change in changes
+            {"index": each.index, **self._choice(each), "finish_reason": each.finish_reason}
+            for each in changes
         ]
         usage = usage_of(record, self._request.samples)
         return {**self._common, "object": self.object, "choices": choices, "usage": usage}
 
-    def begin(self) -> Iterator[bytes]:
-        """See `EventWriter`."""
-        return iter(())
+    def begin(self) -> bytes:
+        """Return the chunks before the first text."""
+        return b""
 
-    def change(self, change: TextChange) -> Iterator[bytes]:
-        """See `EventWriter`."""
+    def change(self, change: TextChange) -> bytes:
+        """Return the chunks for a new part of a text, or for the end of a text."""
+        index, frames = change.index, b""
         if change.text or change.rows:
-            yield self._chunk(change.index, self._delta(change), None)
+            frames = self._chunk(index, self._delta(change), None)
         if change.item is not None:
-            yield self._chunk(change.index, self._delta(TextChange(change.index, "", [], None)), _finish_reason(change))
-        self._sent[change.index] = self._sent.get(change.index, 0) + len(change.text)
+            frames += self._chunk(index, self._delta(TextChange(index, "", [], None)), change.finish_reason)
+        self._sent[index] += len(change.text)
+        return frames
 
-    def end(self, record: JobRecord) -> Iterator[bytes]:
-        """See `EventWriter`."""
+    def end(self, record: JobRecord) -> bytes:
+        """Return the last chunks of a job whose texts are all complete."""
+        frames = b""
         if self._request.include_usage:
             usage = usage_of(record, self._request.samples)
-            yield sse_frame({**self._common, "object": self.chunk_object, "choices": [], "usage": usage})
-        yield DONE
+            frames = sse_frame({**self._common, "object": self.chunk_object, "choices": [], "usage": usage})
+        return frames + b"data: [DONE]\n\n"
 
-    def fail(self, error: dict[str, Any], _failed: TextChange | None) -> Iterator[bytes]:
-        """See `EventWriter`."""
-        yield sse_frame(error)
+    def fail(self, error: dict[str, Any], _failed: TextChange | None) -> bytes:
+        """Return the end of a stream that ends with an error."""
+        return sse_frame(error)
 
     def _chunk(self, index: int, members: dict[str, Any], finish_reason: str | None) -> bytes:
         choice = {"index": index, **members, "finish_reason": finish_reason}
@@ -124,13 +95,11 @@ class CompletionWriter:
         return self._delta(change)
 
     def _delta(self, change: TextChange) -> dict[str, Any]:
-        return {"text": change.text, "logprobs": self._logprobs(change.rows, self._sent.get(change.index, 0))}
-
-    def _logprobs(self, rows: Sequence[TokenRow], offset: int) -> dict[str, Any] | None:
-        if self._tokens is None or not rows:
-            return None
-        has_top = bool(self._request.inputs[0].get("top_logprobs"))
-        return self._tokens.completion_logprobs(rows, offset, has_top=has_top)
+        logprobs = None
+        if self._tokens is not None and change.rows:
+            has_top, offset = bool(self._request.inputs[0]["top_logprobs"]), self._sent[change.index]
+            logprobs = self._tokens.completion_logprobs(change.rows, offset, has_top=has_top)
+        return {"text": change.text, "logprobs": logprobs}
 
 
 class ChatWriter(CompletionWriter):
@@ -140,26 +109,22 @@ class ChatWriter(CompletionWriter):
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def begin(self) -> Iterator[bytes]:
-        """See `EventWriter`."""
-        for index in range(self._request.samples):
-            delta = {"role": "assistant", "content": "", "refusal": None}
-            yield self._chunk(index, {"delta": delta, "logprobs": None}, None)
+    def begin(self) -> bytes:
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return b"".join(
+            self._chunk(index, {"delta": delta, "logprobs": None}, None)
+            for index in range(self._request.items)
+        )
 
     def _choice(self, change: TextChange) -> dict[str, Any]:
         message = {"role": "assistant", "content": change.text, "refusal": None}
-        return {"message": message, "logprobs": self._logprobs(change.rows, 0)}
+        return {"message": message, "logprobs": self._logprobs(change.rows)}
 
     def _delta(self, change: TextChange) -> dict[str, Any]:
         delta = {"content": change.text} if change.text or change.rows else {}
-        return {"delta": delta, "logprobs": self._logprobs(change.rows, 0)}
+        return {"delta": delta, "logprobs": self._logprobs(change.rows)}
 
-    def _logprobs(self, rows: Sequence[TokenRow], _offset: int) -> dict[str, Any] | None:
+    def _logprobs(self, rows: Sequence[TokenRow]) -> dict[str, Any] | None:
         if self._tokens is None or not rows:
             return None
         return {"content": [self._tokens.chat_logprob(row) for row in rows], "refusal": None}
-
-
-def _finish_reason(change: TextChange) -> str | None:
-    found: str | None = None if change.item is None else change.item["value"]["finish_reason"]
-    return found

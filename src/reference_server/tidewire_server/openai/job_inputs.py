@@ -1,7 +1,9 @@
-"""Translation of the served members of a request to the input of `generate` (`JobRequest`)."""
+"""Translation of the served members of a request to inputs of `generate` (`JobRequest`). Members that mean the same are
+validated by `generate` itself.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
@@ -13,16 +15,18 @@ from tidewire_server.openai.request_members import Members, boolean, count
 DEFAULT_COMPLETION_TOKENS: Final = 16
 """Maximum number of tokens of a completion, if the request has no limit."""
 
-MAX_SEED: Final = 2**53
-"""Seeds of `generate` are less than this."""
-
 MAX_SAMPLES: Final = 64
 """Maximum of `n`, as in the input of `generate`."""
+
+SEEDS: Final = 2**53
+"""Number of seeds of `generate`."""
 
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 """Value of `include` with which a response has log-probabilities."""
 
-_Role = Literal["system", "developer", "user", "assistant"]
+_MAX_PATH: Final = 200
+"""Maximum length of the member `param` of an error, in characters."""
+
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -40,18 +44,20 @@ class JobRequest:
     include_usage: bool = False
     background: bool = False
     store: bool = True
-    model: str = ""
+
+    @property
+    def items(self) -> int:
+        """Number of items of the job."""
+        return self.samples if len(self.inputs) == 1 else len(self.inputs)
 
     def body(self) -> bytes:
         """Return the body with which the job is submitted. Equal requests have equal bodies, as an idempotency key
         requires.
         """
-        what: dict[str, JsonValue] = {"input": self.inputs[0]}
-        if len(self.inputs) > 1:
-            what = {"inputs": [*self.inputs]}
-        # The clients of OpenAI repeat a request without an idempotency key, so the job of the lost request must end.
-        end: dict[str, JsonValue] = {} if self.background else {"on_disconnect": "cancel", "grace_ms": 0}
-        return strict_json.dumps(what | end).encode()
+        body: dict[str, Any] = {"input": self.inputs[0]} if len(self.inputs) == 1 else {"inputs": self.inputs}
+        # The clients of OpenAI repeat a request without an idempotency key, so the job of a lost request must end.
+        end = {} if self.background else {"on_disconnect": "cancel", "grace_ms": 0}
+        return strict_json.dumps(body | end).encode()
 
 
 class _Shape(BaseModel):
@@ -66,10 +72,10 @@ class _TextPart(_Shape):
 
 
 class _Message(_Shape):
-    """Message of a conversation, also as an earlier response contained it."""
+    """Message of a conversation, also as an earlier answer contained it."""
 
     type: Literal["message"] = "message"
-    role: _Role
+    role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_TextPart]
     id: str | None = None
     status: str | None = None
@@ -82,44 +88,25 @@ class _Message(_Shape):
     tool_calls: list[JsonValue] | None = Field(None, max_length=0)
 
     def turn(self) -> dict[str, str]:
-        """Return the message as `generate` takes it."""
-        role = "system" if self.role == "developer" else self.role
         content = self.content
-        return {
-            "role": role,
-            "content": content if isinstance(content, str) else "".join(part.text for part in content),
-        }
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 class _Messages(_Shape):
     messages: list[_Message] = Field(min_length=1)
 
 
-class _Schema(_Shape):
-    name: str
-    schema_: dict[str, JsonValue] = Field(alias="schema")
-    description: str | None = None
-    strict: bool | None = None
-
-
 class _Format(_Shape):
-    """Member `response_format`, and `format` of the member `text`."""
-
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema | None = None
     name: str | None = None
     schema_: dict[str, JsonValue] | None = Field(None, alias="schema")
     description: str | None = None
     strict: bool | None = None
 
-    def schema_of_text(self) -> dict[str, JsonValue] | None:
-        if self.type == "json_object":
-            return {"type": "object"}
-        return self.schema_ if self.json_schema is None else self.json_schema.schema_
-
 
 class _TextConfig(_Shape):
-    format: _Format | None = None
+    format: dict[str, JsonValue] | None = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -138,26 +125,22 @@ def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest
     prompts = [prompt] if isinstance(prompt, str) else prompt
     if not isinstance(prompts, list) or not prompts or not all(isinstance(each, str) for each in prompts):
         raise invalid("prompt", "must be a text or a list of texts; token ids are not supported")
-    common = _sampling(given, members, skip=("prompt", "logprobs", "n"))
+    request, common = _request(given, members, read_here=("prompt", "logprobs", "n"))
     common.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
-    request = _request(given, members)
     if "logprobs" in given:
         request.has_logprobs = True
         common |= {"logprobs": True, "top_logprobs": count(given, "logprobs", 0)}
-    n = request.samples = count(given, "n", 1)
-    if not 1 <= n <= MAX_SAMPLES:
-        raise invalid("n", f"must be an integer from 1 to {MAX_SAMPLES}")
+    n = request.samples
     if len(prompts) == 1:
         request.inputs = [{"prompt": prompts[0], **common, **({"n": n} if n > 1 else {})}]
-        return request
-    # A job with several inputs has no samples, so each sample is an input with a seed of its own.
-    request.inputs = [{"prompt": each, **common, **_seed(given, i)} for each in prompts for i in range(n)]
+    else:
+        # A job with several inputs has no samples, so each sample is an input with a seed of its own.
+        seed = given.get("seed")
+        seeds: list[dict[str, Any]] = [
+            {"seed": (seed + i) % SEEDS} if type(seed) is int else {} for i in range(n)
+        ]
+        request.inputs = [{"prompt": each, **common, **own} for each in prompts for own in seeds]
     return request
-
-
-def _seed(given: Mapping[str, Any], sample: int) -> dict[str, int]:
-    seed = given.get("seed")
-    return {"seed": (seed + sample) % MAX_SEED} if sample and type(seed) is int else {}
 
 
 def chat_request(given: Mapping[str, Any], members: Members) -> JobRequest:
@@ -166,23 +149,25 @@ def chat_request(given: Mapping[str, Any], members: Members) -> JobRequest:
     Raises:
         ApiError: A member is not valid.
     """
-    names = [name for name in ("max_completion_tokens", "max_tokens") if name in given]
-    if len(names) > 1 and given[names[0]] != given[names[1]]:
+    limits = [given[name] for name in ("max_completion_tokens", "max_tokens") if name in given]
+    if limits[1:] and limits[0] != limits[1]:
         raise invalid("max_tokens", "must equal max_completion_tokens, or be removed")
-    taken = ("messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "response_format")
-    request = _request(given, members)
-    request.has_logprobs, request.samples = boolean(given, "logprobs"), count(given, "n", 1)
-    generated = _sampling(given, members, skip=taken)
-    generated["messages"] = _turns(given.get("messages"), "messages")
-    generated["max_tokens"] = given[names[0]] if names else None
+    read_here = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "response_format")
+    request, generated = _request(given, members, read_here=read_here)
+    request.has_logprobs = boolean(given, "logprobs")
     if "top_logprobs" in given and not request.has_logprobs:
         raise invalid("top_logprobs", "needs logprobs: true")
     if request.has_logprobs:
         generated |= {"logprobs": True, "top_logprobs": count(given, "top_logprobs", 0)}
-    if "response_format" in given:
-        chosen = _read(_Format, given["response_format"], "response_format")
-        generated |= _with_schema(chosen, "response_format")
-    request.inputs = [generated]
+    turns = _turns(given.get("messages"), "messages")
+    request.inputs = [
+        {
+            **generated,
+            "messages": turns,
+            "max_tokens": limits[0] if limits else None,
+            **_json_schema(given.get("response_format"), "response_format"),
+        }
+    ]
     return request
 
 
@@ -192,55 +177,45 @@ def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
     Raises:
         ApiError: A member is not valid.
     """
-    taken = ("input", "instructions", "max_output_tokens", "include", "top_logprobs", "text")
-    request = _request(given, members)
-    request.background, request.store = boolean(given, "background"), boolean({"store": True, **given}, "store")
+    read_here = ("input", "instructions", "include", "top_logprobs", "text")
+    request, generated = _request(given, members, read_here=read_here)
+    request.background, request.store = boolean(given, "background"), boolean(given, "store", default=True)
     if request.background and not request.store:
         raise invalid("store", "must not be false with background, because the response is retrieved later")
-    generated = _sampling(given, members, skip=taken)
     text = given.get("input")
     turns = [{"role": "user", "content": text}] if isinstance(text, str) else _turns(text, "input")
     if "instructions" in given:
         if not isinstance(given["instructions"], str):
             raise invalid("instructions", "must be a text")
         turns.insert(0, {"role": "system", "content": given["instructions"]})
-    generated |= {"messages": turns, "max_tokens": given.get("max_output_tokens")}
     include = given.get("include", [])
     if include not in ([], [OUTPUT_LOGPROBS]):
         raise invalid("include", f"may contain only {OUTPUT_LOGPROBS}")
     top = count(given, "top_logprobs", 0)
-    request.has_logprobs = bool(include or top)
-    if request.has_logprobs:
+    if include or top:
+        request.has_logprobs = True
         generated |= {"logprobs": True, "top_logprobs": top}
-    if "text" in given:
-        chosen = _read(_TextConfig, given["text"], "text").format
-        generated |= {} if chosen is None else _with_schema(chosen, "text")
-    request.inputs = [generated]
+    chosen = _read(_TextConfig, given.get("text", {}), "text").format
+    limit = {"max_tokens": given.get("max_output_tokens")}
+    request.inputs = [{**generated, "messages": turns, **limit, **_json_schema(chosen, "text.format")}]
     return request
 
 
-def _request(given: Mapping[str, Any], members: Members) -> JobRequest:
-    stream = boolean(given, "stream")
-    include_usage = False
-    if "stream_options" in given:
-        if not stream:
-            raise invalid("stream_options", "needs stream: true")
-        include_usage = bool(_read(_StreamOptions, given["stream_options"], "stream_options").include_usage)
-    params = {members[name].generate: name for name in given if members[name].generate}
-    if "logprobs" in given and "top_logprobs" not in given:
-        params["top_logprobs"] = "logprobs"
-    for name, member in members.items():
-        params.setdefault(member.generate, name)
-    return JobRequest([], stream, params, include_usage=include_usage, model=given["model"])
-
-
-def _sampling(given: Mapping[str, Any], members: Members, *, skip: tuple[str, ...]) -> dict[str, Any]:
-    """Return the members that `generate` checks itself, because they mean the same."""
-    return {
-        members[name].generate: value
-        for name, value in given.items()
-        if members[name].generate and name not in skip
-    }
+def _request(
+    given: Mapping[str, Any], members: Members, *, read_here: tuple[str, ...]
+) -> tuple[JobRequest, dict[str, Any]]:
+    """Return a request without inputs, and the input that consists of the members that are not in `read_here`."""
+    stream, options = boolean(given, "stream"), given.get("stream_options")
+    if options is not None and not stream:
+        raise invalid("stream_options", "needs stream: true")
+    include_usage = bool(_read(_StreamOptions, options or {}, "stream_options").include_usage)
+    samples = count(given, "n", 1)
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise invalid("n", f"must be an integer from 1 to {MAX_SAMPLES}")
+    sets = {name: member.generate for name, member in members.items() if member.generate}
+    params = {sets[name]: name for name in [*sets, *given] if name in sets}
+    generated = {sets[name]: value for name, value in given.items() if name in sets and name not in read_here}
+    return JobRequest([], stream, params, samples, include_usage=include_usage), generated
 
 
 def _turns(messages: JsonValue, param: str) -> list[dict[str, str]]:
@@ -248,13 +223,18 @@ def _turns(messages: JsonValue, param: str) -> list[dict[str, str]]:
     return [message.turn() for message in read.messages]
 
 
-def _with_schema(chosen: _Format, param: str) -> dict[str, Any]:
-    if chosen.type == "text":
+def _json_schema(chosen: Any, param: str) -> dict[str, Any]:
+    """Return the member `json_schema` for a `response_format`, or for the `format` of a text, which has no inner object."""
+    if chosen is None:
         return {}
-    schema = chosen.schema_of_text()
-    if schema is None:
+    if isinstance(chosen, dict) and isinstance(chosen.get("json_schema"), dict):
+        chosen = {**{name: chosen[name] for name in chosen if name != "json_schema"}, **chosen["json_schema"]}
+    read = _read(_Format, chosen, param)
+    if read.type == "json_schema" and read.schema_ is None:
         raise invalid(param, "of the type json_schema needs a schema")
-    return {"json_schema": schema}
+    if read.type == "text":
+        return {}
+    return {"json_schema": {"type": "object"} if read.type == "json_object" else read.schema_}
 
 
 def _read(model: type[_M], value: JsonValue, param: str, *, hidden: int = 0) -> _M:
@@ -275,15 +255,10 @@ def _read(model: type[_M], value: JsonValue, param: str, *, hidden: int = 0) -> 
         found = error.errors(include_input=False, include_url=False, include_context=False)
         # The type of a part decides which other members it may have.
         first = next((each for each in found if each["loc"][-1:] == ("type",)), found[0])
-        path = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}"
-            for part in first["loc"][hidden:]
-            if not (isinstance(part, str) and (part == "str" or part.startswith("list[")))
-        )
-        raise ApiError(
-            400, f"{param}{path}: {first['msg']}", param=f"{param}{path}"[:_MAX_PATH], code="invalid_value"
-        ) from None
-
-
-_MAX_PATH: Final = 200
-"""Maximum length of the path in the member `param` of an error, in characters."""
+        for part in first["loc"][hidden:]:
+            if isinstance(part, int):
+                param += f"[{part}]"
+            elif part != "str" and not part.startswith("list["):  # not a member of the union
+                param += f".{part}"
+        param = param[:_MAX_PATH]
+        raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None

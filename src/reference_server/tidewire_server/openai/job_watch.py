@@ -1,6 +1,4 @@
-"""A request of the OpenAI surface as a reader of its job (`JobWatch`): each change of the job wakes it, and the job is not
-cancelled while it waits.
-"""
+"""A request of the OpenAI surface as a reader of its job (`JobWatch`), which each change of the job wakes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,21 +18,13 @@ class JobWatch:
     def __init__(
         self, service: JobService, record: JobRecord, log: LogReader, release_slot: Callable[[], None]
     ) -> None:
-        """Create a reader.
-
-        Args:
-            service: Job service.
-            record: Record of the job.
-            log: Log of the job.
-            release_slot: Function that releases the principal's stream slot. `attached` calls it at its end.
-        """
+        """Create a reader. `attached` calls `release_slot`, which releases the principal's stream slot, at its end."""
         self.service = service
         self.record = record
         self._log = log
         self._release_slot = release_slot
         self._wake = asyncio.Event()
-        self._leaves = False
-        self._gone = False
+        self._leaves = self._gone = False
 
     @property
     def job_id(self) -> str:
@@ -44,24 +34,23 @@ class JobWatch:
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Count as a reader of the job, and of the server during its shutdown."""
+        shutdown = self.service.shutdown
         detach = self.service.readers.attach(self.record.id)
         unwatch = self._log.watch(self._on_change)
-        self.service.shutdown.stream_opened(self)
+        shutdown.stream_opened(self)
         try:
             yield
         finally:
-            self.service.shutdown.stream_closed(self)
-            # The clients of OpenAI never read a job again after its end was lost.
-            self.service.shutdown.expected.answered(self.record.id)
+            shutdown.stream_closed(self)
+            # The clients of OpenAI do not read the end of a job again.
+            shutdown.expected.answered(self.record.id)
             unwatch()
             detach(0.0)
             self._release_slot()
 
     async def states(self, silence: float) -> AsyncIterator[StateAt | None]:
-        """Yield the state of the job now and after each change. The last state is that of the ended job.
-
-        Args:
-            silence: Number of seconds without a change after which None is yielded.
+        """Yield the state of the job now and after each change, and None after `silence` seconds without one. The last state
+        is that of the ended job.
 
         Raises:
             ClientDisconnect: `disconnect` was called.
@@ -72,15 +61,16 @@ class JobWatch:
         while True:
             # Clear the event before the log is read. If an event is appended after that, the event is set again.
             self._wake.clear()
-            ended = self._log.extent().ended
-            at = await self._log.state()
+            ended, at = self._log.extent().ended, await self._log.state()
             if at.cursor != last:
                 last = at.cursor
                 yield at
             if ended:
                 return
             if self._leaves:
-                raise refuse("unavailable", "the server stops before this text is complete; it may restart soon")
+                raise refuse(
+                    "unavailable", "the server stops before this text is complete; it may restart soon"
+                )
             changed = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(silence):
@@ -91,11 +81,7 @@ class JobWatch:
                 yield None
 
     async def ended_record(self) -> JobRecord:
-        """Return the record of the job after its end, with the usage.
-
-        Raises:
-            ProblemError: The job was deleted.
-        """
+        """Return the record of the job after its end. Raise a `ProblemError` if the job was deleted."""
         await self.service.outcome(self.record)
         return await self.service.find(self.record.principal, self.record.id)
 
@@ -104,7 +90,7 @@ class JobWatch:
         self._gone = True
         self._wake.set()
 
-    def go_away(self, *, spread: float = 0.0, even_if_ended: bool = False) -> None:  # noqa: ARG002 - `OpenStream`
+    def go_away(self, *, spread: float = 0.0, even_if_ended: bool = False) -> None:
         """End with an error, because the server stops. See `OpenStream.go_away`."""
         self._leaves = True
         self._wake.set()

@@ -1,4 +1,4 @@
-"""Responses (`ResponseWriter`): the object, and the events of its stream, whose numbers do not depend on the connection.
+"""Responses, as objects and as events of a stream (`ResponseWriter`). The numbers of the events do not depend on the connection.
 
 The `sequence_number` of an event is computed from its position in the text, so that a resume needs only the state of the job.
 Numbers rise, with gaps. `length` is the length of the text up to the event, in code points:
@@ -14,7 +14,7 @@ again from the start. `CRC_BITS` is small, so that the number of an event up to 
 clients require. A text that differs is therefore accepted once in 2048 cases.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
 
@@ -27,8 +27,10 @@ ID_PREFIX: Final = "resp_"
 """Prefix of the id of a response. The id of the job follows."""
 
 CRC_BITS: Final = 11
-
 _MASK: Final = (1 << CRC_BITS) - 1
+
+_STATUSES: Final = {"running": "in_progress", "succeeded": "completed"}
+"""Status of a response by the status of its job, if they differ."""
 
 
 class ResponseWriter:
@@ -40,7 +42,7 @@ class ResponseWriter:
         model: str,
         tokens: TokenBytes | None,
         *,
-        background: bool | None,
+        background: bool | None = None,
         after: int = -1,
     ) -> None:
         """Create a writer.
@@ -49,48 +51,48 @@ class ResponseWriter:
             record: Record of the job.
             model: Name of the model in the result.
             tokens: Bytes of the tokens, if log-probabilities were requested.
-            background: Whether the job runs without a reader. None if it is not known any more.
-            after: Number of the last event that the client has received. Later events are written.
+            background: Whether the job runs without a reader. None if that is not known any more.
+            after: Number of the last event that the client has received. Only later events are written.
         """
         self._record = record
         self._model = model
         self._tokens = tokens
         self._background = background
         self._after = after
-        self._length = 0
-        self._crc = 0
+        self._message_id = f"msg_{record.id}"
+        self._at_part = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+        self._length = self._crc = 0
         self._pieces: list[str] = []
         self._rows: list[TokenRow] = []
-        self._last: TextChange | None = None
+        self._item: dict[str, Any] | None = None
 
     def response(
-        self, status: str, change: TextChange | None = None, record: JobRecord | None = None
+        self, status: str, whole: TextChange | None = None, record: JobRecord | None = None
     ) -> dict[str, Any]:
         """Return the response as an object.
 
         Args:
             status: Status of the job.
-            change: The whole text. None if the response shall not have it.
+            whole: The whole text. None if the response shall not have it.
             record: Record of the job, if it has ended.
         """
-        finish = change.item["value"]["finish_reason"] if change is not None and change.item else None
-        shown = {"succeeded": "incomplete" if finish == "length" else "completed", "running": "in_progress"}.get(
-            status, status
-        )
+        status = _STATUSES.get(status, status)
+        if status == "completed" and whole is not None and whole.finish_reason == "length":
+            status = "incomplete"
         usage = None if record is None else usage_of(record, 1)
-        error = change.item["error"] if change is not None and change.item else None
+        error = whole.item["error"] if whole is not None and whole.item is not None else None
         return {
             "id": f"{ID_PREFIX}{self._record.id}",
             "object": "response",
             "created_at": int(self._record.created_at),
-            "status": shown,
+            "status": status,
             "background": self._background,
-            "error": None if error is None else {"code": "server_error", "message": error.get("detail", error["title"])},
-            "incomplete_details": {"reason": "max_output_tokens"} if shown == "incomplete" else None,
+            "error": error and {"code": "server_error", "message": error.get("detail") or error["title"]},
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": None,
             "metadata": {},
             "model": self._model,
-            "output": [] if change is None else [self._message(shown, change.text, change.rows)],
+            "output": [] if whole is None else [self._message(status, [self._part(whole.text, whole.rows)])],
             "parallel_tool_calls": True,
             "previous_response_id": None,
             "temperature": None,
@@ -109,42 +111,72 @@ class ResponseWriter:
 
     # ---- events ------------------------------------------------------------------------------------------------
 
-    def begin(self) -> Iterator[bytes]:
-        """See `EventWriter`."""
-        place = {"output_index": 0}
-        begun = (
+    def begin(self) -> bytes:
+        """Return the events before the first text."""
+        item = {"output_index": 0, "item": self._message("in_progress", [])}
+        return self._events(
+            0,
             ("response.created", {"response": self.response("queued")}),
             ("response.queued", {"response": self.response("queued")}),
             ("response.in_progress", {"response": self.response("running")}),
-            ("response.output_item.added", place | {"item": self._message("in_progress", None)}),
-            ("response.content_part.added", self._at_part() | {"part": self._part("", [])}),
+            ("response.output_item.added", item),
+            ("response.content_part.added", self._at_part | {"part": self._part("", [])}),
         )
-        for number, (kind, members) in enumerate(begun):
-            yield from self._event(number, kind, members)
 
-    def change(self, change: TextChange) -> Iterator[bytes]:
-        """See `EventWriter`."""
-        self._last = change
-        if self._length == 0 and self._after > _MASK:
-            change = self._without_received(change)
-        self._add(change.text, change.rows)
-        if change.text:
-            number = (self._length << CRC_BITS) + (self._crc & _MASK)
-            members = self._at_part() | {"delta": change.text, "logprobs": self._logprobs(change.rows)}
-            yield from self._event(number, "response.output_text.delta", members)
-
-    def _without_received(self, change: TextChange) -> TextChange:
-        """Return the first change without the text that the client has received before.
+    def change(self, change: TextChange) -> bytes:
+        """Return the events for a new part of the text.
 
         Raises:
-            RetractedError: The text does not begin with that text.
+            RetractedError: The text does not begin with the text that the client has received before.
         """
-        received, crc_bits = self._after >> CRC_BITS, self._after & _MASK
-        length = len(change.text)
-        if change.item is not None and received == length + 1:  # The client has received an event after the text.
-            received, crc_bits = length, crc_of(change.text) & _MASK
+        self._item = change.item
+        if not self._length and self._after > _MASK:
+            change = self._without_received(change)
+        self._add(change.text, change.rows)
+        if not change.text:
+            return b""
+        number = (self._length << CRC_BITS) + (self._crc & _MASK)
+        delta = {"delta": change.text, "logprobs": self._logprobs(change.rows)}
+        return self._events(number, ("response.output_text.delta", self._at_part | delta))
+
+    def end(self, record: JobRecord) -> bytes:
+        """Return the events after the text of a job that has succeeded."""
+        whole = self._whole(self._item)
+        response = self.response(record.status, whole, record)
+        (message,) = response["output"]
+        done = {"text": whole.text, "logprobs": self._logprobs(whole.rows)}
+        return self._events(
+            (self._length + 1) << CRC_BITS,
+            ("response.output_text.done", self._at_part | done),
+            ("response.content_part.done", self._at_part | {"part": message["content"][0]}),
+            ("response.output_item.done", {"output_index": 0, "item": message}),
+            (f"response.{response['status']}", {"response": response}),
+        )
+
+    def fail(self, error: dict[str, Any], failed: TextChange | None) -> bytes:
+        """Return the end of a stream that ends with an error. If the job itself has failed, `failed` is its last change."""
+        frames = b""
+        if failed is not None and failed.item is not None and failed.item["status"] == "failed":
+            response = self.response("failed", self._whole(failed.item))
+            frames = self._events((self._length + 1) << CRC_BITS, ("response.failed", {"response": response}))
+        return frames + sse_frame(error)
+
+    def _events(self, first: int, *events: tuple[str, dict[str, Any]]) -> bytes:
+        return b"".join(
+            sse_frame({"type": kind, "sequence_number": number, **members}, kind)
+            for number, (kind, members) in enumerate(events, first)
+            if number > self._after
+        )
+
+    def _without_received(self, change: TextChange) -> TextChange:
+        """Return the first change without the text that the client has received before. See `change`."""
+        received, crc_bits, length = self._after >> CRC_BITS, self._after & _MASK, len(change.text)
+        if (
+            change.item is not None and received == length + 1
+        ):  # The client has received an event after the text.
+            received, crc_bits = length, _crc_of(change.text) & _MASK
         before = change.text[:received]
-        if received > length or crc_of(before) & _MASK != crc_bits:
+        if received > length or _crc_of(before) & _MASK != crc_bits:
             raise RetractedError
         rows = [] if self._tokens is None else self._tokens.rows_of(change.rows, received)
         self._add(before, rows)
@@ -154,53 +186,17 @@ class ResponseWriter:
         self._pieces.append(text)
         self._rows += rows
         self._length += len(text)
-        self._crc = crc_of(text, self._crc)
-
-    def _whole(self) -> TextChange:
-        return TextChange(0, "".join(self._pieces), self._rows, self._last.item if self._last else None)
-
-    def end(self, record: JobRecord) -> Iterator[bytes]:
-        """See `EventWriter`."""
-        whole = self._whole()
-        response = self.response(record.status, whole, record)
-        part = self._at_part()
-        ended = (
-            ("response.output_text.done", part | {"text": whole.text, "logprobs": self._logprobs(self._rows)}),
-            ("response.content_part.done", part | {"part": response["output"][0]["content"][0]}),
-            ("response.output_item.done", {"output_index": 0, "item": response["output"][0]}),
-            (f"response.{response['status']}", {"response": response}),
-        )
-        for number, (kind, members) in enumerate(ended, (self._length + 1) << CRC_BITS):
-            yield from self._event(number, kind, members)
-
-    def fail(self, error: dict[str, Any], failed: TextChange | None) -> Iterator[bytes]:
-        """See `EventWriter`."""
-        if failed is not None and failed.item is not None and failed.item["status"] == "failed":
-            response = self.response("failed", self._whole()._replace(item=failed.item))
-            yield from self._event((self._length + 1) << CRC_BITS, "response.failed", {"response": response})
-        yield sse_frame(error)
-
-    def _event(self, number: int, kind: str, members: dict[str, Any]) -> Iterator[bytes]:
-        if number > self._after:
-            yield sse_frame({"type": kind, "sequence_number": number, **members}, kind)
+        self._crc = _crc_of(text, self._crc)
 
     # ---- parts -------------------------------------------------------------------------------------------------
 
-    @property
-    def _message_id(self) -> str:
-        return f"msg_{self._record.id}"
+    def _whole(self, item: dict[str, Any] | None) -> TextChange:
+        return TextChange(0, "".join(self._pieces), self._rows, item)
 
-    def _at_part(self) -> dict[str, Any]:
-        return {"item_id": self._message_id, "output_index": 0, "content_index": 0}
-
-    def _message(self, status: str, text: str | None, rows: Sequence[TokenRow] = ()) -> dict[str, Any]:
-        return {
-            "id": self._message_id,
-            "type": "message",
-            "status": status if status in {"completed", "in_progress"} else "incomplete",
-            "role": "assistant",
-            "content": [] if text is None else [self._part(text, rows)],
-        }
+    def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        status = status if status in {"completed", "in_progress"} else "incomplete"
+        message = {"id": self._message_id, "type": "message", "status": status, "role": "assistant"}
+        return message | {"content": content}
 
     def _part(self, text: str, rows: Sequence[TokenRow]) -> dict[str, Any]:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._logprobs(rows)}
@@ -209,6 +205,5 @@ class ResponseWriter:
         return [] if self._tokens is None else [self._tokens.chat_logprob(row) for row in rows]
 
 
-def crc_of(text: str, before: int = 0) -> int:
-    """Return the CRC-32 of a text in UTF-8, continued from that of the text before."""
+def _crc_of(text: str, before: int = 0) -> int:
     return crc32(text.encode(), before)
