@@ -266,7 +266,7 @@ class OpenAIHandlers:
 
 
 def _job_header(request: Request, record: JobRecord) -> dict[str, str]:
-    return {"tidewire-job": f"{root_of(request)}/jobs/{record.id}"}
+    return {"tidewire-job": f"{root_of(request)}/jobs/{record.id}", "x-request-id": record.id}
 
 
 def _json(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
