@@ -46,7 +46,7 @@ class Text(BaseModel):
 
 
 def stepwise_server(**settings: Any) -> Server:
-    """Return a server whose `generate` executes the lines of its prompt: `+TEXT` appends, `-N` truncates, `=TEXT` replaces
+    """Return a server whose `generate` executes the lines of its prompt: `+TEXT` appends, `-N` removes the last N code points, `=TEXT` replaces
     the whole text, `sleep S` waits, and `fail` fails.
     """
     server = Server(**settings)
@@ -60,7 +60,7 @@ def stepwise_server(**settings: Any) -> Server:
             elif kind == "-":
                 stream.truncate(int(rest), at="/text")
             elif kind == "=":
-                stream.truncate(0, at="/text")
+                stream.truncate(len(stream.value["text"]), at="/text")
                 stream.append(rest, at="/text")
             elif line.startswith("sleep "):
                 await asyncio.sleep(float(line.removeprefix("sleep ")))
