@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import io
 import re
 import signal
@@ -65,6 +66,7 @@ def test_the_examples_of_the_readme_were_found():
     assert [kind for kind in kinds if not any(kind in example for example in EXAMPLES)] == []
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # The examples close no client.
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_the_readme_works_with_another_base_url(example, surface, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", f"{surface}/openai/v1")
@@ -75,6 +77,7 @@ def test_an_example_of_the_readme_works_with_another_base_url(example, surface, 
         example = f"from openai import AsyncOpenAI\nimport asyncio\nasync def main():\n    client = AsyncOpenAI()\n{lines}\nasyncio.run(main())"
     with contextlib.redirect_stdout(printed):
         exec(compile(example, "README", "exec"), {"client": openai.OpenAI(), "openai": openai, "OpenAI": openai.OpenAI})
+    gc.collect()
     assert printed.getvalue().strip() or "print" not in example or "raise" in example
 
 
