@@ -60,7 +60,9 @@ def test_both_packages_read_the_same_text_of_a_completion(package, url):
 
 def test_both_packages_resume_a_response_with_the_same_events(package, url):
     with openai_client(url) as client:
-        job = client._client.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"prompt": STEPS}}).json()
+        job = client._client.post(
+            f"{url}/v1/endpoints/generate/jobs", json={"input": {"prompt": STEPS}}
+        ).json()
         name = f"resp_{job['id']}"
         whole = python(client.responses.retrieve(name, stream=True))
         for event in whole:
@@ -70,7 +72,9 @@ def test_both_packages_resume_a_response_with_the_same_events(package, url):
 
 
 def test_both_packages_raise_the_error_of_a_stream_that_fails(package, url):
-    *chunks, thrown = javascript(package, url, "completions", model="generate", prompt="+one\nsleep 0.05\nfail")
+    *chunks, thrown = javascript(
+        package, url, "completions", model="generate", prompt="+one\nsleep 0.05\nfail"
+    )
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "one"
     assert thrown["thrown"] == "APIError"
     assert "the step failed on purpose" in thrown["message"]

@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from support.free_port import free_port
-from support.openai_surface import ALIAS, chat_model, openai_client
+from support.openai_surface import ALIAS, chat_model, openai_client, read_until_error
 from support.reference_server import eventually
 from support.serve_command import served
 from tidewire import Client
@@ -24,8 +24,12 @@ MESSAGES = [{"role": "developer", "content": "Write Python."}, {"role": "user", 
 EXAMPLES = [
     block
     for block in re.findall(r"```py(?:thon)?\n(.*?)```", metadata("openai").get_payload(), re.DOTALL)
-    if re.search(r"(responses|chat\.completions)(\.with_raw_response)?\.create\(|fine_tuning\.jobs\.create", block)
-    and not re.search(r"workload|input_image|aiohttp|Aio|img_url|realtime|httpx|[Bb]edrock|Azure|tools=", block)
+    if re.search(
+        r"(responses|chat\.completions)(\.with_raw_response)?\.create\(|fine_tuning\.jobs\.create", block
+    )
+    and not re.search(
+        r"workload|input_image|aiohttp|Aio|img_url|realtime|httpx|[Bb]edrock|Azure|tools=", block
+    )
 ]
 """Examples of the README about texts and about errors."""
 
@@ -62,21 +66,36 @@ def running(surface):
 
 
 def test_the_examples_of_the_readme_were_found():
-    kinds = ("responses.create", "chat.completions.create", "AsyncOpenAI", "stream=True", "APIStatusError", "raw")
+    kinds = (
+        "responses.create",
+        "chat.completions.create",
+        "AsyncOpenAI",
+        "stream=True",
+        "APIStatusError",
+        "raw",
+    )
     assert [kind for kind in kinds if not any(kind in example for example in EXAMPLES)] == []
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # The examples close no client.
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # The examples close no client.
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_the_readme_works_with_another_base_url(example, surface, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", f"{surface}/openai/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     printed = io.StringIO()
-    if re.search("^(?:    )?(?:await|async with|[a-z_]+ = await)", example, re.MULTILINE) and "def main" not in example:
+    if (
+        re.search("^(?:    )?(?:await|async with|[a-z_]+ = await)", example, re.MULTILINE)
+        and "def main" not in example
+    ):
         lines = "".join(f"    {line}\n" for line in example.splitlines())
         example = f"from openai import AsyncOpenAI\nimport asyncio\nasync def main():\n    client = AsyncOpenAI()\n{lines}\nasyncio.run(main())"
     with contextlib.redirect_stdout(printed):
-        exec(compile(example, "README", "exec"), {"client": openai.OpenAI(), "openai": openai, "OpenAI": openai.OpenAI})
+        exec(
+            compile(example, "README", "exec"),
+            {"client": openai.OpenAI(), "openai": openai, "OpenAI": openai.OpenAI},
+        )
     gc.collect()
     assert printed.getvalue().strip() or "print" not in example or "raise" in example
 
@@ -89,7 +108,14 @@ def test_models_have_their_own_name_and_the_aliases(client):
 
 
 def test_a_streamed_chat_equals_the_same_chat_without_a_stream(client):
-    same = {"model": ALIAS, "messages": MESSAGES, "seed": 5, "max_tokens": 24, "logprobs": True, "top_logprobs": 3}
+    same = {
+        "model": ALIAS,
+        "messages": MESSAGES,
+        "seed": 5,
+        "max_tokens": 24,
+        "logprobs": True,
+        "top_logprobs": 3,
+    }
     whole = client.chat.completions.create(**same)
     chunks = [*client.chat.completions.create(**same, stream=True, stream_options={"include_usage": True})]
     choices = [choice for chunk in chunks for choice in chunk.choices]
@@ -130,7 +156,7 @@ def test_completions_of_several_prompts_are_choices_in_order(client):
     alone = client.completions.create(prompt="import ", **same)
     assert [choice.text for choice in found.choices[2:]] == [choice.text for choice in alone.choices]
     for choice in found.choices:
-        assert [offset for offset in choice.logprobs.text_offset] == sorted(choice.logprobs.text_offset)
+        assert list(choice.logprobs.text_offset) == sorted(choice.logprobs.text_offset)
         assert "".join(choice.logprobs.tokens) == choice.text
         assert all(len(top) in {2, 3} for top in choice.logprobs.top_logprobs)
     texts = ["", "", "", ""]
@@ -141,7 +167,12 @@ def test_completions_of_several_prompts_are_choices_in_order(client):
 
 
 def test_a_response_format_is_a_json_schema(client):
-    schema = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x"]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
     named = {"name": "answer", "strict": True, "schema": schema}
     chat = client.chat.completions.create(
         model=ALIAS, messages=MESSAGES, response_format={"type": "json_schema", "json_schema": named}
@@ -156,12 +187,17 @@ def test_a_response_format_is_a_json_schema(client):
 
 def test_a_conversation_is_continued_with_the_objects_of_earlier_answers(client):
     chat = client.chat.completions.create(model=ALIAS, messages=MESSAGES, max_tokens=4)
-    again = [*MESSAGES, chat.choices[0].message, {"role": "user", "content": [{"type": "text", "text": "go on"}]}]
-    assert client.chat.completions.create(model=ALIAS, messages=again, max_tokens=4).usage.completion_tokens == 4
+    again = [
+        *MESSAGES,
+        chat.choices[0].message,
+        {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+    ]
+    assert (
+        client.chat.completions.create(model=ALIAS, messages=again, max_tokens=4).usage.completion_tokens == 4
+    )
     first = client.responses.create(model=ALIAS, input="def f(", max_output_tokens=4)
     more = [{"role": "user", "content": "def f("}, *first.output, {"role": "user", "content": "go on"}]
     assert client.responses.create(model=ALIAS, input=more, max_output_tokens=4).usage.output_tokens == 4
-
 
 
 def test_a_raw_response_names_the_job(client, surface):
@@ -194,7 +230,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("members", "param", "message"), REFUSED, ids=[str(param) for _, param, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("members", "param", "message"), REFUSED, ids=[str(param) for _, param, _ in REFUSED]
+)
 def test_a_member_that_is_not_served_is_refused_by_name(client, members, param, message):
     with pytest.raises(openai.BadRequestError, match=re.escape(message)) as found:
         client.chat.completions.create(**({"model": ALIAS, "messages": MESSAGES} | members))
@@ -221,18 +259,35 @@ def test_members_of_responses_and_completions_that_are_not_served_are_refused(cl
 
 def test_neutral_values_are_accepted(client):
     chat = {
-        **{"user": "u", "metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "s"},
-        **{"prompt_cache_key": "k", "parallel_tool_calls": True, "tools": [], "tool_choice": "none"},
-        **{"stop": None, "logit_bias": None, "store": False, "response_format": {"type": "text"}},
-        **{"n": 1, "presence_penalty": 0, "frequency_penalty": 0, "top_p": 1, "modalities": ["text"]},
+        "user": "u",
+        "metadata": {"a": "b"},
+        "service_tier": "auto",
+        "safety_identifier": "s",
+        "prompt_cache_key": "k",
+        "parallel_tool_calls": True,
+        "tools": [],
+        "tool_choice": "none",
+        "stop": None,
+        "logit_bias": None,
+        "store": False,
+        "response_format": {"type": "text"},
+        "n": 1,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+        "top_p": 1,
+        "modalities": ["text"],
     }
     client.chat.completions.create(model=ALIAS, messages=MESSAGES, max_tokens=2, **chat)
     response = {"store": True, "background": False, "truncation": "disabled", "tools": [], "reasoning": None}
-    client.responses.create(model=ALIAS, input="def", max_output_tokens=2, text={"format": {"type": "text"}}, **response)
+    client.responses.create(
+        model=ALIAS, input="def", max_output_tokens=2, text={"format": {"type": "text"}}, **response
+    )
 
 
 def test_a_background_response_is_resumed_at_each_event(client):
-    created = client.responses.create(model=ALIAS, input="def f(", background=True, max_output_tokens=30, top_logprobs=2)
+    created = client.responses.create(
+        model=ALIAS, input="def f(", background=True, max_output_tokens=30, top_logprobs=2
+    )
     assert created.status in {"queued", "in_progress"}
     events = [*client.responses.retrieve(created.id, stream=True, include=[])]
     numbers = [event.sequence_number for event in events]
@@ -241,7 +296,9 @@ def test_a_background_response_is_resumed_at_each_event(client):
     assert text_of(events) == whole.output_text
     (part,) = whole.output[0].content
     assert len(part.logprobs) == 30
-    assert [each for event in events for each in getattr(event, "logprobs", []) if event.type.endswith("delta")] != []
+    assert [
+        each for event in events for each in getattr(event, "logprobs", []) if event.type.endswith("delta")
+    ] != []
     for at, event in enumerate(events):
         rest = [*client.responses.retrieve(created.id, stream=True, starting_after=event.sequence_number)]
         assert text_of(events[: at + 1]) + text_of(rest) == whole.output_text
@@ -267,7 +324,9 @@ def test_a_response_in_the_background_survives_its_reader_and_is_cancelled(clien
 def test_a_request_in_the_foreground_is_cancelled_with_its_reader(client, surface, api):
     before = running(surface)
     if api == "chat":
-        stream = client.chat.completions.create(model=ALIAS, messages=MESSAGES, stream=True, logit_bias={"0": -100})
+        stream = client.chat.completions.create(
+            model=ALIAS, messages=MESSAGES, stream=True, logit_bias={"0": -100}
+        )
     else:
         stream = client.responses.create(model=ALIAS, input="def f(", stream=True)
     next(iter(stream))
@@ -285,11 +344,18 @@ def test_the_job_of_a_request_that_timed_out_is_cancelled(client, surface):
         )
     jobs = [job for job in httpx.get(f"{surface}/v1/jobs").json()["jobs"] if job["id"] not in before]
     for job in jobs:
-        eventually(lambda job=job: httpx.get(f"{surface}/v1/jobs/{job['id']}").json()["status"] == "cancelled")
+        eventually(
+            lambda job=job: httpx.get(f"{surface}/v1/jobs/{job['id']}").json()["status"] == "cancelled"
+        )
 
 
 def test_an_idempotency_key_names_one_job(client):
-    same = {"model": ALIAS, "messages": MESSAGES, "max_tokens": 6, "extra_headers": {"Idempotency-Key": "once"}}
+    same = {
+        "model": ALIAS,
+        "messages": MESSAGES,
+        "max_tokens": 6,
+        "extra_headers": {"Idempotency-Key": "once"},
+    }
     first = client.chat.completions.with_raw_response.create(**same)
     again = client.chat.completions.with_raw_response.create(**same)
     assert again.headers["idempotency-replayed"] == "true"
@@ -299,11 +365,15 @@ def test_an_idempotency_key_names_one_job(client):
 
 
 def test_a_response_that_is_not_stored_is_deleted(client, surface):
-    raw = client.responses.with_raw_response.create(model=ALIAS, input="def", max_output_tokens=3, store=False)
+    raw = client.responses.with_raw_response.create(
+        model=ALIAS, input="def", max_output_tokens=3, store=False
+    )
     assert httpx.get(surface + raw.headers["tidewire-job"]).status_code == 410
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(raw.parse().id)
-    events = [*client.responses.create(model=ALIAS, input="def", max_output_tokens=3, store=False, stream=True)]
+    events = [
+        *client.responses.create(model=ALIAS, input="def", max_output_tokens=3, store=False, stream=True)
+    ]
     job = events[0].response.id.removeprefix("resp_")
     eventually(lambda: httpx.get(f"{surface}/v1/jobs/{job}").status_code == 410)
 
@@ -313,14 +383,13 @@ def test_a_stream_resumes_after_the_server_was_killed(chat, tmp_path):
     port = free_port()
     arguments = ("--model", str(chat), "--log", f"sqlite:///{tmp_path / 'log.db'}")
     same = {"model": "chat", "input": "def f(", "temperature": 0, "max_output_tokens": 200}
-    events = []
     with served(tmp_path, *arguments, port=port) as (process, peer), openai_client(peer.url) as client:
         stream = client.responses.create(**same, background=True, stream=True)
-        with pytest.raises(openai.APIConnectionError):
-            for event in stream:
-                events.append(event)
-                if len(events) == 20:
-                    process.send_signal(signal.SIGKILL)
+        events = [next(stream) for _ in range(20)]
+        process.send_signal(signal.SIGKILL)
+        more, error = read_until_error(stream)
+        assert isinstance(error, openai.APIConnectionError)
+        events += more
     response = events[0].response.id
     assert text_of(events)
     with served(tmp_path, *arguments, port=port) as (_, peer), openai_client(peer.url) as client:
@@ -335,10 +404,16 @@ def test_a_stream_resumes_after_the_server_was_killed(chat, tmp_path):
 def test_an_api_key_is_a_token(chat, tmp_path):
     (tmp_path / "tokens").write_text("ann:secret-a\nbob:secret-b\n")
     with served(tmp_path, "--model", str(chat), "--token-file", str(tmp_path / "tokens")) as (_, peer):
-        with openai_client(peer.url, api_key="wrong") as client, pytest.raises(openai.AuthenticationError) as found:
+        with (
+            openai_client(peer.url, api_key="wrong") as client,
+            pytest.raises(openai.AuthenticationError) as found,
+        ):
             client.models.list()
         assert found.value.code == "invalid_api_key"
-        with openai_client(peer.url, api_key="secret-a") as ann, openai_client(peer.url, api_key="secret-b") as bob:
+        with (
+            openai_client(peer.url, api_key="secret-a") as ann,
+            openai_client(peer.url, api_key="secret-b") as bob,
+        ):
             response = ann.responses.create(model="chat", input="def", max_output_tokens=3)
             assert ann.responses.retrieve(response.id).id == response.id
             for call in (bob.responses.retrieve, bob.responses.cancel):

@@ -12,7 +12,11 @@ from tidewire_server.openai.request_members import ENDPOINTS
 VALUES = [
     *(True, False, 0, -1, 1, 10**15, 2**53, 1.5, -0.0, 1e300, "", "x", "\x00", "\u2028", "𝔘" * 1000),
     *([], {}, [[]], [None], [1, 2], ["x", 1], {"type": "text"}, {"type": 1}, {"": {}}, {"__class__": "x"}),
-    *([{"role": "user", "content": "x"}], [{"role": "user", "content": [{"type": "image_url"}]}], [{"role": []}]),
+    *(
+        [{"role": "user", "content": "x"}],
+        [{"role": "user", "content": [{"type": "image_url"}]}],
+        [{"role": []}],
+    ),
     {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}, "name": "x"}},
     {"type": "json_schema", "json_schema": {"type": "text"}},
     {"format": {"format": {"format": {}}}},
@@ -21,7 +25,11 @@ VALUES = [
 
 BASES = {
     "completions": {"model": "generate", "prompt": "+x"},
-    "chat/completions": {"model": "generate", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "chat/completions": {
+        "model": "generate",
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 1,
+    },
     "responses": {"model": "generate", "input": "x"},
 }
 
@@ -71,7 +79,10 @@ def test_random_nested_values_get_an_error_or_an_answer(http, path):
             return rng.choice(VALUES)
         if kind == 2:
             return [value(depth - 1) for _ in range(rng.randrange(4))]
-        return {rng.choice(["type", "text", "role", "content", "schema", "name", "x"]): value(depth - 1) for _ in range(3)}
+        return {
+            rng.choice(["type", "text", "role", "content", "schema", "name", "x"]): value(depth - 1)
+            for _ in range(3)
+        }
 
     for _ in range(150):
         body = BASES[path] | {rng.choice([*ENDPOINTS[path]]): value(3)}
@@ -111,7 +122,9 @@ def test_a_malformed_body_is_refused(http, path, name):
 def test_a_body_that_is_too_large_is_refused(http, path):
     check_error(http.post(f"/{path}", json=BASES[path] | {"user": "x" * 100_000}), 413)
     check_error(http.post(f"/{path}", json=BASES[path] | {"metadata": [[]] * 6000}), 413)
-    check_error(http.post(f"/{path}", json={"model": "generate", "prompt": ["+x"] * 4000, "messages": []}), 400, 413)
+    check_error(
+        http.post(f"/{path}", json={"model": "generate", "prompt": ["+x"] * 4000, "messages": []}), 400, 413
+    )
     check_alive(http)
 
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 from pydantic import BaseModel, ConfigDict
 
 from tidewire_server import ItemError, Server, Stream
@@ -31,6 +32,16 @@ def chat_model(folder: Path) -> Path:
 def openai_client(url: str, **options: Any) -> OpenAI:
     options = {"api_key": "any", "max_retries": 0, "timeout": 30} | options
     return OpenAI(base_url=f"{url}/openai/v1", **options)
+
+
+def read_until_error(stream: Iterable[Any]) -> tuple[list[Any], OpenAIError]:
+    """Read a stream that ends with an error. Return what was read before, and the error."""
+    found: list[Any] = []
+    try:
+        found.extend(stream)  # It keeps what it got before an exception.
+    except OpenAIError as error:
+        return found, error
+    raise AssertionError(f"the stream ended without an error, after {found[-1:]}")
 
 
 class Steps(BaseModel):

@@ -17,7 +17,16 @@ EXPOSE_HEADERS: Final = (
     *("Location", "Content-Location", "Retry-After", "Idempotency-Replayed"),  # TW-BRW-009
     "Tidewire-Job",
 )
-_STAINLESS: Final = ("Arch", "Lang", "OS", "Package-Version", "Retry-Count", "Runtime", "Runtime-Version", "Timeout")
+_STAINLESS: Final = (
+    "Arch",
+    "Lang",
+    "OS",
+    "Package-Version",
+    "Retry-Count",
+    "Runtime",
+    "Runtime-Version",
+    "Timeout",
+)
 OPENAI_HEADERS: Final = ("User-Agent", *(f"X-Stainless-{name}" for name in _STAINLESS))
 """Headers that the JavaScript package `openai` adds to each request."""
 PREFLIGHT_MAX_AGE: Final = 600  # TW-BRW-010
