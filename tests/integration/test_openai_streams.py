@@ -70,22 +70,30 @@ def test_a_failure_in_the_middle_is_an_error_without_done(url, client):
         client.completions.create(**steps("+one", "fail"))
 
 
+def release_at_first_text(stream, file):
+    """Yield the events of a stream. Create a file when the first text has arrived."""
+    for event in stream:
+        yield event
+        choices = getattr(event, "choices", [])
+        if getattr(event, "delta", "") or any(choice.text for choice in choices):
+            file.touch()
+
+
 @pytest.mark.parametrize("change", ["-2", "=one else", "=other text that is longer"])
-def test_retracted_text_ends_the_stream_with_an_error(url, client, change):
-    stream = client.completions.create(
-        **steps("+one two", "sleep 0.1", change, "sleep 0.1", "+x"), stream=True
-    )
-    chunks, error = read_until_error(stream)
+def test_retracted_text_ends_the_stream_with_an_error(client, change, tmp_path):
+    lines = ("+one two", f"wait {tmp_path / 'go'}", change)
+    stream = client.completions.create(**steps(*lines, "sleep 0.1", "+x"), stream=True)
+    chunks, error = read_until_error(release_at_first_text(stream, tmp_path / "go"))
     assert "".join(chunk.choices[0].text for chunk in chunks) == "one two"
     assert error.code == "text_retracted"
     # Without a stream, nothing was sent that could be retracted.
-    whole = client.completions.create(**steps("+one two", "sleep 0.1", change)).choices[0].text
+    whole = client.completions.create(**steps(*lines)).choices[0].text
     assert whole == {"-2": "one t"}.get(change, change[1:])
 
 
-def test_a_response_is_not_resumed_after_a_position_whose_text_was_retracted(url, client):
-    response = background(url, "+one two", "sleep 0.3", "=one else", "sleep 0.3", "+ x")
-    events, error = read_until_error(read(client, response))
+def test_a_response_is_not_resumed_after_a_position_whose_text_was_retracted(url, client, tmp_path):
+    response = background(url, "+one two", f"wait {tmp_path / 'go'}", "=one else", "+ x")
+    events, error = read_until_error(release_at_first_text(read(client, response), tmp_path / "go"))
     assert "no longer part" in str(error)
     received = events[-1].sequence_number
     assert received == (len("one two") << CRC_BITS) + (zlib.crc32(b"one two") & (1 << CRC_BITS) - 1)

@@ -58,7 +58,7 @@ class Text(BaseModel):
 
 def stepwise_server(**settings: Any) -> Server:
     """Return a server whose `generate` executes the lines of its prompt: `+TEXT` appends, `-N` removes the last N code points, `=TEXT` replaces
-    the whole text, `sleep S` waits, and `fail` fails.
+    the whole text, `sleep S` waits, `wait FILE` waits until a file exists, and `fail` fails.
     """
     server = Server(**settings)
 
@@ -75,6 +75,10 @@ def stepwise_server(**settings: Any) -> Server:
                 stream.append(rest, at="/text")
             elif line.startswith("sleep "):
                 await asyncio.sleep(float(line.removeprefix("sleep ")))
+            elif line.startswith("wait "):
+                async with asyncio.timeout(30):
+                    while not Path(line.removeprefix("wait ")).exists():  # noqa: ASYNC110 - another process may create it
+                        await asyncio.sleep(0.01)
             elif line == "fail":
                 raise ItemError("the step failed on purpose", code="internal")
             await asyncio.sleep(0)
