@@ -360,7 +360,7 @@ def test_an_idempotency_key_names_one_job(client):
     again = client.chat.completions.with_raw_response.create(**same)
     assert again.headers["idempotency-replayed"] == "true"
     assert first.parse() == again.parse()
-    with pytest.raises(openai.UnprocessableEntityError, match="different body"):
+    with pytest.raises(openai.BadRequestError, match="different body"):
         client.chat.completions.create(**(same | {"max_tokens": 7}))
 
 

@@ -77,7 +77,7 @@ def stepwise_server(**settings: Any) -> Server:
                 await asyncio.sleep(float(line.removeprefix("sleep ")))
             elif line.startswith("wait "):
                 async with asyncio.timeout(30):
-                    while not Path(line.removeprefix("wait ")).exists():  # noqa: ASYNC110 - another process may create it
+                    while not Path(line.removeprefix("wait ")).exists():
                         await asyncio.sleep(0.01)
             elif line == "fail":
                 raise ItemError("the step failed on purpose", code="internal")

@@ -13,15 +13,8 @@ if TYPE_CHECKING:
 
 
 def add_openai(server: Server) -> None:
-    """Add the OpenAI surface to a server that has an endpoint `generate`. `add_generate` calls this function.
-
-    The setting `served_model_names` has further names of the model.
-
-    Args:
-        server: The server.
-
-    Raises:
-        RuntimeError: The server's app is already in use.
+    """Add the OpenAI surface to a server that has an endpoint `generate`. `add_generate` calls this function. Raise a
+    `RuntimeError` if the server's app is already in use.
     """
     from tidewire_server.openai.openai_routes import openai_routes  # noqa: PLC0415 - `--help` does not need the server
 

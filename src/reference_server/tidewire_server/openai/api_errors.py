@@ -10,28 +10,16 @@ from starlette.responses import Response
 
 from tidewire.protocol.problems import Problem
 
-_CODES: Final = {
-    "unauthorized": (401, "invalid_api_key"),
-    "job_not_found": (404, "not_found"),
-    "job_expired": (404, "not_found"),
-    "invalid_input": (400, "invalid_value"),
-    "input_too_long": (400, "context_length_exceeded"),
-    "batch_too_large": (400, "batch_too_large"),
-    "top_logprobs_too_large": (400, "invalid_value"),
-    "item_refused": (400, "invalid_value"),
-    "queue_full": (429, "rate_limit_exceeded"),
-    "too_many_jobs": (429, "rate_limit_exceeded"),
-    "too_many_streams": (429, "rate_limit_exceeded"),
-}
-"""Status and code for the problems whose status or code differ in OpenAI's API. All others keep theirs."""
+_STATUSES: Final = {422: 400, 410: 404}
+"""Status of an error for the statuses of problems that OpenAI's API does not use."""
 
-_TYPES: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
+_CODES: Final = {
+    "unauthorized": "invalid_api_key",
+    "invalid_input": "invalid_value",
+    "input_too_long": "context_length_exceeded",
+    "queue_full": "rate_limit_exceeded",
 }
-"""Type of an error by its status. All others have the type of their class of statuses."""
+"""Code of an error for the codes of problems that have another name in OpenAI's API. All others are kept."""
 
 
 class ApiError(Exception):
@@ -51,7 +39,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.code = code
-        kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        kind = "invalid_request_error" if status < 500 else "server_error"
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
         self._headers = dict(headers or {})
 
@@ -69,14 +57,10 @@ def invalid(param: str, message: str) -> ApiError:
 def error_of(
     found: Problem, params: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> ApiError:
-    """Convert a problem.
-
-    Args:
-        found: The problem.
-        params: Name of the request's member by the member of the input of `generate` that it has set.
-        headers: Headers of the problem's response.
+    """Convert a problem whose response has these headers. `params` has the name of the request's member by the member of the
+    input of `generate` that it has set.
     """
-    status, code = _CODES.get(found.code, (found.status, found.code))
+    status, code = _STATUSES.get(found.status, found.status), _CODES.get(found.code, found.code)
     pointer = found.pointer or ""
     # A pointer into the job's body, such as `/input/max_tokens` or `/inputs/3/prompt`.
     path = re.sub("^/inputs/[0-9]+", "/input", pointer).split("/")

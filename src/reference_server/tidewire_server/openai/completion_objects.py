@@ -33,14 +33,7 @@ class CompletionWriter:
     object = chunk_object = "text_completion"
 
     def __init__(self, request: JobRequest, record: JobRecord, model: str, tokens: TokenBytes | None) -> None:
-        """Create a writer.
-
-        Args:
-            request: The request.
-            record: Record of the job.
-            model: Name of the model in the result.
-            tokens: Bytes of the tokens, if log-probabilities were requested.
-        """
+        """Create a writer. The tokens are needed only if log-probabilities were requested."""
         self._request = request
         self._tokens = tokens
         self._sent = [0] * request.items

@@ -4,13 +4,13 @@ validated by `generate` itself.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
 from tidewire.protocol import strict_json
 from tidewire_server.openai.api_errors import ApiError, invalid
-from tidewire_server.openai.request_members import Members, boolean, count
+from tidewire_server.openai.request_members import MAX_SHOWN, Members, boolean, count
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
 """Maximum number of tokens of a completion, if the request has no limit."""
@@ -18,16 +18,10 @@ DEFAULT_COMPLETION_TOKENS: Final = 16
 MAX_SAMPLES: Final = 64
 """Maximum of `n`, as in the input of `generate`."""
 
-SEEDS: Final = 2**53
-"""Number of seeds of `generate`."""
-
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 """Value of `include` with which a response has log-probabilities."""
 
-_MAX_PATH: Final = 200
-"""Maximum length of the member `param` of an error, in characters."""
-
-_M = TypeVar("_M", bound=BaseModel)
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -61,14 +55,22 @@ class JobRequest:
 
 
 class _Shape(BaseModel):
+    """Object in which a member that is null, or an empty list, counts as absent."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_members(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: each for name, each in value.items() if each is not None and each != []}
 
 
 class _TextPart(_Shape):
     type: Literal["text", "input_text", "output_text"]
     text: str
-    annotations: list[JsonValue] | None = Field(None, max_length=0)
-    logprobs: list[JsonValue] | None = None
+    logprobs: list[JsonValue] = []
 
 
 class _Message(_Shape):
@@ -77,15 +79,8 @@ class _Message(_Shape):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_TextPart]
-    id: str | None = None
-    status: str | None = None
-    phase: None = None
-    name: None = None
-    refusal: None = None
-    audio: None = None
-    function_call: None = None
-    annotations: list[JsonValue] | None = Field(None, max_length=0)
-    tool_calls: list[JsonValue] | None = Field(None, max_length=0)
+    id: str = ""
+    status: str = ""
 
     def turn(self) -> dict[str, str]:
         content = self.content
@@ -93,33 +88,33 @@ class _Message(_Shape):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
-class _Messages(_Shape):
-    messages: list[_Message] = Field(min_length=1)
-
-
 class _Format(_Shape):
     type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
+    name: str = ""
     schema_: dict[str, JsonValue] | None = Field(None, alias="schema")
-    description: str | None = None
-    strict: bool | None = None
+    description: str = ""
+    strict: bool = False
 
 
 class _TextConfig(_Shape):
     format: dict[str, JsonValue] | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Literal["medium"] = "medium"
 
 
 class _StreamOptions(_Shape):
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+_MESSAGES: Final = TypeAdapter(Annotated[list[_Message], Field(min_length=1)])
+_FORMAT: Final = TypeAdapter(_Format)
+_TEXT_CONFIG: Final = TypeAdapter(_TextConfig)
+_STREAM_OPTIONS: Final = TypeAdapter(_StreamOptions)
 
 
 def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest:
-    """Translate a request for completions. Its items are the samples of the first prompt, then those of the second.
-
-    Raises:
-        ApiError: A member is not valid.
+    """Translate a request for completions. Its items are the samples of the first prompt, then those of the second. Raise an
+    `ApiError` if a member is not valid.
     """
     prompt = given.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) else prompt
@@ -137,18 +132,14 @@ def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest
         # A job with several inputs has no samples, so each sample is an input with a seed of its own.
         seed = given.get("seed")
         seeds: list[dict[str, Any]] = [
-            {"seed": (seed + i) % SEEDS} if type(seed) is int else {} for i in range(n)
+            {"seed": (seed + i) % 2**53} if type(seed) is int else {} for i in range(n)
         ]
         request.inputs = [{"prompt": each, **common, **own} for each in prompts for own in seeds]
     return request
 
 
 def chat_request(given: Mapping[str, Any], members: Members) -> JobRequest:
-    """Translate a request for a chat completion.
-
-    Raises:
-        ApiError: A member is not valid.
-    """
+    """Translate a request for a chat completion. Raise an `ApiError` if a member is not valid."""
     limits = [given[name] for name in ("max_completion_tokens", "max_tokens") if name in given]
     if limits[1:] and limits[0] != limits[1]:
         raise invalid("max_tokens", "must equal max_completion_tokens, or be removed")
@@ -172,11 +163,7 @@ def chat_request(given: Mapping[str, Any], members: Members) -> JobRequest:
 
 
 def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
-    """Translate a request for a response.
-
-    Raises:
-        ApiError: A member is not valid.
-    """
+    """Translate a request for a response. Raise an `ApiError` if a member is not valid."""
     read_here = ("input", "instructions", "include", "top_logprobs", "text")
     request, generated = _request(given, members, read_here=read_here)
     request.background, request.store = boolean(given, "background"), boolean(given, "store", default=True)
@@ -195,7 +182,7 @@ def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
     if include or top:
         request.has_logprobs = True
         generated |= {"logprobs": True, "top_logprobs": top}
-    chosen = _read(_TextConfig, given.get("text", {}), "text").format
+    chosen = _read(_TEXT_CONFIG, given.get("text", {}), "text").format
     limit = {"max_tokens": given.get("max_output_tokens")}
     request.inputs = [{**generated, "messages": turns, **limit, **_json_schema(chosen, "text.format")}]
     return request
@@ -208,7 +195,7 @@ def _request(
     stream, options = boolean(given, "stream"), given.get("stream_options")
     if options is not None and not stream:
         raise invalid("stream_options", "needs stream: true")
-    include_usage = bool(_read(_StreamOptions, options or {}, "stream_options").include_usage)
+    include_usage = _read(_STREAM_OPTIONS, options or {}, "stream_options").include_usage
     samples = count(given, "n", 1)
     if not 1 <= samples <= MAX_SAMPLES:
         raise invalid("n", f"must be an integer from 1 to {MAX_SAMPLES}")
@@ -219,8 +206,7 @@ def _request(
 
 
 def _turns(messages: JsonValue, param: str) -> list[dict[str, str]]:
-    read = _read(_Messages, {"messages": messages}, param, hidden=1)
-    return [message.turn() for message in read.messages]
+    return [message.turn() for message in _read(_MESSAGES, messages, param)]
 
 
 def _json_schema(chosen: Any, param: str) -> dict[str, Any]:
@@ -229,7 +215,7 @@ def _json_schema(chosen: Any, param: str) -> dict[str, Any]:
         return {}
     if isinstance(chosen, dict) and isinstance(chosen.get("json_schema"), dict):
         chosen = {**{name: chosen[name] for name in chosen if name != "json_schema"}, **chosen["json_schema"]}
-    read = _read(_Format, chosen, param)
+    read = _read(_FORMAT, chosen, param)
     if read.type == "json_schema" and read.schema_ is None:
         raise invalid(param, "of the type json_schema needs a schema")
     if read.type == "text":
@@ -237,28 +223,18 @@ def _json_schema(chosen: Any, param: str) -> dict[str, Any]:
     return {"json_schema": {"type": "object"} if read.type == "json_object" else read.schema_}
 
 
-def _read(model: type[_M], value: JsonValue, param: str, *, hidden: int = 0) -> _M:
-    """Validate the value of a member with a pydantic model.
-
-    Args:
-        model: The model.
-        value: The value.
-        param: Name of the member.
-        hidden: Number of the first parts of an error's path that the client did not send.
-
-    Raises:
-        ApiError: The value does not match the model. The error names the part of the value.
-    """
+def _read(shape: TypeAdapter[_T], value: JsonValue, param: str) -> _T:
+    """Validate the value of a member. Raise an `ApiError` that names the part of the value that is not valid."""
     try:
-        return model.model_validate(value)
+        return shape.validate_python(value)
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False, include_context=False)
         # The type of a part decides which other members it may have.
         first = next((each for each in found if each["loc"][-1:] == ("type",)), found[0])
-        for part in first["loc"][hidden:]:
+        for part in first["loc"]:
             if isinstance(part, int):
                 param += f"[{part}]"
             elif part != "str" and not part.startswith("list["):  # not a member of the union
                 param += f".{part}"
-        param = param[:_MAX_PATH]
+        param = param[:MAX_SHOWN]
         raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
 from starlette.requests import ClientDisconnect
 
@@ -11,6 +12,9 @@ from tidewire_server.jobs.job_service import JobService
 from tidewire_server.store.interfaces import Block, LogReader, StateAt
 from tidewire_server.store.records import JobRecord
 
+COMMENT_HEARTBEATS: Final = 3
+"""Number of heartbeats (the setting `heartbeat`) without an event after which a stream sends a comment: by default, 15 s."""
+
 
 class JobWatch:
     """Reader of one job. All methods must be called on the event loop of the service."""
@@ -18,7 +22,7 @@ class JobWatch:
     def __init__(
         self, service: JobService, record: JobRecord, log: LogReader, release_slot: Callable[[], None]
     ) -> None:
-        """Create a reader. `attached` calls `release_slot`, which releases the principal's stream slot, at its end."""
+        """Create a reader. At its end, `attached` calls `release_slot`, which releases the principal's stream slot."""
         self.service = service
         self.record = record
         self._log = log
@@ -48,16 +52,16 @@ class JobWatch:
             detach(0.0)
             self._release_slot()
 
-    async def states(self, silence: float) -> AsyncIterator[StateAt | None]:
-        """Yield the state of the job now and after each change, and None after `silence` seconds without one. The last state
-        is that of the ended job.
+    async def states(self) -> AsyncIterator[StateAt | None]:
+        """Yield the state of the job now and after each change, and None after some time without one. The last state is that
+        of the ended job.
 
         Raises:
             ClientDisconnect: `disconnect` was called.
             ProblemError: The server stops before the job has ended.
             StoreError: The state cannot be read.
         """
-        last = None
+        last, silence = None, COMMENT_HEARTBEATS * self.service.settings.heartbeat
         while True:
             # Clear the event before the log is read. If an event is appended after that, the event is set again.
             self._wake.clear()

@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -38,7 +39,7 @@ from tidewire_server.openai.job_watch import JobWatch
 from tidewire_server.openai.request_members import ENDPOINTS, MAX_SHOWN, Members, served_members
 from tidewire_server.openai.response_events import ID_PREFIX, ResponseWriter
 from tidewire_server.openai.text_progress import TextProgress
-from tidewire_server.openai.text_stream import TextStream, whole_texts
+from tidewire_server.openai.text_stream import OpenAIStream, whole_texts
 from tidewire_server.openai.token_logprobs import TokenBytes
 from tidewire_server.settings import Settings
 from tidewire_server.store.interfaces import LogReader
@@ -53,31 +54,36 @@ MAX_NUMBER: Final = 10**12 - 1
 """Maximum of the query parameter `starting_after`."""
 
 _Handler = Callable[[Request], Awaitable[ASGIApp]]
+_Translate = Callable[[Mapping[str, Any], Members], JobRequest]
 
 
 def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint], settings: Settings) -> list[Route]:
-    """Return the routes of the surface.
-
-    Args:
-        app: The application to which the routes are added.
-        endpoints: All endpoints by name. `generate` must be one of them when a request arrives.
-        settings: The server's settings.
-    """
+    """Return the routes of the surface, which are added to `app`. When a request arrives, `endpoints` must have `generate`."""
     handlers = OpenAIHandlers(app, endpoints, settings)
     table: list[tuple[str, str, _Handler]] = [
-        ("POST", "/chat/completions", handlers.chat),
-        ("POST", "/completions", handlers.complete),
+        (
+            "POST",
+            "/chat/completions",
+            partial(handlers.complete, "chat/completions", chat_request, ChatWriter),
+        ),
+        (
+            "POST",
+            "/completions",
+            partial(handlers.complete, "completions", completion_request, CompletionWriter),
+        ),
         ("POST", "/responses", handlers.respond),
         ("GET", "/responses/{id}", handlers.retrieve),
         ("POST", "/responses/{id}/cancel", handlers.cancel),
         ("GET", "/models", handlers.models),
         ("GET", "/models/{name:path}", handlers.models),
     ]
-    routes = [Route(f"{ROOT}{path}", _RouteApp(app, each), methods=[method]) for method, path, each in table]
-    return [*routes, Route("/openai{path:path}", _RouteApp(app, handlers.unknown))]
+    routes = [
+        Route(f"{ROOT}{path}", _OpenAIRoute(app, each), methods=[method]) for method, path, each in table
+    ]
+    return [*routes, Route("/openai{path:path}", _OpenAIRoute(app, handlers.unknown))]
 
 
-class _RouteApp:
+class _OpenAIRoute:
     """ASGI application of one route, which authenticates the caller and converts errors."""
 
     def __init__(self, app: TidewireApp, handler: _Handler) -> None:
@@ -141,26 +147,15 @@ class OpenAIHandlers:
 
     # ---- completions -------------------------------------------------------------------------------------------
 
-    async def complete(self, request: Request) -> ASGIApp:
-        """Handle `POST /completions`."""
-        return await self._complete(request, "completions", completion_request, CompletionWriter)
-
-    async def chat(self, request: Request) -> ASGIApp:
-        """Handle `POST /chat/completions`."""
-        return await self._complete(request, "chat/completions", chat_request, ChatWriter)
-
-    async def _complete(
-        self,
-        request: Request,
-        endpoint: str,
-        translate: Callable[[Mapping[str, Any], Members], JobRequest],
-        writer_type: type[CompletionWriter],
+    async def complete(
+        self, endpoint: str, translate: _Translate, writer_type: type[CompletionWriter], request: Request
     ) -> ASGIApp:
+        """Handle `POST /completions` and `POST /chat/completions`."""
         job, tokens, watch, headers = await self._submit(request, endpoint, translate)
         writer = writer_type(job, watch.record, self._names[0], tokens)
         progress = TextProgress(job.items, tokens)
         if job.stream:
-            return TextStream(watch, writer, progress, headers)
+            return OpenAIStream(watch, writer, progress, headers)
         return _json(writer.completion(*await whole_texts(watch, progress, request.receive)), headers)
 
     # ---- responses ---------------------------------------------------------------------------------------------
@@ -176,7 +171,7 @@ class OpenAIHandlers:
                 await self._app.service.purge(watch.record)
 
         if job.stream:
-            return TextStream(watch, writer, progress, headers, end)
+            return OpenAIStream(watch, writer, progress, headers, end)
         if job.background:
             with watch.attached():
                 return _json(writer.response(watch.record.status), headers)
@@ -195,7 +190,7 @@ class OpenAIHandlers:
         writer = ResponseWriter(record, self._names[0], tokens, after=after)
         release = self._app.service.readers.acquire_slot(principal_of(request))
         watch = JobWatch(self._app.service, record, log, release)
-        return TextStream(watch, writer, TextProgress(1, tokens), _job_header(request, record))
+        return OpenAIStream(watch, writer, TextProgress(1, tokens), _job_header(request, record))
 
     async def cancel(self, request: Request) -> ASGIApp:
         """Handle `POST /responses/{id}/cancel`."""
@@ -228,7 +223,7 @@ class OpenAIHandlers:
     # ---- all endpoints -----------------------------------------------------------------------------------------
 
     async def _submit(
-        self, request: Request, endpoint: str, translate: Callable[[Mapping[str, Any], Members], JobRequest]
+        self, request: Request, endpoint: str, translate: _Translate
     ) -> tuple[JobRequest, TokenBytes | None, JobWatch, dict[str, str]]:
         """Read a request and submit its job. Return also the bytes of the tokens, if log-probabilities were requested, and
         the headers of the response.

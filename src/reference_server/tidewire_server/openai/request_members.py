@@ -74,8 +74,6 @@ CHAT: Final[Members] = {
     "response_format": Member("json_schema", neutral=({"type": "text"},), note=_FORMATS),
     "store": Member(neutral=(False,), refused="a chat completion cannot be retrieved later"),
     "modalities": Member(neutral=(["text"],), refused=_TEXT_ONLY),
-    "functions": Member(neutral=([],), refused=_TEXT_ONLY),
-    "function_call": Member(neutral=("none", "auto"), refused=_TEXT_ONLY),
     **dict.fromkeys(("audio", "web_search_options"), Member(refused=_TEXT_ONLY)),
     **dict.fromkeys(
         ("prediction", "reasoning_effort", "verbosity"), Member(refused="it would have no effect")
@@ -111,11 +109,7 @@ MAX_SHOWN: Final = 80
 
 
 def served_members(members: Members, body: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """Return the members of a request that have an effect.
-
-    Raises:
-        ApiError: A member is refused.
-    """
+    """Return the members of a request that have an effect. Raise an `ApiError` if a member is refused."""
     given: dict[str, Any] = {}
     for name, value in body.items():
         member = members.get(name)
@@ -147,9 +141,7 @@ def boolean(given: Mapping[str, Any], name: str, default: bool = False) -> bool:
 
 
 def count(given: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a member that must be an integer of at least 0, or the default if it is absent. Raise an `ApiError` for another
-    value.
-    """
+    """Return a member that must be an integer ≥ 0, or the default if it is absent. Raise an `ApiError` for another value."""
     value = given.get(name, default)
     if type(value) is not int or value < 0:
         raise invalid(name, "must be an integer of at least 0")

@@ -45,14 +45,8 @@ class ResponseWriter:
         background: bool | None = None,
         after: int = -1,
     ) -> None:
-        """Create a writer.
-
-        Args:
-            record: Record of the job.
-            model: Name of the model in the result.
-            tokens: Bytes of the tokens, if log-probabilities were requested.
-            background: Whether the job runs without a reader. None if that is not known any more.
-            after: Number of the last event that the client has received. Only later events are written.
+        """Create a writer. The tokens are needed only if log-probabilities were requested. `background` is None if it is not
+        known any more. Only events whose number is above `after` are written.
         """
         self._record = record
         self._model = model
@@ -69,13 +63,7 @@ class ResponseWriter:
     def response(
         self, status: str, whole: TextChange | None = None, record: JobRecord | None = None
     ) -> dict[str, Any]:
-        """Return the response as an object.
-
-        Args:
-            status: Status of the job.
-            whole: The whole text. None if the response shall not have it.
-            record: Record of the job, if it has ended.
-        """
+        """Return the response as an object, from the status of its job, the whole text, and the record of an ended job."""
         status = _STATUSES.get(status, status)
         if status == "completed" and whole is not None and whole.finish_reason == "length":
             status = "incomplete"
@@ -89,16 +77,12 @@ class ResponseWriter:
             "background": self._background,
             "error": error and {"code": "server_error", "message": error.get("detail") or error["title"]},
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "instructions": None,
             "metadata": {},
             "model": self._model,
             "output": [] if whole is None else [self._message(status, [self._part(whole.text, whole.rows)])],
             "parallel_tool_calls": True,
-            "previous_response_id": None,
-            "temperature": None,
             "tool_choice": "auto",
             "tools": [],
-            "top_p": None,
             "usage": usage
             and {
                 "input_tokens": usage["prompt_tokens"],
@@ -124,10 +108,8 @@ class ResponseWriter:
         )
 
     def change(self, change: TextChange) -> bytes:
-        """Return the events for a new part of the text.
-
-        Raises:
-            RetractedError: The text does not begin with the text that the client has received before.
+        """Return the events for a new part of the text. Raise a `RetractedError` if the text does not begin with the text that
+        the client has received before.
         """
         self._item = change.item
         if not self._length and self._after > _MASK:

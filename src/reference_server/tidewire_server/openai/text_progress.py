@@ -53,10 +53,8 @@ class TextProgress:
         self._last: View | None = None
 
     def changes(self, at: StateAt) -> Iterator[TextChange]:
-        """Yield the changes since the last state. Call it only with newer states.
-
-        Raises:
-            RetractedError: Text of an earlier change was retracted.
+        """Yield the changes since the last state, which must be older. Raise a `RetractedError` if text of an earlier change
+        was retracted.
         """
         view = at.view
         for index, item in enumerate(self._items):
@@ -66,21 +64,21 @@ class TextProgress:
         self._last = view
 
     def _change(self, index: int, item: _Item, view: View) -> TextChange | None:
-        at, path = f"/items/{index}", ("items", str(index), "value", "text")
+        at = ("items", str(index))
+        path = (*at, "value", "text")
         length = view.text_length(path)
         if length < item.length or not (self._last or view).same_prefix(view, path, item.length):
             raise RetractedError
         found = None
-        status = view.value(f"{at}/status")
-        if status in ENDED:
-            item.ended = True
-            reason, error = _optional(view, f"{at}/value/finish_reason"), _optional(view, f"{at}/error")
-            found = {"status": status, "finish_reason": reason, "error": error}
+        item.ended = view.node((*at, "status")) in ENDED
+        if item.ended:
+            found = {name: view.node((*at, name)) for name in ("status", "error")}
+            found["finish_reason"] = view.node((*at, "value", "finish_reason"))
         text = view.text_since(path, item.length)
         item.length = length
         if not text and found is None:
             return None
-        return TextChange(index, text, self._rows_of(view, f"{at}/value", item), found)
+        return TextChange(index, text, self._rows_of(view, f"/items/{index}/value", item), found)
 
     def _rows_of(self, view: View, at: str, item: _Item) -> list[TokenRow]:
         """Return the tokens of the text that was read, without those of earlier changes.
@@ -102,10 +100,3 @@ class TextProgress:
                 item.lengths.add(self._tokens.bytes_of(row.token_id))
                 rows.append(row)
         return rows
-
-
-def _optional(view: View, pointer: str) -> Any:
-    try:
-        return view.value(pointer)
-    except LookupError:
-        return None

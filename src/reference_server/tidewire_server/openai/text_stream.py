@@ -1,4 +1,4 @@
-"""Delivery of the texts of a job to one client: as the events of a stream (`TextStream`), or all at once (`whole_texts`)."""
+"""Delivery of the texts of a job to one client: as the events of a stream (`OpenAIStream`), or all at once (`whole_texts`)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,9 +21,6 @@ from tidewire_server.openai.response_events import ResponseWriter
 from tidewire_server.openai.text_progress import RetractedError, TextChange, TextProgress
 from tidewire_server.store.records import JobRecord
 
-COMMENT_HEARTBEATS: Final = 3
-"""Number of heartbeats (the setting `heartbeat`) without an event after which a stream sends a comment: by default, 15 s."""
-
 _COMMENT: Final = b": keep-alive\n\n"
 
 _RETRACTED: Final = (
@@ -32,7 +29,7 @@ _RETRACTED: Final = (
 )
 
 
-class TextStream:
+class OpenAIStream:
     """ASGI application that sends the events of one stream."""
 
     def __init__(
@@ -43,14 +40,8 @@ class TextStream:
         headers: Mapping[str, str],
         on_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Prepare a stream.
-
-        Args:
-            watch: The reader of the job.
-            writer: Encoder of the events.
-            progress: Progress of the texts, of which nothing was read.
-            headers: Additional response headers, with names in lowercase.
-            on_end: Coroutine function that is called after the end of the stream.
+        """Prepare a stream. `progress` must not have been read. The names of the additional `headers` are in lowercase.
+        `on_end` is called after the end of the stream.
         """
         self._watch = watch
         self._writer = writer
@@ -90,7 +81,7 @@ class TextStream:
         failed: TextChange | None = None
         try:
             await sender.write(self._writer.begin() or _COMMENT)
-            async for at in self._watch.states(_silence(self._watch)):
+            async for at in self._watch.states():
                 if at is None:
                     await sender.write(_COMMENT)
                     continue
@@ -121,12 +112,8 @@ class TextStream:
 async def whole_texts(
     watch: JobWatch, progress: TextProgress, receive: Receive
 ) -> tuple[Sequence[TextChange], JobRecord]:
-    """Wait for the end of a job. Return the text of each item, and the record of the job.
-
-    Args:
-        watch: The reader of the job.
-        progress: Progress of the texts, of which nothing was read.
-        receive: ASGI `receive` of the request, whose body was read.
+    """Wait for the end of a job. Return the text of each item, and the record of the job. `receive` is that of the request,
+    whose body was read.
 
     Raises:
         ClientDisconnect: The client has disconnected.
@@ -144,7 +131,7 @@ async def whole_texts(
     try:
         with watch.attached():
             last = None
-            async for at in watch.states(_silence(watch)):
+            async for at in watch.states():
                 last = at or last
             record = await watch.ended_record()
     finally:
@@ -154,10 +141,6 @@ async def whole_texts(
         if (error := _error_of_item(change)) is not None:
             raise error
     return changes, record
-
-
-def _silence(watch: JobWatch) -> float:
-    return COMMENT_HEARTBEATS * watch.service.settings.heartbeat
 
 
 def _error_of_item(change: TextChange) -> ApiError | None:

@@ -11,11 +11,16 @@ MIN_LOGPROB: Final = -9999.0
 """Log-probability that OpenAI's API shows for a probability of 0."""
 
 
+def _number(logprob: float | None) -> float:
+    return MIN_LOGPROB if logprob is None else logprob
+
+
 class TokenRow(NamedTuple):
     """A generated token with its log-probabilities: the elements of its row in the columns."""
 
     token_id: int
     logprob: float | None
+    """None for a probability of 0."""
     top_ids: Sequence[int]
     top_logprobs: Sequence[float | None]
 
@@ -51,20 +56,16 @@ class TokenBytes:
         return {**self._entry(row.token_id, row.logprob), "top_logprobs": top}
 
     def completion_logprobs(self, rows: Iterable[TokenRow], offset: int, *, has_top: bool) -> dict[str, Any]:
-        """Return tokens as `logprobs` of a completion contains them.
-
-        Args:
-            rows: The tokens.
-            offset: Position of the first token in the text, in code points.
-            has_top: Whether alternatives were requested.
+        """Return tokens as `logprobs` of a completion contains them. The text of the first token begins at `offset`, in code
+        points. `has_top` is whether alternatives were requested.
         """
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         lengths = TextLengths()
         for row in rows:
             found["tokens"].append(self._label(row.token_id))
-            found["token_logprobs"].append(_shown(row.logprob))
+            found["token_logprobs"].append(_number(row.logprob))
             top = zip((*row.top_ids, row.token_id), (*row.top_logprobs, row.logprob), strict=True)
-            found["top_logprobs"].append({self._label(one): _shown(logprob) for one, logprob in top})
+            found["top_logprobs"].append({self._label(one): _number(logprob) for one, logprob in top})
             found["text_offset"].append(offset + lengths.total)
             lengths.add(self.bytes_of(row.token_id))
         if not has_top:
@@ -75,7 +76,7 @@ class TokenBytes:
         token = self.bytes_of(token_id)
         return {
             "token": token.decode("utf-8", "replace"),
-            "logprob": _shown(logprob),
+            "logprob": _number(logprob),
             "bytes": [*token] if self.adds_text(token_id) else None,
         }
 
@@ -99,7 +100,3 @@ class TextLengths:
         """Add a token, and return the new length."""
         self.total += len(self._decoder.decode(token))
         return self.total
-
-
-def _shown(logprob: float | None) -> float:
-    return MIN_LOGPROB if logprob is None else logprob
