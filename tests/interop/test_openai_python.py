@@ -103,7 +103,7 @@ def test_an_example_of_the_readme_works_with_another_base_url(example, surface, 
 def test_models_have_their_own_name_and_the_aliases(client):
     assert [model.id for model in client.models.list()] == ["chat", ALIAS, "gpt-4o"]
     assert client.models.retrieve("gpt-4o").id == "gpt-4o"
-    with pytest.raises(openai.NotFoundError, match="'gpt-9' does not exist; this server has: chat"):
+    with pytest.raises(openai.NotFoundError, match="'gpt-9' does not exist; there is chat"):
         client.models.retrieve("gpt-9")
 
 

@@ -47,8 +47,7 @@ class CompletionWriter:
     def completion(self, changes: Sequence[TextChange], record: JobRecord) -> dict[str, Any]:
         """Return the whole completion of an ended job, from the whole text of each item."""
         choices = [
-            {"index": each.index, **self._choice(each), "finish_reason": each.finish_reason}
-            for each in changes
+            {"index": one.index, **self._choice(one), "finish_reason": one.finish_reason} for one in changes
         ]
         usage = usage_of(record, self._request.samples)
         return {**self._common, "object": self.object, "choices": choices, "usage": usage}
@@ -58,11 +57,11 @@ class CompletionWriter:
         return b""
 
     def change(self, change: TextChange) -> bytes:
-        """Return the chunks for a new part of a text, or for the end of a text."""
+        """Return the chunks for a new part of a text, or for the end of a text that is complete."""
         index, frames = change.index, b""
         if change.text or change.rows:
             frames = self._chunk(index, self._delta(change), None)
-        if change.item is not None:
+        if change.item is not None and change.item["status"] == "succeeded":
             frames += self._chunk(index, self._delta(TextChange(index, "", [], None)), change.finish_reason)
         self._sent[index] += len(change.text)
         return frames
@@ -103,11 +102,8 @@ class ChatWriter(CompletionWriter):
     chunk_object = "chat.completion.chunk"
 
     def begin(self) -> bytes:
-        delta = {"role": "assistant", "content": "", "refusal": None}
-        return b"".join(
-            self._chunk(index, {"delta": delta, "logprobs": None}, None)
-            for index in range(self._request.items)
-        )
+        first = {"delta": {"role": "assistant", "content": "", "refusal": None}, "logprobs": None}
+        return b"".join(self._chunk(index, first, None) for index in range(self._request.items))
 
     def _choice(self, change: TextChange) -> dict[str, Any]:
         message = {"role": "assistant", "content": change.text, "refusal": None}

@@ -131,9 +131,7 @@ def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest
     else:
         # A job with several inputs has no samples, so each sample is an input with a seed of its own.
         seed = given.get("seed")
-        seeds: list[dict[str, Any]] = [
-            {"seed": (seed + i) % 2**53} if type(seed) is int else {} for i in range(n)
-        ]
+        seeds = [{"seed": (seed + i) % 2**53} if type(seed) is int else {} for i in range(n)]
         request.inputs = [{"prompt": each, **common, **own} for each in prompts for own in seeds]
     return request
 
@@ -150,15 +148,9 @@ def chat_request(given: Mapping[str, Any], members: Members) -> JobRequest:
         raise invalid("top_logprobs", "needs logprobs: true")
     if request.has_logprobs:
         generated |= {"logprobs": True, "top_logprobs": count(given, "top_logprobs", 0)}
-    turns = _turns(given.get("messages"), "messages")
-    request.inputs = [
-        {
-            **generated,
-            "messages": turns,
-            "max_tokens": limits[0] if limits else None,
-            **_json_schema(given.get("response_format"), "response_format"),
-        }
-    ]
+    turns, limit = _turns(given.get("messages"), "messages"), limits[0] if limits else None
+    schema = _json_schema(given.get("response_format"), "response_format")
+    request.inputs = [{**generated, "messages": turns, "max_tokens": limit, **schema}]
     return request
 
 

@@ -50,9 +50,6 @@ ROOT: Final = "/openai/v1"
 ENDPOINT: Final = "generate"
 """Name of the endpoint whose jobs the surface creates and shows."""
 
-MAX_NUMBER: Final = 10**12 - 1
-"""Maximum of the query parameter `starting_after`."""
-
 _Handler = Callable[[Request], Awaitable[ASGIApp]]
 _Translate = Callable[[Mapping[str, Any], Members], JobRequest]
 
@@ -60,26 +57,18 @@ _Translate = Callable[[Mapping[str, Any], Members], JobRequest]
 def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint], settings: Settings) -> list[Route]:
     """Return the routes of the surface, which are added to `app`. When a request arrives, `endpoints` must have `generate`."""
     handlers = OpenAIHandlers(app, endpoints, settings)
+    chat = partial(handlers.complete, "chat/completions", chat_request, ChatWriter)
+    completion = partial(handlers.complete, "completions", completion_request, CompletionWriter)
     table: list[tuple[str, str, _Handler]] = [
-        (
-            "POST",
-            "/chat/completions",
-            partial(handlers.complete, "chat/completions", chat_request, ChatWriter),
-        ),
-        (
-            "POST",
-            "/completions",
-            partial(handlers.complete, "completions", completion_request, CompletionWriter),
-        ),
+        ("POST", "/chat/completions", chat),
+        ("POST", "/completions", completion),
         ("POST", "/responses", handlers.respond),
         ("GET", "/responses/{id}", handlers.retrieve),
         ("POST", "/responses/{id}/cancel", handlers.cancel),
         ("GET", "/models", handlers.models),
         ("GET", "/models/{name:path}", handlers.models),
     ]
-    routes = [
-        Route(f"{ROOT}{path}", _OpenAIRoute(app, each), methods=[method]) for method, path, each in table
-    ]
+    routes = [Route(f"{ROOT}{path}", _OpenAIRoute(app, each), methods=[verb]) for verb, path, each in table]
     return [*routes, Route("/openai{path:path}", _OpenAIRoute(app, handlers.unknown))]
 
 
@@ -140,9 +129,7 @@ class OpenAIHandlers:
         if not isinstance(name, str):
             raise invalid("model", "must be the name of a model")
         if name not in self._names:
-            message = (
-                f"the model {name[:MAX_SHOWN]!r} does not exist; this server has: {', '.join(self._names)}"
-            )
+            message = f"the model {name[:MAX_SHOWN]!r} does not exist; there is {', '.join(self._names)}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     # ---- completions -------------------------------------------------------------------------------------------
@@ -186,7 +173,7 @@ class OpenAIHandlers:
         record, log, tokens = await self._find(request)
         if choice(request, "stream", "false", "true") == "false":
             return await self._response(request, record, log, tokens)
-        after = integer(request, "starting_after", -1, 0, MAX_NUMBER)
+        after = integer(request, "starting_after", -1, 0, 2**39)
         writer = ResponseWriter(record, self._names[0], tokens, after=after)
         release = self._app.service.readers.acquire_slot(principal_of(request))
         watch = JobWatch(self._app.service, record, log, release)
@@ -254,9 +241,8 @@ class OpenAIHandlers:
         """Return the bytes of the tokens, which are read once. None if `generate` has no vocabulary."""
         endpoint = self._endpoints[ENDPOINT]
         if self._token_bytes is None and "vocabulary" in endpoint.links:
-            self._token_bytes = await asyncio.to_thread(
-                lambda: TokenBytes(endpoint.resource("vocabulary").body)
-            )
+            vocabulary = await asyncio.to_thread(endpoint.resource, "vocabulary")
+            self._token_bytes = await asyncio.to_thread(TokenBytes, vocabulary.body)
         return self._token_bytes
 
 
@@ -265,6 +251,5 @@ def _job_header(request: Request, record: JobRecord) -> dict[str, str]:
 
 
 def _json(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    return Response(
-        orjson.dumps(body), 200, {"cache-control": "no-store", **(headers or {})}, "application/json"
-    )
+    every = {"cache-control": "no-store"}
+    return Response(orjson.dumps(body), 200, every | dict(headers or {}), "application/json")

@@ -86,12 +86,9 @@ class OpenAIStream:
                     await sender.write(_COMMENT)
                     continue
                 for change in self._progress.changes(at):
-                    error = _error_of_item(change)
-                    failed = failed if error is None else change
-                    await _write(
-                        sender, self._writer.change(change if error is None else change._replace(item=None))
-                    )
-                    if error is not None:
+                    await _write(sender, self._writer.change(change))
+                    if (error := _error_of_item(change)) is not None:
+                        failed = change
                         raise error
             await _write(sender, self._writer.end(await self._watch.ended_record()))
         except RetractedError:
@@ -113,13 +110,7 @@ async def whole_texts(
     watch: JobWatch, progress: TextProgress, receive: Receive
 ) -> tuple[Sequence[TextChange], JobRecord]:
     """Wait for the end of a job. Return the text of each item, and the record of the job. `receive` is that of the request,
-    whose body was read.
-
-    Raises:
-        ClientDisconnect: The client has disconnected.
-        ApiError: An item has failed.
-        ProblemError: The server stops, or the job was deleted.
-        StoreError: The state of the job cannot be read.
+    whose body was read. Raise an `ApiError` if an item has failed, and the exceptions of `JobWatch.states`.
     """
 
     async def listen() -> None:
