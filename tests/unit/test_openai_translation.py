@@ -324,7 +324,7 @@ def test_a_token_with_a_part_of_a_character_has_its_true_bytes():
         ],
     }
     legacy = tokens.completion_logprobs(
-        [TokenRow(1, -1.0, (), ()), TokenRow(2, -1.0, (), ()), TokenRow(0, -1.0, (), ())], 7, has_top=False
+        [TokenRow(1, -1.0, (), ()), TokenRow(2, -1.0, (), ()), TokenRow(0, -1.0, (), ())], 7
     )
     assert legacy["tokens"] == ["bytes:\\xf0\\x9f", "bytes:\\x98\\x80", "a"]
     assert legacy["text_offset"] == [7, 7, 8]

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_openai(server: Server) -> None:
-    """Add the OpenAI surface to a server that has an endpoint `generate`. `add_generate` calls this function. Raise a
-    `RuntimeError` if the server's app is already in use.
-    """
+    """Add the OpenAI surface to a server that has an endpoint `generate`. `add_generate` calls this function."""
     from tidewire_server.openai.openai_routes import openai_routes  # noqa: PLC0415 - `--help` does not need the server
 
     server.add_routes(lambda app: openai_routes(app, server.endpoints, server.settings))

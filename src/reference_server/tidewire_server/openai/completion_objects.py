@@ -29,6 +29,7 @@ def usage_of(record: JobRecord, samples: int) -> dict[str, Any] | None:
 class CompletionWriter:
     """Writes completions: one object, or the chunks of a stream. A subclass writes chat completions."""
 
+    after = -1
     id_prefix = "cmpl"
     object = chunk_object = "text_completion"
 
@@ -89,8 +90,7 @@ class CompletionWriter:
     def _delta(self, change: TextChange) -> dict[str, Any]:
         logprobs = None
         if self._tokens is not None and change.rows:
-            has_top, offset = bool(self._request.inputs[0]["top_logprobs"]), self._sent[change.index]
-            logprobs = self._tokens.completion_logprobs(change.rows, offset, has_top=has_top)
+            logprobs = self._tokens.completion_logprobs(change.rows, self._sent[change.index])
         return {"text": change.text, "logprobs": logprobs}
 
 

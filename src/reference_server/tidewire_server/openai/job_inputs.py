@@ -45,9 +45,7 @@ class JobRequest:
         return self.samples if len(self.inputs) == 1 else len(self.inputs)
 
     def body(self) -> bytes:
-        """Return the body with which the job is submitted. Equal requests have equal bodies, as an idempotency key
-        requires.
-        """
+        """Return the body of the job. Equal requests have equal bodies, as an idempotency key requires."""
         body: dict[str, Any] = {"input": self.inputs[0]} if len(self.inputs) == 1 else {"inputs": self.inputs}
         # The clients of OpenAI repeat a request without an idempotency key, so the job of a lost request must end.
         end = {} if self.background else {"on_disconnect": "cancel", "grace_ms": 0}

@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http.application import TidewireApp
@@ -82,8 +83,9 @@ class _OpenAIRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         try:
-            self._app.authentication.authenticate(request)
-            response = await self._handler(request)
+            with tracing.continued(scope["headers"]):
+                await self._app.authentication.authenticate(request)
+                response = await self._handler(request)
         except ClientDisconnect:
             raise
         except Exception as found:  # noqa: BLE001 - logged by `failure`

@@ -52,7 +52,7 @@ class ResponseWriter:
         self._model = model
         self._tokens = tokens
         self._background = background
-        self._after = after
+        self.after = after
         self._message_id = f"msg_{record.id}"
         self._at_part = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
         self._length = self._crc = 0
@@ -112,7 +112,7 @@ class ResponseWriter:
         the client has received before.
         """
         self._item = change.item
-        if not self._length and self._after > _MASK:
+        if not self._length and self.after > _MASK:
             change = self._without_received(change)
         self._add(change.text, change.rows)
         if not change.text:
@@ -147,12 +147,12 @@ class ResponseWriter:
         return b"".join(
             sse_frame({"type": kind, "sequence_number": number, **members}, kind)
             for number, (kind, members) in enumerate(events, first)
-            if number > self._after
+            if number > self.after
         )
 
     def _without_received(self, change: TextChange) -> TextChange:
         """Return the first change without the text that the client has received before. See `change`."""
-        received, crc_bits, length = self._after >> CRC_BITS, self._after & _MASK, len(change.text)
+        received, crc_bits, length = self.after >> CRC_BITS, self.after & _MASK, len(change.text)
         if (
             change.item is not None and received == length + 1
         ):  # The client has received an event after the text.

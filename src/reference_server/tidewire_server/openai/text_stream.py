@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from tidewire.protocol.problems import Problem
+from tidewire_server import tracing
 from tidewire_server.errors import ProblemError
 from tidewire_server.http.event_stream import HEADERS, STREAM
 from tidewire_server.http.problem_responses import failure
@@ -48,6 +49,8 @@ class OpenAIStream:
         self._progress = progress
         self._headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
         self._on_end = on_end
+        self._span = tracing.start_stream(watch.record, resumed=writer.after >= 0)
+        self._status = "disconnected"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Store the stream in the ASGI scope. See `EventStream.__call__`."""
@@ -63,7 +66,9 @@ class OpenAIStream:
                 if scope["method"] != "HEAD":
                     await self._send(sender, Request(scope))
                 await sender.end(b"")
+                self._status = "done"
         except StalledError:
+            self._status = "stalled"
             service.metrics.stalled.inc()
             await sender.abort()
         except (GoneError, ClientDisconnect):
@@ -74,6 +79,8 @@ class OpenAIStream:
             await sender.abort()
         finally:
             sender.close()
+            if self._span is not None:
+                self._span.end(self._status)
             if self._on_end is not None:
                 await self._on_end()
 

@@ -2,7 +2,7 @@
 
 import base64
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -55,10 +55,8 @@ class TokenBytes:
         top = [self._entry(one, logprob) for one, logprob in zip(row.top_ids, row.top_logprobs, strict=True)]
         return {**self._entry(row.token_id, row.logprob), "top_logprobs": top}
 
-    def completion_logprobs(self, rows: Iterable[TokenRow], offset: int, *, has_top: bool) -> dict[str, Any]:
-        """Return tokens as `logprobs` of a completion contains them. The text of the first token begins at `offset`, in code
-        points. `has_top` is whether alternatives were requested.
-        """
+    def completion_logprobs(self, rows: Sequence[TokenRow], offset: int) -> dict[str, Any]:
+        """Return tokens as `logprobs` of a completion contains them. The first begins at `offset` of the text."""
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         lengths = TextLengths()
         for row in rows:
@@ -68,7 +66,7 @@ class TokenBytes:
             found["top_logprobs"].append({self._label(one): _number(logprob) for one, logprob in top})
             found["text_offset"].append(offset + lengths.total)
             lengths.add(self.bytes_of(row.token_id))
-        if not has_top:
+        if not any(row.top_ids for row in rows):
             found["top_logprobs"] = None
         return found
 
@@ -96,7 +94,6 @@ class TextLengths:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.total = 0
 
-    def add(self, token: bytes) -> int:
-        """Add a token, and return the new length."""
+    def add(self, token: bytes) -> None:
+        """Add a token."""
         self.total += len(self._decoder.decode(token))
-        return self.total
