@@ -127,7 +127,7 @@ def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest
     if len(prompts) == 1:
         request.inputs = [{"prompt": prompts[0], **common, **({"n": n} if n > 1 else {})}]
     else:
-        # A job with several inputs has no samples, so each sample is an input with a seed of its own.
+        # A job with several inputs has no samples, so each sample is a separate input with its seed.
         seed = given.get("seed")
         seeds = [{"seed": (seed + i) % 2**53} if type(seed) is int else {} for i in range(n)]
         request.inputs = [{"prompt": each, **common, **own} for each in prompts for own in seeds]
