@@ -10,6 +10,7 @@ import pytest
 
 from support.openai_surface import openai_client, read_until_error, stepwise_server
 from support.reference_server import eventually
+from support.server_process import ServerProcess
 from tidewire_server.openai.response_events import CRC_BITS
 
 
@@ -224,3 +225,30 @@ def test_a_stop_of_the_server_ends_streams_and_requests_with_an_error():
     (answer,) = answers
     assert answer.status_code in {500, 503}
     assert answer.json()["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("again", ["one two", "another text"])
+def test_a_job_that_runs_again_after_a_crash_is_resumed_only_if_its_text_is_the_same(tmp_path, again):
+    text, go = tmp_path / "text", tmp_path / "go"
+    text.write_text("one two")
+    log = f"sqlite:///{tmp_path / 'log.db'}"
+    with ServerProcess(tmp_path, "support.openai_surface:stepwise_server", log=log) as process:
+        with openai_client(process.url) as client:
+            response = background(process.url, f"read {text}", f"wait {go}", "+ three")
+            stream = read(client, response)
+            events = []
+            while not events or events[-1].type != "response.output_text.delta":
+                events.append(next(stream))
+            process.kill()
+            assert isinstance(read_until_error(stream)[1], openai.APIConnectionError)
+            text.write_text(again)
+            process.start()
+            eventually(lambda: client.responses.retrieve(response).output_text == again)
+            rest = read(client, response, events[-1].sequence_number)
+            go.touch()
+            if again == "one two":
+                found = [event.delta for event in rest if event.type == "response.output_text.delta"]
+                assert "".join(found) == " three"
+            else:
+                assert read_until_error(rest)[1].code == "text_retracted"
+            eventually(lambda: client.responses.retrieve(response).output_text == f"{again} three")

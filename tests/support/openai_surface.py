@@ -58,7 +58,7 @@ class Text(BaseModel):
 
 def stepwise_server(**settings: Any) -> Server:
     """Return a server whose `generate` executes the lines of its prompt: `+TEXT` appends, `-N` removes the last N code points, `=TEXT` replaces
-    the whole text, `sleep S` waits, `wait FILE` waits until a file exists, and `fail` fails.
+    the whole text, `sleep S` waits, `wait FILE` waits until a file exists, `read FILE` appends its text, and `fail` fails.
     """
     server = Server(**settings)
 
@@ -79,6 +79,8 @@ def stepwise_server(**settings: Any) -> Server:
                 async with asyncio.timeout(30):
                     while not Path(line.removeprefix("wait ")).exists():
                         await asyncio.sleep(0.01)
+            elif line.startswith("read "):
+                stream.append(Path(line.removeprefix("read ")).read_text(), at="/text")
             elif line == "fail":
                 raise ItemError("the step failed on purpose", code="internal")
             await asyncio.sleep(0)
