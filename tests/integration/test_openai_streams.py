@@ -252,3 +252,26 @@ def test_a_job_that_runs_again_after_a_crash_is_resumed_only_if_its_text_is_the_
             else:
                 assert read_until_error(rest)[1].code == "text_retracted"
             eventually(lambda: client.responses.retrieve(response).output_text == f"{again} three")
+
+
+def test_the_function_that_names_callers_covers_this_surface():
+    def caller(scope):
+        return dict(scope["headers"]).get(b"x-account", b"").decode() or None
+
+    with stepwise_server(principal=caller).running() as url:
+        with openai_client(url) as nobody, pytest.raises(openai.AuthenticationError) as found:
+            nobody.completions.create(**steps("+one"))
+        assert found.value.code == "invalid_api_key"
+        accounts = [openai_client(url, default_headers={"x-account": name}) for name in ("ann", "bob")]
+        with accounts[0] as ann, accounts[1] as bob:
+            name = "resp_" + ann.completions.create(**steps("+one")).id.removeprefix("cmpl-")
+            assert ann.responses.retrieve(name).output_text == "one"
+            with pytest.raises(openai.NotFoundError):
+                bob.responses.retrieve(name)
+
+
+def test_routes_are_added_only_before_the_app_is_used():
+    server = stepwise_server()
+    assert any(route.path == "/openai/v1/responses" for route in server.app._routes)
+    with pytest.raises(RuntimeError, match="already|in use"):
+        server.add_routes(lambda _: [])
