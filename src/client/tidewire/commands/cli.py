@@ -16,6 +16,7 @@ import typer
 from tidewire.commands import display
 from tidewire.commands.chat import converse
 from tidewire.commands.codegen import typed_module
+from tidewire.commands.complete_names import endpoint_names, job_ids
 from tidewire.commands.describe_text import describe_endpoint, describe_server
 from tidewire.commands.error_advice import advise
 from tidewire.commands.follow_job import JOB_FAILED, exit_of, follow, terminated_by_signal
@@ -92,7 +93,7 @@ Url = Annotated[
         f"{URL_VARIABLE} contains it.",
     ),
 ]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", autocompletion=job_ids)]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the output as lines of JSON, for use by programs.")
 ]
@@ -221,6 +222,7 @@ def call(
         list[str] | None,
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
+            autocompletion=endpoint_names,
             help="Name of the endpoint, followed by members of the input. The name is optional if the server has only one "
             "endpoint. The input schema of the endpoint determines how a value is read: as text if only a string is valid, "
             "and otherwise as JSON. Example: prompt=hello max_tokens=64 'stop=[\"\\n\"]'. KEY=@FILE sends the content of a "
@@ -319,7 +321,9 @@ def call(
 )
 def map_(
     url: Url,
-    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")],
+    endpoint: Annotated[
+        str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.", autocompletion=endpoint_names)
+    ],
     inputs: Annotated[
         str,
         typer.Argument(metavar="FILE|-", help="File with one JSON input per line, or - for standard input."),
@@ -513,6 +517,7 @@ def chat(
         list[str] | None,
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
+            autocompletion=endpoint_names,
             help="Name of the endpoint, which is `generate` by default, followed by members of each input, such as "
             "max_tokens=200.",
         ),
@@ -547,7 +552,9 @@ def describe(
     endpoint: Annotated[
         str | None,
         typer.Argument(
-            metavar="ENDPOINT", help="Name of an endpoint. Without a name, the command describes the server."
+            autocompletion=endpoint_names,
+            metavar="ENDPOINT",
+            help="Name of an endpoint. Without a name, the command describes the server.",
         ),
     ] = None,
     as_json: AsJson = False,

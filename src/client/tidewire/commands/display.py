@@ -23,12 +23,12 @@ from rich.text import Text
 
 from tidewire.commands.job_and_token_tables import seconds_between
 from tidewire.commands.live_view import JobStatus, amount_text, queue_text
-from tidewire.commands.status_area import StatusArea
 from tidewire.hooks import ReconnectEvent, RequestEvent
 from tidewire.http.api_session import RETRYING
 from tidewire.jobs.job_reader import IN_QUEUE
 from tidewire.protocol.messages import Progress, Queue
 from tidewire.protocol.resources import JobResource
+from tidewire.status_area import StatusArea
 from tidewire.terminal_escapes import visible, visible_json
 
 PROGRESS_EVERY: Final = 1.0

@@ -1,4 +1,4 @@
-"""Lines of status below the text that a command writes to a terminal.
+"""Lines of status below the text that a command writes to a terminal. The commands of the server use it, too.
 
 The text is written once and never drawn again, so the user can scroll it, copy it, and resize the window. The cursor stays
 at the end of the text, and the status is drawn below it. Before anything else is written, everything from the cursor to the
@@ -14,7 +14,7 @@ from rich.cells import get_character_cell_size
 from rich.console import Console, ConsoleDimensions, RenderableType
 
 INTERVAL: Final = 0.1
-"""Time between two drawings of the status, in seconds."""
+"""Default of the time between two drawings of the status, in seconds."""
 
 _ERASE, _SAVE, _RESTORE = "\x1b[J", "\x1b7", "\x1b8"
 _DOWN: Final = "\x1bD"
@@ -30,10 +30,18 @@ class StatusArea:
     Args:
         console: Console of the terminal.
         lines: Function that returns the status lines for a width in cells. It is called by a thread of this object, too.
+        interval: Time between two drawings of the status, in seconds.
     """
 
-    def __init__(self, console: Console, lines: Callable[[int], Sequence[RenderableType]]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        lines: Callable[[int], Sequence[RenderableType]],
+        *,
+        interval: float = INTERVAL,
+    ) -> None:
         self._console = console
+        self._interval = interval
         self._lines = lines
         self._lock = threading.RLock()
         self._ended = threading.Event()
@@ -129,7 +137,7 @@ class StatusArea:
     def _draw_regularly(self) -> None:
         # If the terminal is gone, the thread that reads the job notices it as well.
         with suppress(OSError):
-            while not self._ended.wait(INTERVAL):
+            while not self._ended.wait(self._interval):
                 self.redraw()
 
     def _put(self, output: str) -> None:
