@@ -59,7 +59,7 @@ def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(url, go):
         go.touch()
         terminal.wait_for(rf"{job.id}  succeeded")
         terminal.resize(50, 20)
-        terminal.wait_for(rf"succeeded  \d:\d\d  tell\n  {job.id}")
+        terminal.wait_for(rf"succeeded +\d:\d\d  tell\n  {job.id}")
         terminal.send_signal(signal.SIGINT)
         assert terminal.end() == 130
     assert job.id in terminal.text

@@ -79,7 +79,7 @@ def test_a_killed_server_is_shown_and_the_text_continues_after_its_restart(serve
         go.touch()
         assert terminal.end() == 0
     assert text_of(terminal) == words(200).replace(" ", "")
-    assert "the connection was lost 1 time, and no event" in terminal.text
+    assert "reconnected 1 time, nothing lost" in terminal.text
     assert not any(each in terminal.text for each in STATUS)
 
 

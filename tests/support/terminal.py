@@ -26,7 +26,8 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 """Program that makes its standard input the terminal whose keys send it signals, and then runs its arguments."""
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|[D78])")
+"""Escape sequences of the commands themselves: colors, and those with which the live view moves the cursor and erases."""
 
 
 def run(*arguments: str, stdin: str = "") -> Any:

@@ -3,6 +3,7 @@
 It has the commands `call`, `map`, `attach`, `cancel`, `jobs`, `chat`, `describe` and `codegen`, and the commands of plugins.
 """
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tidewire.commands.codegen import typed_module
 from tidewire.commands.complete_names import endpoint_names, job_ids
 from tidewire.commands.describe_text import describe_endpoint, describe_server
 from tidewire.commands.error_advice import advise
-from tidewire.commands.follow_job import JOB_FAILED, exit_of, follow, terminated_by_signal
+from tidewire.commands.follow_job import JOB_FAILED, exit_of, follow, terminate
 from tidewire.commands.list_jobs import list_jobs, watch_jobs
 from tidewire.commands.map_progress import Failures, map_progress, reason_of
 from tidewire.commands.plugins import USAGE, Commands
@@ -56,7 +57,7 @@ UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 3, 4, 141
 _EPILOG = (
     "Exit codes: 0 success; 1 the job failed or was cancelled; 2 the usage or the input is invalid; 3 the server is "
     "unreachable or too busy; 4 the server violates the protocol; 130 the command was interrupted (the job keeps "
-    "running); 141 the output pipe was closed, for example by `head`."
+    "running); 141 the output pipe was closed, for example by `head`; 143 the command received SIGTERM."
 )
 
 
@@ -154,15 +155,12 @@ def _client(
     hooks = Hooks(on_reconnect=screen.show_reconnect, on_request=screen.show_request)
     retries = display.ShowRetries(screen)
     log.addHandler(retries)
-    level = log.level
+    terminated, level = signal.signal(signal.SIGTERM, terminate), log.level
     log.setLevel(min(level or retries.level, retries.level))
     try:
         check_url(url)
         headers_ = read_headers(headers, token_file)
-        with (
-            terminated_by_signal(),
-            Client(url, headers=headers_, timeout=timeout, uds=uds, hooks=hooks) as client,
-        ):
+        with Client(url, headers=headers_, timeout=timeout, uds=uds, hooks=hooks) as client:
             yield client, screen
             sys.stdout.flush()
     except BrokenPipeError:
@@ -179,6 +177,7 @@ def _client(
         screen.note("interrupted")
         raise exit_of(interrupt) from None
     finally:
+        signal.signal(signal.SIGTERM, terminated)
         log.setLevel(level)
         log.removeHandler(retries)
 

@@ -2,13 +2,13 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import typer
 
 from tidewire.errors import TidewireError
-from tidewire.options import RetryPolicy
+from tidewire.following.retry_policy import RetryPolicy
 from tidewire.sync import Client
 
 TIMEOUT: Final = 2.0
@@ -20,36 +20,26 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 """Names that are offered. A shell evaluates what a completion prints, so a faulty server could otherwise run commands."""
 
 
-def endpoint_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def endpoint_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the endpoints of the server whose names begin with the incomplete word."""
     if any("=" not in word for word in ctx.params.get("words") or ()):
         return []  # The next words are members of the input.
-    return _offered(ctx, incomplete, lambda client: ((each.name, "") for each in client.discover().endpoints))
+    return _offered(ctx, incomplete, lambda client: [each.name for each in client.discover().endpoints])
 
 
-def job_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the ids of jobs that begin with the incomplete word, with their endpoints and statuses."""
-    return _offered(
-        ctx,
-        incomplete,
-        lambda client: ((job.id, f"{job.endpoint}.{job.status}") for job in client.jobs(limit=MAX_JOBS)),
-    )
+def job_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of jobs that begin with the incomplete word."""
+    return _offered(ctx, incomplete, lambda client: [job.id for job in client.jobs(limit=MAX_JOBS)])
 
 
-def _offered(
-    ctx: typer.Context, incomplete: str, read: Callable[[Client], Iterable[tuple[str, Any]]]
-) -> list[tuple[str, str]]:
-    """Return the names that a server offers, and their descriptions. If it does not answer, there are none."""
+def _offered(ctx: typer.Context, incomplete: str, read: Callable[[Client], list[str]]) -> list[str]:
+    """Return the names that a server offers. If it does not answer, there are none."""
     logging.disable()  # A warning would appear in the line that the user types.
     try:
-        options = {"timeout": TIMEOUT, "retry": RetryPolicy(patience=TIMEOUT)}
-        with Client(ctx.params.get("url") or "", uds=ctx.params.get("uds"), **options) as client:
-            return [
-                (name, text.replace(".", " ") if _NAME.fullmatch(text) else "")
-                for name, text in read(client)
-                if name.startswith(incomplete) and _NAME.fullmatch(name)
-            ]
-    except (TidewireError, ValueError, TypeError):
+        url, retry = ctx.params.get("url") or "", RetryPolicy(patience=TIMEOUT)
+        with Client(url, uds=ctx.params.get("uds"), timeout=TIMEOUT, retry=retry) as client:
+            return [name for name in read(client) if name.startswith(incomplete) and _NAME.fullmatch(name)]
+    except (TidewireError, ValueError):
         return []
     finally:
         logging.disable(logging.NOTSET)

@@ -317,4 +317,4 @@ def _summary(job: JobResource, outages: int) -> Iterator[str]:
     speed = f", {tokens / seconds:.0f} tokens/s" if isinstance(tokens, int) and seconds else ""
     yield job.status if seconds is None else f"{job.status} after {seconds:.1f} s{speed}"
     if outages:
-        yield f"the connection was lost {outages} time{'s' if outages > 1 else ''}, and no event"
+        yield f"reconnected {outages} time{'s' if outages > 1 else ''}, nothing lost"

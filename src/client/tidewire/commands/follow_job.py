@@ -1,12 +1,10 @@
 """Print the result of a job as it arrives, either in a format for a terminal or a pipe, or as lines of JSON."""
 
 import copy
-import signal
-import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import typer
 
@@ -45,23 +43,9 @@ def exit_of(interrupt: KeyboardInterrupt) -> typer.Exit:
     return typer.Exit(TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED)
 
 
-@contextmanager
-def terminated_by_signal() -> Iterator[None]:
-    """Raise `Terminated` if the process receives SIGTERM during a `with` block. The signal alone would end the process
-    without restoring the cursor that a progress bar hides.
-    """
-
-    def terminate(_signum: int, _frame: object) -> None:
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread receives signals.
-        return
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def terminate(_signum: int, _frame: object) -> NoReturn:
+    """Handle SIGTERM. The signal alone would end the command without erasing the live view."""
+    raise Terminated
 
 
 def follow(

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tidewire.commands import job_and_token_tables
@@ -58,7 +57,7 @@ def watch_jobs(client: Client, limit: int, screen: Screen, *, as_json: bool) -> 
     found, trouble = _Listed([], ()), "waiting for the first response"
 
     def lines(width: int) -> Iterator[RenderableType]:
-        yield from _rows(found, width) if found.jobs else [] if trouble else [Text("no jobs", "dim")]
+        yield from _rows(found, width)
         yield server_text(trouble or "updated every second; press Ctrl+C to end", "red" if trouble else "dim")
 
     def show_trouble(text: str) -> None:
@@ -69,14 +68,13 @@ def watch_jobs(client: Client, limit: int, screen: Screen, *, as_json: bool) -> 
     try:
         with screen.area(screen.out, lambda width: [*lines(width)]):
             while True:
-                rows = max(1, (screen.out.height - 4) // (2 if screen.width < NARROW else 1))
+                rows = max(1, (screen.out.height - 3) // (2 if screen.width < NARROW else 1))
                 found = _read(client, min(limit, rows))
                 trouble = ""
                 time.sleep(WATCH_INTERVAL)
     finally:
         screen.on_retry = screen.note
-        for row in _rows(found, screen.width) if found.jobs else ():
-            screen.out.print(row)
+        screen.lines(_rows(found, screen.width))
 
 
 def _print_changes(client: Client, limit: int, screen: Screen, *, as_json: bool) -> None:
@@ -103,20 +101,21 @@ def _write_json(screen: Screen, job: JobResource) -> None:
     screen.json(job.model_dump(exclude_none=True, exclude={"state", "columns"}))
 
 
-def _rows(found: _Listed, width: int) -> list[RenderableType]:
-    """Return rows with the time that each job has waited or run. On a narrow terminal, the id has its own line."""
-    wide = width >= NARROW
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    rows: list[RenderableType] = []
-    for name in ("job", "status", "time", "endpoint"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
+def _rows(found: _Listed, width: int) -> Iterator[Text]:
+    """Yield a row for each job, with the time that it has waited or run. On a narrow terminal, the id has its own line."""
+    ids = max((len(job.id) for job in found.jobs), default=0)
+    if found.jobs and width >= NARROW:
+        yield Text(f"{'job':<{ids}}  {'status':<18}  {'time':>7}  endpoint", "bold")
     for job in found.jobs:
         lacks_worker = job.status == "queued" and job.endpoint in found.without_worker
-        status = server_text(
-            "queued (no worker)" if lacks_worker else job.status, _STYLES.get(job.status, "dim")
-        )
+        status = f"{'queued (no worker)' if lacks_worker else job.status:<18}"
         seconds = seconds_between(job.started_at or job.created_at, job.ended_at)
-        time_, endpoint = Text("" if seconds is None else duration_text(seconds)), server_text(job.endpoint)
-        table.add_row(server_text(job.id), status, time_, endpoint)
-        rows += [Text("  ").join([status, time_, endpoint]), server_text(f"  {job.id}", "dim")]
-    return [table] if wide else rows
+        time_ = "" if seconds is None else duration_text(seconds)
+        row = [
+            server_text(status, _STYLES.get(job.status, "dim")),
+            Text(f"{time_:>7}"),
+            server_text(job.endpoint),
+        ]
+        yield Text("  ").join([server_text(job.id.ljust(ids)), *row] if width >= NARROW else row)
+        if width < NARROW:
+            yield server_text(f"  {job.id}", "dim")

@@ -33,7 +33,7 @@ PROBABILITY_STYLES: Final = (
     (0.9, "color(28)"),
     (0.5, "color(100)"),
     (0.1, "color(166)"),
-    (0.0, "color(160) underline"),
+    (0.0, "color(196) underline"),
 )
 """Minimum probability and style of a token. The colors are readable on a dark and on a light background."""
 
@@ -287,7 +287,8 @@ def _alternatives(token: _ShownToken) -> Text:
     for at, (text, logprob) in enumerate([(token.text, token.logprob), *others]):
         chance = probability(logprob)
         line.append("" if at == 0 else "  not " if at == 1 else "  ")
-        line.append_text(server_text(repr(text), f"{style_of(chance)}{' bold' if at == 0 else ''}"))
+        style = style_of(chance).removesuffix(" underline")
+        line.append_text(server_text(repr(text), f"{style} bold" if at == 0 else style))
         line.append(f" {chance:.0%}", "bold" if at == 0 else "dim")
     return line
 
