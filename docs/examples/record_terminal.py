@@ -53,7 +53,7 @@ async def story(stream: Stream[str], hero: str = "Ada", chapters: int = 3) -> No
     for at in range(len((stream.value or "").split()), len(words)):
         stream.append(words[at] + " ")
         stream.progress(at + 1, len(words), unit="word")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
 
 @server.endpoint(batch=True, max_batch_size=16)
 def embed(text: list[str]) -> list[list[float] | ItemError]:
