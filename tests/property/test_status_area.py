@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from tidewire.status_area import StatusArea
+from tidewire.terminal.status_area import StatusArea
 
 # The emulator breaks a line with a wide character at its end later than terminals do, so texts that contain some consist of
 # them alone, and fill lines with an even number of cells.

@@ -45,7 +45,7 @@ ORDER = {
             "checkpoint",
             "terminal_escapes",
             "trace_context",
-            "status_area",
+            "terminal",
         },
         {"following"},
         {"protocol"},

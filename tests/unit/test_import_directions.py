@@ -58,7 +58,7 @@ def offenders(package, forbidden, *, unless=lambda _: False):
     ]
 
 
-FOR_MESSAGES = ("tidewire.install_command", "tidewire.inputs.input_words", "tidewire.status_area")
+FOR_MESSAGES = ("tidewire.install_command", "tidewire.inputs.input_words", "tidewire.terminal.status_area")
 """Modules of the client that the server may import: for the message about a package that is missing, for the arguments of
 the commands that the server's banner shows, and for the status line below its log.
 """

@@ -28,7 +28,7 @@ from tidewire.http.api_session import RETRYING
 from tidewire.jobs.job_reader import IN_QUEUE
 from tidewire.protocol.messages import Progress, Queue
 from tidewire.protocol.resources import JobResource
-from tidewire.status_area import StatusArea
+from tidewire.terminal.status_area import StatusArea
 from tidewire.terminal_escapes import visible, visible_json
 
 PROGRESS_EVERY: Final = 1.0

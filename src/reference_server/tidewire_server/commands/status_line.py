@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from tidewire.status_area import StatusArea
+from tidewire.terminal.status_area import StatusArea
 from tidewire_server.server import Server
 
 INTERVAL: Final = 1.0
