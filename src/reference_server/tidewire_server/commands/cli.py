@@ -105,9 +105,6 @@ def _serve(
 ) -> None:
     """Serve endpoints until Ctrl-C or SIGTERM.
 
-    On a terminal, a line shows the queue, the batch sizes and the
-    tokens per second. Otherwise, each job that ends is logged.
-
     Every setting can be set in the environment
     (TIDEWIRE_MAX_THREADS=8) or in a TOML file (max_threads = 8).
     Common settings also have a flag. Precedence: flag,
