@@ -242,8 +242,9 @@ def call(
         int | None,
         typer.Option(
             LOGPROBS,
-            metavar=f"[={DEFAULT_LOGPROBS}]",
-            help="Request the log-probabilities of generated tokens, and this number of alternatives of each token. The live "
+            metavar="[=N]",
+            help="Request the log-probabilities of generated tokens, and N alternatives of each token ("
+            f"{DEFAULT_LOGPROBS} by default). The live "
             "view colors each token by its probability.",
             min=0,
         ),
