@@ -45,6 +45,7 @@ ORDER = {
             "checkpoint",
             "terminal_escapes",
             "trace_context",
+            "terminal",
         },
         {"following"},
         {"protocol"},

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tidewire.protocol.document.json_values import common_prefix
 from tidewire.protocol.document.logprob_columns import initial_value
-from tidewire_server.endpoints.endpoint import OnRestart
+from tidewire_server.endpoints.endpoint import Endpoint, OnRestart
 from tidewire_server.endpoints.stream import Stream, writer_of
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine_interface import (
@@ -128,7 +128,7 @@ def add_engine(
             async with aclosing(
                 engine.generate(request, logged) if logged else engine.generate(request)
             ) as deltas:
-                await _write(deltas, request, stream, logged, caps.context)
+                await _write(deltas, request, stream, logged, caps.context, server.endpoints["generate"])
         except asyncio.CancelledError:
             with suppress(
                 StreamClosedError
@@ -173,6 +173,7 @@ def add_engine(
     served = server.endpoints["generate"]
     # The engine computes each element of the value, and the log writer rejects a row that does not match the columns.
     served.checks_value = False
+    served.generated_tokens = 0
     if "messages" not in caps.served:
         served.input = replace(served.input, unsupported={"messages": NO_CHAT_TEMPLATE})
     if "n" in caps.served:
@@ -204,6 +205,7 @@ async def _write(
     stream: Stream[Any],
     logged: LoggedTokens | None,
     context: int,
+    endpoint: Endpoint,
 ) -> None:
     value, writer = stream.value, writer_of(stream)
     # If the job was submitted while the endpoint did not continue, its value has no column `token_ids`.
@@ -236,6 +238,7 @@ async def _write(
         elif text := "".join([row[0] for row in delta.rows]):
             stream.append(text, at=at)
         tokens += len(delta.rows) - delta.retracted
+        endpoint.generated_tokens = (endpoint.generated_tokens or 0) + len(delta.rows)
         # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
         stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
         most = context - delta.prompt_tokens if request.max_tokens is None else request.max_tokens
