@@ -36,7 +36,7 @@ ORDER = {
         {"http"},
         {"install_command"},
         {"inputs"},
-        {"options", "updates", "result_type", "errors", "hooks", "checkpoint", "terminal_escapes"},
+        {"notebook", "options", "updates", "result_type", "errors", "hooks", "checkpoint", "terminal_escapes"},
         {"following"},
         {"protocol"},
     ],

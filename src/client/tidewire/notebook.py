@@ -1,0 +1,275 @@
+"""Display of jobs, and of the progress of a `map`, in the outputs of a Jupyter notebook.
+
+A job that is shown is followed over an event stream of its own, so that the cell ends at once and the user's own loop over
+the job still receives all updates. An output is escaped HTML without scripts, and the same content as plain text.
+"""
+
+import asyncio
+import contextvars
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from html import escape
+from typing import Any, Final
+
+from tidewire.errors import TidewireError
+from tidewire.protocol.document.view import View
+from tidewire.protocol.messages import ENDED, Progress, Queue
+from tidewire.terminal_escapes import visible, visible_json
+
+UPDATE_INTERVAL: Final = 0.25
+"""Minimum time between two updates of an output, in seconds. It is longer if drawing takes more than a tenth of the time."""
+MAX_OUTPUT_BYTES: Final = 65_536
+"""Maximum size of each of the two formats of an output, in bytes. Only the end of a longer text is shown."""
+MAX_JSON_VALUES: Final = 2_000
+"""Maximum number of JSON values in a value that is shown."""
+MAX_DISPLAYS: Final = 16
+"""Maximum number of jobs that are followed at a time. One more stops the display of the oldest."""
+
+# An escaped character has at most 6 bytes, so that a text or a table of this size leaves room for all other parts.
+_TEXT, _ROWS, _CELL = 8_000, 80, 100
+_live: "list[JobDisplay]" = []
+_drawn: "set[Output]" = set()
+"""Outputs that were drawn since the end of the last cell."""
+
+
+def kernel_shell() -> Any:
+    """Return the shell of the Jupyter kernel that runs this program, or None. This function never imports IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell if getattr(shell, "kernel", None) is not None else None
+
+
+def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], object]) -> None:
+    """Show a job in the output of the running cell, and follow it until it ends, without consuming its updates.
+
+    `owner` is the user's object, which keeps the client's event loop alive, and `start` calls a function on this loop.
+
+    Raises:
+        NotImplementedError: No kernel runs this program. IPython then shows the repr of the job.
+    """
+    shell = kernel_shell()
+    if shell is None:
+        raise NotImplementedError
+    if _after_cell not in shell.events.callbacks["post_run_cell"]:
+        shell.events.register("post_run_cell", _after_cell)
+    while len(_live) >= MAX_DISPLAYS:
+        _live[0].close(f"stopped, because {MAX_DISPLAYS} other jobs are shown")
+    _live.append(JobDisplay(job, owner))
+    # Start with an empty context. In the context of this cell, the kernel would label updates as output of this cell, and
+    # programs that execute notebooks discard them as soon as the cell has ended.
+    contextvars.Context().run(start, _live[-1].start)
+
+
+def _after_cell(result: Any) -> None:
+    """Draw the end of jobs for which the cell has waited, and stop all displays if the cell was interrupted."""
+    interrupted = isinstance(result.error_in_exec, KeyboardInterrupt | asyncio.CancelledError)
+    for display in [*_live]:
+        if (state := display.job.last_state) is not None:
+            display.draw(state)
+        elif interrupted:
+            display.close("display interrupted; the job continues on the server")
+    # Programs that execute notebooks receive no output between two cells. Repeat it as part of this cell.
+    while _drawn:
+        _drawn.pop().repeat()
+
+
+class JobDisplay:
+    """The output of one job. The client's event loop draws it, and so does a cell that has waited for the job's end."""
+
+    def __init__(self, job: Any, owner: object) -> None:
+        self.job = job
+        self._owner: object = owner
+        self._view: View | None = None
+        self._message: Queue | Progress | None = None
+        self._newest_tokens: Callable[[View, int], Sequence[Any]] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._output = Output()
+        self.draw()
+
+    def start(self) -> None:
+        """Start to follow the job. This method runs on the client's event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    def close(self, note: str, view: View | None = None) -> None:
+        """Draw the job for the last time, on any thread. Calls after the first one have no effect."""
+        with self._output.lock:
+            if self not in _live:
+                return
+            _live.remove(self)
+            self.draw(view, note)
+        if self._task is not None:
+            with suppress(RuntimeError):  # the event loop has ended
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    async def _follow(self) -> None:
+        stream = self.job.display_stream()
+        reading = asyncio.create_task(self._read(stream))
+        wait, drawn, note = UPDATE_INTERVAL, None, "stopped, because the client was closed"
+        try:
+            while not reading.done():
+                await asyncio.wait({reading}, timeout=wait)
+                began, now = time.monotonic(), (stream.follower.cursor, self._message, stream.reconnecting)
+                with self._output.lock:
+                    if now != drawn and self in _live:
+                        lost = "connection lost, reconnecting" if stream.reconnecting else ""
+                        self.draw(self.job.last_state or stream.view, lost)
+                drawn, wait = now, max(UPDATE_INTERVAL, 9 * (time.monotonic() - began))
+            reading.result()
+            note = ""
+        except TidewireError as error:
+            note = f"no longer followed: {error}"
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await stream.aclose()
+            self.close(note, stream.view)
+
+    async def _read(self, stream: Any) -> None:
+        while not stream.ended:
+            for outcome in await stream.next_outcomes(64):
+                self._message = getattr(outcome, "message", self._message)
+            if self._newest_tokens is None and stream.view is not None:
+                with suppress(TidewireError):
+                    self._newest_tokens = await self.job.token_reader(stream.view)
+
+    def draw(self, view: View | None = None, note: str = "") -> None:
+        """Draw a state of the job, or else the one that was drawn last, on any thread."""
+        self._view = view = view or self._view
+        message, notes, plain, html = self._message, [note], "", ""
+        status = "waiting for the server" if view is None else str(view.value("/status"))
+        parts, bar = [status], ""
+        if isinstance(message, Queue) and status == "queued":
+            parts.append(f"position {message.position}")
+        elif isinstance(message, Progress) and status not in ENDED:
+            current, total, bar = message.current, message.total, _bar(message.current, message.total)
+            count = "" if current is None else f"{current:g}" + ("" if total is None else f" of {total:g}")
+            named = (message.phase or "", f"{count} {message.unit or ''}".strip())
+            parts += [part[:_CELL] for part in named if part]
+        first, name = visible(" · ".join(parts)), visible(self.job.id[:_CELL])
+        if view is not None:
+            notes += [_problem(view, "error"), _problem(view, "items", "0", "error")]
+            plain, html = _items(view) if view.length("/items") > 1 else self._value(view)
+        lines = [visible(note[:300])[:300] for note in dict.fromkeys(notes) if note]
+        html += "".join(f"<div><b>{escape(line)}</b></div>" for line in lines)
+        head = f"<div><b>{escape(first)}</b> {bar} <small>job <code>{escape(name)}</code></small></div>"
+        self._output.draw(head + html, "\n".join(filter(None, [f"job {name}: {first}", plain, *lines])))
+
+    def _value(self, view: View) -> tuple[str, str]:
+        """Return the value of a job with one item, as text or JSON, and as HTML with its newest tokens, if it has any."""
+        plain, drawn, budget = _text(view, 0), [], MAX_OUTPUT_BYTES - 12_000
+        for token in reversed(self._newest_tokens(view, 1_000) if self._newest_tokens else ()):
+            drawn.append(_token(token) if budget > 0 else "")
+            budget -= len(drawn[-1].encode())
+        html = "".join(reversed(drawn)) or escape(plain)
+        return plain, f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{html}</pre>' if html else ""
+
+
+class Output:
+    """An output of a cell, which is created when it is drawn first, and then updated in place."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._handle: Any = None
+        self._bundle: dict[str, str] = {}
+
+    def draw(self, html: str, plain: str) -> None:
+        with self.lock:
+            self._bundle = {"text/html": html, "text/plain": plain}
+            if self._handle is None:
+                show: Any = sys.modules["IPython"].display.display
+                self._handle = show(self._bundle, raw=True, display_id=True)
+            else:
+                self.repeat()
+            _drawn.add(self)
+
+    def repeat(self) -> None:
+        with self.lock:
+            self._handle.update(self._bundle, raw=True)
+
+
+class MapBar:
+    """Progress bar of a `map`: an output in a notebook, and otherwise a line on standard error."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._texts = ("", "")
+        self._output = None if kernel_shell() is None else Output()
+
+    def __call__(self, progress: Any) -> None:
+        total = "" if progress.total is None else f" of {progress.total:,}"
+        text = f"{progress.ended:,}{total}" + (f", {progress.failed:,} failed" if progress.failed else "")
+        self._texts = f"<div>{_bar(progress.ended, progress.total)} {text}</div>", text
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + UPDATE_INTERVAL
+            self.draw("\r")
+
+    def draw(self, end: str = "\n") -> None:
+        if self._output is not None:
+            self._output.draw(*self._texts)
+        elif end == "\n" or sys.stderr.isatty():
+            print(self._texts[1], end=end, file=sys.stderr, flush=True)
+
+
+def map_listener(progress: Any) -> Any:
+    """Return the function that `map` calls for its argument `progress`: the user's function, a progress bar, or None."""
+    by_default = progress is None and kernel_shell() is not None
+    return MapBar() if progress is True or by_default else progress or None
+
+
+def close_bar(listener: Any) -> None:
+    """Draw the last progress, if the listener of a `map` is a progress bar that has shown some."""
+    if isinstance(listener, MapBar) and listener._due:
+        listener.draw()
+
+
+def _bar(current: float | None, total: float | None) -> str:
+    return f'<progress max="{total:g}" value="{current or 0:g}"></progress>' if total else ""
+
+
+def _problem(view: View, *place: str) -> str:
+    node = view.node(place)
+    return f"{node.get('detail') or node.get('title')} [{node.get('code')}]" if type(node) is dict else ""
+
+
+def _token(token: Any) -> str:
+    """Shade a token by its surprise. The text keeps the color of the page, which may be dark or light."""
+    shown = [(token.text, token.logprob or 0.0), *((one.text, one.logprob) for one in token.alternatives[:5])]
+    title = "\n".join(f"{visible(text[:20])!r} {math.exp(min(0, logprob)):.1%}" for text, logprob in shown)
+    style = f"background-color:rgba(230,119,0,{max(0, min(0.7, -shown[0][1] / 8)):.2f})"
+    return f'<span title="{escape(title)}" style="{style}">{escape(visible(token.text[:_CELL]))}</span>'
+
+
+def _items(view: View) -> tuple[str, str]:
+    """Return the items of a batch as lines and as an HTML table, after the number of items that have ended."""
+    count = view.length("/items")
+    statuses = [str(view.value(f"/items/{index}/status")) for index in range(count)]
+    ended, failed = sum(one in ENDED for one in statuses), statuses.count("failed")
+    summary = f"{ended} of {count} items have ended" + (f", {failed} failed" if failed else "")
+    more = f"… {count - _ROWS} more items" if count > _ROWS else ""
+    rows = [(str(index), status, _cell(view, index)) for index, status in enumerate(statuses[:_ROWS])]
+    table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    plain = [summary, *(f"{index:>6}  {status:<10} {cell}" for index, status, cell in rows), more]
+    return "\n".join(filter(None, plain)), f"<div>{summary}</div><table>{table}</table><div>{more}</div>"
+
+
+def _cell(view: View, index: int) -> str:
+    problem = visible(_problem(view, "items", str(index), "error")[:_TEXT])
+    text = " ".join((problem or _text(view, index)).split())
+    return text if len(text) <= _CELL else f"{text[: _CELL // 2]} … {text[3 - _CELL // 2 :]}"
+
+
+def _text(view: View, index: int) -> str:
+    """Return the end of an item's text, or else its value as JSON, with at most `_TEXT` characters."""
+    value = ("items", str(index), "value")
+    for place in (value, (*value, "text")):
+        if length := view.text_length(place):
+            node, start = view.node(place), max(0, length - _TEXT)
+            return visible(node[start:] if isinstance(node, str) else node.text_since(start))[-_TEXT:]
+    if View([view.node(value)], view.version).has_more_nodes_than(MAX_JSON_VALUES):
+        return f"(more than {MAX_JSON_VALUES:,} JSON values)"
+    found = None if view.node(value) is None else view.value(f"/items/{index}/value")
+    return "" if found is None or found == "" else visible_json(found, indent=2)[:_TEXT]
