@@ -67,14 +67,14 @@ def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], obje
 def _after_cell(result: Any) -> None:
     """Draw the end of jobs for which the cell has waited, and stop all displays if the cell was interrupted."""
     interrupted = isinstance(result.error_in_exec, KeyboardInterrupt | asyncio.CancelledError)
+    # Programs that execute notebooks receive no output between two cells. Repeat it as part of this cell.
+    while _drawn:
+        _drawn.pop().repeat()
     for display in [*_live]:
         if (state := display.job.last_state) is not None:
             display.draw(state)
         elif interrupted:
             display.close("display interrupted; the job continues on the server")
-    # Programs that execute notebooks receive no output between two cells. Repeat it as part of this cell.
-    while _drawn:
-        _drawn.pop().repeat()
 
 
 class JobDisplay:
