@@ -38,8 +38,7 @@ _drawn: "set[Output]" = set()
 
 def kernel_shell() -> Any:
     """Return the shell of the Jupyter kernel that runs this program, or None. This function never imports IPython."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return shell if getattr(shell, "kernel", None) is not None else None
 
 
@@ -165,7 +164,7 @@ class JobDisplay:
             drawn.append(_token(token) if budget > 0 else "")
             budget -= len(drawn[-1].encode())
         html = "".join(reversed(drawn)) or escape(plain)
-        return plain, f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{html}</pre>' if html else ""
+        return plain, f'<pre style="white-space:pre-wrap;font-family:monospace">{html}</pre>' if html else ""
 
 
 class Output:
@@ -179,16 +178,16 @@ class Output:
     def draw(self, html: str, plain: str) -> None:
         with self.lock:
             self._bundle = {"text/html": html, "text/plain": plain}
-            if self._handle is None:
-                show: Any = sys.modules["IPython"].display.display
-                self._handle = show(self._bundle, raw=True, display_id=True)
-            else:
-                self.repeat()
+            self.repeat()
             _drawn.add(self)
 
     def repeat(self) -> None:
         with self.lock:
-            self._handle.update(self._bundle, raw=True)
+            if self._handle is not None:
+                self._handle.update(self._bundle, raw=True)
+            else:
+                show: Any = sys.modules["IPython"].display.display
+                self._handle = show(self._bundle, raw=True, display_id=True)
 
 
 class MapBar:
@@ -250,16 +249,15 @@ def _items(view: View) -> tuple[str, str]:
     ended, failed = sum(one in ENDED for one in statuses), statuses.count("failed")
     summary = f"{ended} of {count} items have ended" + (f", {failed} failed" if failed else "")
     more = f"… {count - _ROWS} more items" if count > _ROWS else ""
-    rows = [(str(index), status, _cell(view, index)) for index, status in enumerate(statuses[:_ROWS])]
-    table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    plain = [summary, *(f"{index:>6}  {status:<10} {cell}" for index, status, cell in rows), more]
-    return "\n".join(filter(None, plain)), f"<div>{summary}</div><table>{table}</table><div>{more}</div>"
-
-
-def _cell(view: View, index: int) -> str:
-    problem = visible(_problem(view, "items", str(index), "error")[:_TEXT])
-    text = " ".join((problem or _text(view, index)).split())
-    return text if len(text) <= _CELL else f"{text[: _CELL // 2]} … {text[3 - _CELL // 2 :]}"
+    plain, table = [summary], ""
+    for index, status in enumerate(statuses[:_ROWS]):
+        problem = visible(_problem(view, "items", str(index), "error"))
+        text = " ".join((problem or _text(view, index)).split())
+        cell = text if len(text) <= _CELL else f"{text[: _CELL // 2]} … {text[3 - _CELL // 2 :]}"
+        plain.append(f"{index:>6}  {status:<10} {cell}")
+        table += f'<tr><td>{index}</td><td>{escape(status)}</td><td style="text-align:left">{escape(cell)}</td></tr>'
+    html = f"<div>{summary}</div><table>{table}</table><div>{more}</div>"
+    return "\n".join(filter(None, [*plain, more])), html
 
 
 def _text(view: View, index: int) -> str:
@@ -268,7 +266,8 @@ def _text(view: View, index: int) -> str:
     for place in (value, (*value, "text")):
         if length := view.text_length(place):
             node, start = view.node(place), max(0, length - _TEXT)
-            return visible(node[start:] if isinstance(node, str) else node.text_since(start))[-_TEXT:]
+            text = visible(node[start:] if isinstance(node, str) else node.text_since(start))[-_TEXT:]
+            return f"… {text}" if start else text
     if View([view.node(value)], view.version).has_more_nodes_than(MAX_JSON_VALUES):
         return f"(more than {MAX_JSON_VALUES:,} JSON values)"
     found = None if view.node(value) is None else view.value(f"/items/{index}/value")
