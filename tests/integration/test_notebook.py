@@ -189,7 +189,10 @@ def test_a_batch_is_shown_as_a_table_of_its_items(book, tmp_path):
         "     0  succeeded  a The end.",
         "     1  succeeded  b The end.",
     ]
-    assert '<tr><td>1</td><td>succeeded</td><td style="text-align:left">b The end.</td></tr>' in shown["text/html"]
+    assert (
+        '<tr><td>1</td><td>succeeded</td><td style="text-align:left">b The end.</td></tr>'
+        in shown["text/html"]
+    )
 
 
 def test_only_the_first_items_of_a_large_batch_are_shown(book):
