@@ -319,6 +319,26 @@ def test_closing_the_client_stops_the_display(book):
     until_shown(book, at, "client was closed")
 
 
+def test_a_job_is_shown_after_the_client_was_closed(book):
+    book.run(
+        "ended, running = client.submit('story', text='Once.'), client.submit('story', text='', gate=gate)"
+    )
+    book.run("ended.wait(); client.close()")
+    shown = book.shown(book.run("ended"))
+    assert "Once. The end." in shown["text/plain"]
+    assert "closed" not in shown["text/plain"]
+    assert "not followed: the client was closed" in book.shown(book.run("running"))["text/plain"]
+    book.run("""
+        shared = AsyncClient(client.url)
+        job = await shared.submit("story", text="Once.")
+        await job.wait()
+        await shared.aclose()
+    """)
+    at = book.run("job")
+    until_shown(book, at, "Once. The end.")
+    assert "closed" not in book.shown(at)["text/plain"]
+
+
 def test_the_end_of_the_kernel_closes_the_connections_without_complaints(server, tmp_path):
     with notebook(tmp_path / "kernel") as book:
         at = book.run(f"""

@@ -1,6 +1,6 @@
 """Display of jobs, and of the progress of a `map`, in the outputs of a Jupyter notebook.
 
-A job that is shown is followed over an event stream of its own, so that the cell ends at once and the user's own loop over
+A job that is shown is followed over a separate event stream, so that the cell ends at once and the user's own loop over
 the job still receives all updates. An output is escaped HTML without scripts, and the same content as plain text.
 """
 
@@ -57,10 +57,14 @@ def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], obje
         shell.events.register("post_run_cell", _after_cell)
     while len(_live) >= MAX_DISPLAYS:
         _live[0].close(f"stopped, because {MAX_DISPLAYS} other jobs are shown")
-    _live.append(JobDisplay(job, owner))
+    display = JobDisplay(job, owner)
+    _live.append(display)
     # Start with an empty context. In the context of this cell, the kernel would label updates as output of this cell, and
     # programs that execute notebooks discard them as soon as the cell has ended.
-    contextvars.Context().run(start, _live[-1].start)
+    try:
+        contextvars.Context().run(start, display.start)
+    except TidewireError as error:
+        display.close(f"not followed: {error}")
 
 
 def _after_cell(result: Any) -> None:
@@ -99,7 +103,8 @@ class JobDisplay:
             if self not in _live:
                 return
             _live.remove(self)
-            self.draw(view, note)
+            last = self.job.last_state
+            self.draw(last or view, note if last is None else "")
         if self._task is not None:
             with suppress(RuntimeError):  # the event loop has ended
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
@@ -150,8 +155,9 @@ class JobDisplay:
             parts += [part[:_CELL] for part in named if part]
         first, name = visible(" · ".join(parts)), visible(self.job.id[:_CELL])
         if view is not None:
-            notes += [_problem(view, "error"), _problem(view, "items", "0", "error")]
-            plain, html = _items(view) if view.length("/items") > 1 else self._value(view)
+            is_batch = view.length("/items") > 1
+            notes += [_problem(view, "error"), "" if is_batch else _problem(view, "items", "0", "error")]
+            plain, html = _items(view) if is_batch else self._value(view)
         lines = [visible(note[:300])[:300] for note in dict.fromkeys(notes) if note]
         html += "".join(f"<div><b>{escape(line)}</b></div>" for line in lines)
         head = f"<div><b>{escape(first)}</b> {bar} <small>job <code>{escape(name)}</code></small></div>"

@@ -35,7 +35,7 @@ class Client:
     A client may be used from many threads at the same time. Close it with `with` or `close()`, or let the end of the
     program close its connections; a client that made requests and is garbage-collected unclosed emits a ResourceWarning.
 
-    The client also works on a thread with a running event loop, for example in a notebook. It blocks that loop and
+    The client also works on a thread with a running event loop. It blocks that loop and, except in a Jupyter notebook,
     emits a warning once. `map` consumes its inputs and calls `progress` on the thread that iterates over it. If
     `progress` is a coroutine function, it runs in the client's background thread.
 
