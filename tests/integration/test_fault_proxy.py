@@ -1,5 +1,7 @@
 """The fault proxy of the conformance suite cuts, resets and stalls connections as planned."""
 
+import asyncio
+import gc
 import socket
 import threading
 from contextlib import contextmanager, suppress
@@ -119,3 +121,29 @@ def test_an_unreachable_server_closes_the_client_connection():
         pass
     with FaultProxy(server, lambda _: None) as proxy:
         assert read_all(proxy) == b""
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_proxy_that_stops_while_a_connection_ends_closes_both_sides(steps):
+    async def stop_after(steps):
+        arrived = asyncio.get_running_loop().create_future()
+        listener = await asyncio.start_server(
+            lambda reader, writer: arrived.set_result((reader, writer)), "127.0.0.1", 0
+        )
+        proxy = FaultProxy(listener.sockets[0].getsockname(), lambda _: None)
+        ends = socket.socketpair()
+        async with listener:
+            reader, writer = await asyncio.open_connection(sock=ends[0])
+            serving = asyncio.ensure_future(proxy.serve(0, reader, writer))
+            server_reader, server_writer = await arrived
+            ends[1].close()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            writer.close()
+            assert await asyncio.wait_for(server_reader.read(), 10) == b""
+            server_writer.close()
+
+    asyncio.run(stop_after(steps))
+    gc.collect()

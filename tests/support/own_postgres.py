@@ -204,8 +204,10 @@ class DatabaseProxy(TcpProxy):
         try:
             await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await end_directions(directions)
-            close(server_writer)
+            try:
+                await end_directions(directions)
+            finally:
+                close(server_writer)
 
     async def _forward(self, reader: StreamReader, writer: StreamWriter) -> None:
         while data := await reader.read(READ):

@@ -191,8 +191,11 @@ class FaultProxy(TcpProxy):
         except OSError:
             pass  # The client or the server has closed its connection.
         finally:
-            await end_directions(directions)
-            close(server_writer)
+            # The proxy may cancel this task while it waits here.
+            try:
+                await end_directions(directions)
+            finally:
+                close(server_writer)
 
 
 async def forward(
