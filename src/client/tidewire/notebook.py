@@ -32,7 +32,7 @@ MAX_DISPLAYS: Final = 16
 # An escaped character has at most 6 bytes, so that a text or a table of this size leaves room for all other parts.
 _TEXT, _ROWS, _CELL = 8_000, 80, 100
 _live: "list[JobDisplay]" = []
-_drawn: "set[Output]" = set()
+_drawn: "set[_Output]" = set()
 """Outputs that were drawn since the end of the last cell."""
 
 
@@ -90,7 +90,7 @@ class JobDisplay:
         self._message: Queue | Progress | None = None
         self._newest_tokens: Callable[[View, int], Sequence[Any]] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._output = Output()
+        self._output = _Output()
         self.draw()
 
     def start(self) -> None:
@@ -173,7 +173,7 @@ class JobDisplay:
         return plain, f'<pre style="white-space:pre-wrap;font-family:monospace">{html}</pre>' if html else ""
 
 
-class Output:
+class _Output:
     """An output of a cell, which is created when it is drawn first, and then updated in place."""
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class MapBar:
     def __init__(self) -> None:
         self._due = 0.0
         self._texts = ("", "")
-        self._output = None if kernel_shell() is None else Output()
+        self._output = None if kernel_shell() is None else _Output()
 
     def __call__(self, progress: Any) -> None:
         total = "" if progress.total is None else f" of {progress.total:,}"
