@@ -28,5 +28,5 @@ axes.step(range(len(texts)), entropy, where="mid", color="#0b7285", label="entro
 axes.set_xticks(range(len(texts)), [repr(text) for text in texts], rotation=90, family="monospace", size=7)
 axes.set_ylabel("bits")
 axes.legend()
-figure.savefig(sys.argv[1], dpi=120)
+figure.savefig(sys.argv[1], dpi=120, bbox_inches="tight")
 print(f"{len(texts)} tokens, {surprise.sum():.0f} bits; perplexity {np.exp(-found.logprobs.mean()):.1f}")

@@ -16,7 +16,8 @@ pytest.importorskip("nbclient", reason="nbclient is not installed")
 
 from support.killable_server import Killed
 from support.notebook_server import HOSTILE, notebook
-from tidewire.notebook import MAX_DISPLAYS, MAX_JSON_VALUES, MAX_OUTPUT_BYTES, UPDATE_INTERVAL
+from tidewire.notebook.cell_output import UPDATE_INTERVAL
+from tidewire.notebook.job_display import MAX_DISPLAYS, MAX_JSON_VALUES, MAX_OUTPUT_BYTES
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -300,7 +301,7 @@ def test_the_oldest_display_stops_when_there_are_too_many(book):
     cells.append(book.run("client.submit('story', text='Once.', gate=gate)"))
     stopped = [at for at in cells if "stopped" in book.shown(at)["text/plain"]]
     assert stopped == cells[:1]
-    printed = book.run("from tidewire.notebook import _live\nprint(len(_live))")
+    printed = book.run("from tidewire.notebook.job_display import _live\nprint(len(_live))")
     assert book.printed(printed) == f"{MAX_DISPLAYS}\n"
 
 

@@ -17,7 +17,7 @@ from tidewire.jobs.generated_tokens import Token
 from tidewire.jobs.job import NO_COPY, AsyncJob, JobBase
 from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.map_work import MapWork
-from tidewire.notebook import close_bar
+from tidewire.notebook.cell_output import close_bar
 from tidewire.options import check_seconds
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource
@@ -134,7 +134,7 @@ class BlockingJobBase(Generic[J]):
         return self._inner[1].checkpoint()
 
     def _ipython_display_(self) -> None:
-        from tidewire.notebook import show_job  # noqa: PLC0415 - only notebooks need it
+        from tidewire.notebook.job_display import show_job  # noqa: PLC0415 - only notebooks need it
 
         thread, job = self._inner
         show_job(job._reader, self, start=partial(thread.call, _call))

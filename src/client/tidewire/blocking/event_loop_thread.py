@@ -26,7 +26,7 @@ from tidewire.errors import ClientClosedError, EventLoopError, TidewireError
 from tidewire.hooks import ClientThread
 from tidewire.http.transport import UNCLOSED
 from tidewire.jobs.update_iterator import UpdateIterator
-from tidewire.notebook import kernel_shell
+from tidewire.notebook.cell_output import kernel_shell
 
 INTERRUPT_TIMEOUT: Final = 5.0
 """Time limit for an interrupted call to stop and to close its connection, in seconds."""

@@ -130,7 +130,7 @@ class JobBase(Generic[R]):
         return self._reader.checkpoint()
 
     def _ipython_display_(self) -> None:
-        from tidewire.notebook import show_job  # noqa: PLC0415 - only notebooks need it
+        from tidewire.notebook.job_display import show_job  # noqa: PLC0415 - only notebooks need it
 
         show_job(self._reader, self, start=lambda work: work())
 

@@ -9,7 +9,7 @@ import anyio.lowlevel
 from tidewire.errors import ConcurrentReadError
 from tidewire.hooks import tell
 from tidewire.jobs.map_work import MapWork
-from tidewire.notebook import close_bar
+from tidewire.notebook.cell_output import close_bar
 
 X = TypeVar("X")
 

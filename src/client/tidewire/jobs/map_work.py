@@ -64,7 +64,7 @@ from tidewire.jobs.map_parts import (
 )
 from tidewire.jobs.map_resume_file import Known, ReceivedValue, Submission, input_digest, resume_file_of
 from tidewire.jobs.update_iterator import UpdateIterator
-from tidewire.notebook import map_listener
+from tidewire.notebook.cell_output import map_listener
 from tidewire.options import Options, check_key
 from tidewire.result_type import ResultType
 

@@ -1,4 +1,4 @@
-"""Display of jobs, and of the progress of a `map`, in the outputs of a Jupyter notebook.
+"""Display of jobs in the outputs of a Jupyter notebook.
 
 A job that is shown is followed over a separate event stream, so that the cell ends at once and the user's own loop over
 the job still receives all updates. An output is escaped HTML without scripts, and the same content as plain text.
@@ -7,8 +7,6 @@ the job still receives all updates. An output is escaped HTML without scripts, a
 import asyncio
 import contextvars
 import math
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,12 +14,17 @@ from html import escape
 from typing import Any, Final
 
 from tidewire.errors import TidewireError
+from tidewire.notebook.cell_output import (
+    UPDATE_INTERVAL,
+    Output,
+    call_after_cells,
+    kernel_shell,
+    progress_html,
+)
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, Progress, Queue
 from tidewire.terminal_escapes import visible, visible_json
 
-UPDATE_INTERVAL: Final = 0.25
-"""Minimum time between two updates of an output, in seconds. It is longer if drawing takes more than a tenth of the time."""
 MAX_OUTPUT_BYTES: Final = 65_536
 """Maximum size of each of the two formats of an output, in bytes. Only the end of a longer text is shown."""
 MAX_JSON_VALUES: Final = 2_000
@@ -32,14 +35,6 @@ MAX_DISPLAYS: Final = 16
 # An escaped character has at most 6 bytes, so that a text or a table of this size leaves room for all other parts.
 _TEXT, _ROWS, _CELL = 8_000, 80, 100
 _live: "list[JobDisplay]" = []
-_drawn: "set[_Output]" = set()
-"""Outputs that were drawn since the end of the last cell."""
-
-
-def kernel_shell() -> Any:
-    """Return the shell of the Jupyter kernel that runs this program, or None. This function never imports IPython."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return shell if getattr(shell, "kernel", None) is not None else None
 
 
 def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], object]) -> None:
@@ -50,15 +45,13 @@ def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], obje
     Raises:
         NotImplementedError: No kernel runs this program. IPython then shows the repr of the job.
     """
-    shell = kernel_shell()
-    if shell is None:
+    if kernel_shell() is None:
         raise NotImplementedError
-    if _after_cell not in shell.events.callbacks["post_run_cell"]:
-        shell.events.register("post_run_cell", _after_cell)
     while len(_live) >= MAX_DISPLAYS:
         _live[0].close(f"stopped, because {MAX_DISPLAYS} other jobs are shown")
     display = JobDisplay(job, owner)
     _live.append(display)
+    call_after_cells(_after_cell)
     # Start with an empty context. In the context of this cell, the kernel would label updates as output of this cell, and
     # programs that execute notebooks discard them as soon as the cell has ended.
     try:
@@ -70,9 +63,6 @@ def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], obje
 def _after_cell(result: Any) -> None:
     """Draw the end of jobs for which the cell has waited, and stop all displays if the cell was interrupted."""
     interrupted = isinstance(result.error_in_exec, KeyboardInterrupt | asyncio.CancelledError)
-    # Programs that execute notebooks receive no output between two cells. Repeat it as part of this cell.
-    while _drawn:
-        _drawn.pop().repeat()
     for display in [*_live]:
         if (state := display.job.last_state) is not None:
             display.draw(state)
@@ -90,7 +80,7 @@ class JobDisplay:
         self._message: Queue | Progress | None = None
         self._newest_tokens: Callable[[View, int], Sequence[Any]] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._output = _Output()
+        self._output = Output()
         self.draw()
 
     def start(self) -> None:
@@ -112,16 +102,17 @@ class JobDisplay:
     async def _follow(self) -> None:
         stream = self.job.display_stream()
         reading = asyncio.create_task(self._read(stream))
-        wait, drawn, note = UPDATE_INTERVAL, None, "stopped, because the client was closed"
+        wait, last, note = UPDATE_INTERVAL, None, "stopped, because the client was closed"
         try:
             while not reading.done():
                 await asyncio.wait({reading}, timeout=wait)
                 began, now = time.monotonic(), (stream.follower.cursor, self._message, stream.reconnecting)
                 with self._output.lock:
-                    if now != drawn and self in _live:
+                    if now != last and self in _live:
                         lost = "connection lost, reconnecting" if stream.reconnecting else ""
                         self.draw(self.job.last_state or stream.view, lost)
-                drawn, wait = now, max(UPDATE_INTERVAL, 9 * (time.monotonic() - began))
+                # Spend at most a tenth of the time on drawing.
+                last, wait = now, max(UPDATE_INTERVAL, 9 * (time.monotonic() - began))
             reading.result()
             note = ""
         except TidewireError as error:
@@ -149,7 +140,11 @@ class JobDisplay:
         if isinstance(message, Queue) and status == "queued":
             parts.append(f"position {message.position}")
         elif isinstance(message, Progress) and status not in ENDED:
-            current, total, bar = message.current, message.total, _bar(message.current, message.total)
+            current, total, bar = (
+                message.current,
+                message.total,
+                progress_html(message.current, message.total),
+            )
             count = "" if current is None else f"{current:g}" + ("" if total is None else f" of {total:g}")
             named = (message.phase or "", f"{count} {message.unit or ''}".strip())
             parts += [part[:_CELL] for part in named if part]
@@ -171,68 +166,6 @@ class JobDisplay:
             budget -= len(drawn[-1].encode())
         html = "".join(reversed(drawn)) or escape(plain)
         return plain, f'<pre style="white-space:pre-wrap;font-family:monospace">{html}</pre>' if html else ""
-
-
-class _Output:
-    """An output of a cell, which is created when it is drawn first, and then updated in place."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self._handle: Any = None
-        self._bundle: dict[str, str] = {}
-
-    def draw(self, html: str, plain: str) -> None:
-        with self.lock:
-            self._bundle = {"text/html": html, "text/plain": plain}
-            self.repeat()
-            _drawn.add(self)
-
-    def repeat(self) -> None:
-        with self.lock:
-            if self._handle is not None:
-                self._handle.update(self._bundle, raw=True)
-            else:
-                show: Any = sys.modules["IPython"].display.display
-                self._handle = show(self._bundle, raw=True, display_id=True)
-
-
-class MapBar:
-    """Progress bar of a `map`: an output in a notebook, and otherwise a line on standard error."""
-
-    def __init__(self) -> None:
-        self._due = 0.0
-        self._texts = ("", "")
-        self._output = None if kernel_shell() is None else _Output()
-
-    def __call__(self, progress: Any) -> None:
-        total = "" if progress.total is None else f" of {progress.total:,}"
-        text = f"{progress.ended:,}{total}" + (f", {progress.failed:,} failed" if progress.failed else "")
-        self._texts = f"<div>{_bar(progress.ended, progress.total)} {text}</div>", text
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + UPDATE_INTERVAL
-            self.draw("\r")
-
-    def draw(self, end: str = "\n") -> None:
-        if self._output is not None:
-            self._output.draw(*self._texts)
-        elif end == "\n" or sys.stderr.isatty():
-            print(self._texts[1], end=end, file=sys.stderr, flush=True)
-
-
-def map_listener(progress: Any) -> Any:
-    """Return the function that `map` calls for its argument `progress`: the user's function, a progress bar, or None."""
-    by_default = progress is None and kernel_shell() is not None
-    return MapBar() if progress is True or by_default else progress or None
-
-
-def close_bar(listener: Any) -> None:
-    """Draw the last progress, if the listener of a `map` is a progress bar that has shown some."""
-    if isinstance(listener, MapBar) and listener._due:
-        listener.draw()
-
-
-def _bar(current: float | None, total: float | None) -> str:
-    return f'<progress max="{total:g}" value="{current or 0:g}"></progress>' if total else ""
 
 
 def _problem(view: View, *place: str) -> str:
