@@ -65,6 +65,7 @@ def test_the_endpoint_moved_from_sse_starlette():
         assert migration.by_tidewire("talk", url, "Hello, world") == ["Hello,", "world"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lost"),
     [
