@@ -157,6 +157,14 @@ def test_only_the_torch_engine_and_the_model_recipe_import_torch():
     assert offenders("tidewire_conformance", heavy) == []
 
 
+def test_only_the_tracing_of_the_server_imports_opentelemetry():
+    only = {"tidewire_server.tracing"}
+    for package in ROOTS:
+        assert offenders(package, ["opentelemetry"], unless=lambda name: name in only) == []
+    [(_, path)] = [each for each in modules("tidewire_server") if each[0] in only]
+    assert not [name for name in imports(path) if name.startswith("opentelemetry.sdk")]
+
+
 def loaded_after(code):
     command = [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

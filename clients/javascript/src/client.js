@@ -49,10 +49,7 @@ export class Client {
   /** @type {Map<string, Vocabulary>} */
   #vocabularies = new Map();
 
-  /**
-   * @param {string | URL} url URL of the server. In a browser, it may be relative to the page.
-   * @param {ClientOptions} [options]
-   */
+  /** @param {string | URL} url URL of the server. In a browser, it may be relative to the page. @param {ClientOptions} [options] */
   constructor(url, options = {}) {
     const page = typeof location === "undefined" ? undefined : location.href;
     const base = new URL(url, page);
@@ -67,9 +64,7 @@ export class Client {
 
   /**
    * Start a job with one input. A lost response never starts the job twice.
-   * @param {string} endpoint
-   * @param {any} [input] By default `{}`, with which the endpoint uses its defaults.
-   * @param {SubmitOptions} [options]
+   * @param {string} endpoint @param {any} [input] By default `{}`, with which the endpoint uses its defaults. @param {SubmitOptions} [options]
    */
   async submit(endpoint, input = {}, options = {}) {
     const parts = await this.#submit(endpoint, { input }, options);
@@ -78,10 +73,7 @@ export class Client {
 
   /**
    * Start a job, wait for its end, and return its value. If the signal aborts, the job continues.
-   * @param {string} endpoint
-   * @param {any} [input]
-   * @param {SubmitOptions & import("./job.js").WaitOptions} [options]
-   * @returns {Promise<any>}
+   * @param {string} endpoint @param {any} [input] @param {SubmitOptions & import("./job.js").WaitOptions} [options] @returns {Promise<any>}
    */
   async run(endpoint, input = {}, options = {}) {
     const job = await this.submit(endpoint, input, options);
@@ -90,8 +82,7 @@ export class Client {
 
   /**
    * Start a job with many inputs.
-   * @param {string} endpoint
-   * @param {any[]} inputs
+   * @param {string} endpoint @param {any[]} inputs
    * @param {SubmitOptions & {shared?: Record<string, any>}} [options] `shared`: members that the server adds to each input.
    */
   async submitBatch(endpoint, inputs, { shared, ...options } = {}) {
@@ -101,8 +92,7 @@ export class Client {
 
   /**
    * A job that exists. This call sends no request.
-   * @param {string | AttachOptions} job Id or URL of the job, or options with a checkpoint.
-   * @param {AttachOptions} [options]
+   * @param {string | AttachOptions} job Id or URL of the job, or options with a checkpoint. @param {AttachOptions} [options]
    */
   job(job, options) {
     return new Job(this.#attach(job, options));
@@ -110,8 +100,7 @@ export class Client {
 
   /**
    * A job with many inputs that exists. This call sends no request.
-   * @param {string | AttachOptions} job Id or URL of the job, or options with a checkpoint.
-   * @param {AttachOptions} [options]
+   * @param {string | AttachOptions} job Id or URL of the job, or options with a checkpoint. @param {AttachOptions} [options]
    */
   batchJob(job, options) {
     return new BatchJob(this.#attach(job, options));
@@ -161,12 +150,7 @@ export class Client {
     return `${this.url}/v1/endpoints/${encodeURIComponent(endpoint)}`;
   }
 
-  /**
-   * @param {string} endpoint
-   * @param {Record<string, any>} members
-   * @param {SubmitOptions} options
-   * @returns {Promise<JobParts>}
-   */
+  /** @param {string} endpoint @param {Record<string, any>} members @param {SubmitOptions} options @returns {Promise<JobParts>} */
   async #submit(endpoint, members, { idempotencyKey, signal, listener = this.options.listener }) {
     idempotencyKey ??= await randomKey();
     if (!/^[\x21-\x7e]{1,255}$/.test(idempotencyKey)) throw new TypeError("idempotencyKey must be 1 to 255 visible ASCII characters");
@@ -187,8 +171,7 @@ export class Client {
 
   /**
    * A submit of an anonymous caller that may have arrived is repeated only if the server honors the caller's key.
-   * @param {Error} error
-   * @param {AbortSignal} [signal]
+   * @param {Error} error @param {AbortSignal} [signal]
    */
   async #requireRepeatable(error, signal) {
     if (this.options.token !== undefined || Object.keys(this.options.headers ?? {}).some((name) => name.toLowerCase() === "authorization")) return;
@@ -207,11 +190,7 @@ export class Client {
     throw error;
   }
 
-  /**
-   * @param {string} id
-   * @param {string} jobUrl
-   * @param {string} eventsUrl
-   */
+  /** @param {string} id @param {string} jobUrl @param {string} eventsUrl */
   #stream(id, jobUrl, eventsUrl) {
     return new JobStream(this.session, new Follower(id, this.session.maxStateBytes), jobUrl, eventsUrl);
   }
@@ -221,11 +200,7 @@ export class Client {
     return `${this.url}/v1/jobs/${encodeURIComponent(id)}`;
   }
 
-  /**
-   * @param {string | AttachOptions} job
-   * @param {AttachOptions} [options]
-   * @returns {JobParts}
-   */
+  /** @param {string | AttachOptions} job @param {AttachOptions} [options] @returns {JobParts} */
   #attach(job, options = {}) {
     const { checkpoint, listener = this.options.listener } = typeof job === "string" ? options : job;
     const saved = checkpoint === undefined ? null : readCheckpoint(checkpoint);
@@ -262,8 +237,7 @@ async function randomKey() {
 }
 
 /**
- * @param {string | import("./job.js").Checkpoint} checkpoint
- * @returns {import("./job.js").Checkpoint}
+ * @param {string | import("./job.js").Checkpoint} checkpoint @returns {import("./job.js").Checkpoint}
  * @throws {CheckpointError} The checkpoint is not valid.
  */
 function readCheckpoint(checkpoint) {

@@ -20,8 +20,7 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
 
 /**
  * CRC-32 of ISO-HDLC of the UTF-8 of a text, which may continue the CRC of the text before it.
- * @param {string} text
- * @param {number} [before] CRC of the preceding text.
+ * @param {string} text @param {number} [before] CRC of the preceding text.
  */
 export function crc32(text, before = 0) {
   let crc = ~before;
@@ -31,8 +30,7 @@ export function crc32(text, before = 0) {
 
 /**
  * First fractional bits of the square or cube roots of the first primes, which are the constants of SHA-256.
- * @param {number} count
- * @param {number} root
+ * @param {number} count @param {number} root
  */
 function constants(count, root) {
   const found = new Uint32Array(count);
@@ -82,10 +80,7 @@ export class Sha256 {
     return Array.from(this.#hash, (word) => word.toString(16).padStart(8, "0")).join("");
   }
 
-  /**
-   * @param {Uint8Array} bytes
-   * @param {number} at
-   */
+  /** @param {Uint8Array} bytes @param {number} at */
   #compress(bytes, at) {
     const w = this.#words;
     for (let i = 0; i < 16; i += 1, at += 4) {
@@ -114,8 +109,7 @@ export class Sha256 {
 /**
  * Digest of the final items of a job: 16 hexadecimal digits of the SHA-256 of their RFC 8785 form. A long digest lets
  * other tasks run in between, so the items must not change until it is complete.
- * @param {any[]} items
- * @returns {Promise<string>}
+ * @param {any[]} items @returns {Promise<string>}
  */
 export async function digest(items) {
   const hash = new Sha256();

@@ -15,15 +15,12 @@ import { copy, isInteger, isObject, setMember } from "./strict_json.js";
 /** @typedef {{tokens: string[], kind: "set" | "delete" | "cut" | "push" | "insert" | "remove", value?: any}} Reverse */
 /** @typedef {{next: Version | null, reverse: Reverse[]}} Version A state that existed; `reverse` leads to the one before. */
 
-/** A diff may not be applied. `unknown`: it contains an op or a form that this client does not know. */
+/** A diff may not be applied: it is malformed, contains an op or a form that this client does not know, fails a check, or is unstable. */
 export class DiffError extends Error {
-  /**
-   * @param {string} message
-   * @param {boolean} [unknown]
-   */
-  constructor(message, unknown = false) {
+  /** @param {string} message @param {"malformed" | "unknown" | "check" | "unstable"} [kind] */
+  constructor(message, kind = "malformed") {
     super(message);
-    this.unknown = unknown;
+    this.kind = kind;
   }
 }
 
@@ -34,11 +31,7 @@ export const MAX_EVENT_OPS = 10_000;
 /** @type {Record<string, number>} */
 const ELEMENTS = { a: 3, t: 3, s: 3, i: 3, d: 2 };
 
-/**
- * The reference tokens of a JSON Pointer.
- * @param {unknown} path
- * @returns {string[]}
- */
+/** The reference tokens of a JSON Pointer. @param {unknown} path @returns {string[]} */
 export function tokensOf(path) {
   if (typeof path !== "string" || (path !== "" && path[0] !== "/") || (path.includes("~") && STRAY_TILDE.test(path))) {
     throw new DiffError(`${JSON.stringify(path)} is not a JSON Pointer`);
@@ -48,11 +41,7 @@ export function tokensOf(path) {
   return path.includes("~") ? tokens.map((token) => token.replaceAll("~1", "/").replaceAll("~0", "~")) : tokens;
 }
 
-/**
- * The value that tokens name, or undefined.
- * @param {any} root
- * @param {string[]} tokens
- */
+/** The value that tokens name, or undefined. @param {any} root @param {string[]} tokens */
 export function valueAt(root, tokens) {
   let value = root;
   for (const token of tokens) {
@@ -66,8 +55,12 @@ export function valueAt(root, tokens) {
 export class Document {
   /** CRC of each checked text, and the text that was appended since. @type {Map<string, {n: number, crc: number, rest: string}>} */
   #checked = new Map();
+  /** @type {Map<string, string[]>} */
+  #columnTokens;
   /** Columns in the values of items, with their tokens. @type {[string, string[]][]} */
   #valueColumns;
+  /** Number of ops that did more than append. */
+  rewrites = 0;
   /** @type {Version} */
   version = { next: null, reverse: [] };
   /** Changes of columns by the diff that is being applied. @type {Map<string, {before: string | null, appended: string | null}>} */
@@ -75,22 +68,15 @@ export class Document {
   /** @type {Map<number, {stable: any, value: any, isAppended: boolean}>} */
   #stable = new Map();
 
-  /**
-   * @param {any} state The document owns it from now on.
-   * @param {string[]} columns
-   */
+  /** @param {any} state The document owns it from now on. @param {string[]} columns */
   constructor(state, columns) {
     this.root = state;
     this.columns = columns;
-    const tokens = columns.map((path) => /** @type {[string, string[]]} */ ([path, tokensOf(path)]));
-    this.#valueColumns = tokens.filter(([, [first, , third]]) => first === "items" && third === "value");
+    this.#columnTokens = new Map(columns.map((path) => [path, tokensOf(path)]));
+    this.#valueColumns = [...this.#columnTokens].filter(([, [first, , third]]) => first === "items" && third === "value");
   }
 
-  /**
-   * A copy of a part of the state, as it was at a version.
-   * @param {Version} version
-   * @param {string[]} tokens
-   */
+  /** A copy of a part of the state, as it was at a version. @param {Version} version @param {string[]} tokens */
   read(version, tokens) {
     if (version === this.version) return copy(valueAt(this.root, tokens));
     let later = [];
@@ -102,8 +88,7 @@ export class Document {
 
   /**
    * Apply a diff completely, or throw and leave the state as it was.
-   * @param {any} diff
-   * @param {(ops: any[]) => void} [check] Further check of the new state, which throws to refuse the diff.
+   * @param {any} diff @param {(ops: any[]) => void} [check] Further check of the new state, which throws to refuse the diff.
    * @returns {Map<string, TextChange>} The changes of texts in columns.
    */
   apply(diff, check) {
@@ -134,7 +119,7 @@ export class Document {
       return { ops: [["a", this.columns[0], diff]], checks: [] };
     }
     const isPlain = Array.isArray(diff);
-    if (!isPlain && !(isObject(diff) && "ops" in diff)) throw new DiffError("unknown form of a diff", true);
+    if (!isPlain && !(isObject(diff) && "ops" in diff)) throw new DiffError("unknown form of a diff", "unknown");
     const ops = isPlain ? diff : diff.ops;
     const checks = isPlain || diff.check === undefined ? [] : diff.check;
     if (!Array.isArray(ops) || !Array.isArray(checks)) throw new DiffError("ops and check must be arrays");
@@ -144,10 +129,7 @@ export class Document {
 
   // ---- ops ---------------------------------------------------------------------------------------------------------
 
-  /**
-   * @param {any} op
-   * @param {Reverse[]} reverse
-   */
+  /** @param {any} op @param {Reverse[]} reverse */
   #step(op, reverse) {
     if (!Array.isArray(op) || typeof op[0] !== "string") throw new DiffError("an op must be an array that starts with its name");
     const name = op[0];
@@ -156,20 +138,18 @@ export class Document {
       this.columns.forEach((path, at) => this.#append(path, op[at + 1], reverse, true));
       return;
     }
-    if (!Object.hasOwn(ELEMENTS, name)) throw new DiffError(`unknown op ${JSON.stringify(name.slice(0, 40))}`, true);
+    if (!Object.hasOwn(ELEMENTS, name)) throw new DiffError(`unknown op ${JSON.stringify(name.slice(0, 40))}`, "unknown");
     if (op.length !== ELEMENTS[name]) throw new DiffError(`the op ${name} must have ${ELEMENTS[name]} elements`);
     if (name === "a") this.#append(op[1], op[2], reverse, false);
     else this.#change(name, op[1], op[2], reverse);
   }
 
   /**
-   * @param {any} path
-   * @param {any} piece
-   * @param {Reverse[]} reverse
+   * @param {any} path @param {any} piece @param {Reverse[]} reverse
    * @param {boolean} isRow Whether an array grows by one element, and not by the elements of an array.
    */
   #append(path, piece, reverse, isRow) {
-    const tokens = tokensOf(path);
+    const tokens = this.#columnTokens.get(path) ?? tokensOf(path);
     const { container, key } = this.#target(tokens);
     const target = container[key];
     if (typeof target === "string" && typeof piece === "string") {
@@ -188,12 +168,7 @@ export class Document {
     } else throw new DiffError(`the value appended to ${path} does not fit its target`);
   }
 
-  /**
-   * @param {string} name
-   * @param {any} path
-   * @param {any} argument
-   * @param {Reverse[]} reverse
-   */
+  /** @param {string} name @param {any} path @param {any} argument @param {Reverse[]} reverse */
   #change(name, path, argument, reverse) {
     const tokens = tokensOf(path);
     const mustExist = name === "t" || name === "d";
@@ -203,10 +178,12 @@ export class Document {
     const exists = Object.hasOwn(container, key);
     if (isElement && !(INDEX.test(key) && Number(key) <= container.length)) throw new DiffError(`${path} is not an index`);
     if (name === "i" && !isElement) throw new DiffError(`${path} is not a place in an array`);
+    this.rewrites += 1;
     // An insertion or a deletion in an array moves its later elements, so it changes the whole container.
     const isMove = name === "i" || name === "d";
-    this.#note(path, isMove ? tokens.slice(0, -1) : tokens, null, null);
-    this.#noteStable(tokens, false);
+    const changed = isMove ? tokens.slice(0, -1) : tokens;
+    this.#note(path, changed, null, null);
+    this.#noteStable(changed, false);
     this.#forgetChecks(isMove ? path.slice(0, path.lastIndexOf("/")) : path);
     if (name === "t") {
       const target = container[key];
@@ -234,8 +211,7 @@ export class Document {
 
   /**
    * The container of a target, and the key of the target in it.
-   * @param {string[]} tokens
-   * @param {boolean} [mustExist] Whether the target must exist, and not only its container.
+   * @param {string[]} tokens @param {boolean} [mustExist] Whether the target must exist, and not only its container.
    * @returns {{container: any, key: string}}
    */
   #target(tokens, mustExist = true) {
@@ -251,9 +227,7 @@ export class Document {
 
   /**
    * Note that an op is about to change the place that tokens name.
-   * @param {string} path
-   * @param {string[]} tokens
-   * @param {string | null} before Text to which the op appends; null for every other op.
+   * @param {string} path @param {string[]} tokens @param {string | null} before Text to which the op appends; null for every other op.
    * @param {string | null} piece
    */
   #note(path, tokens, before, piece) {
@@ -292,8 +266,7 @@ export class Document {
 
   /**
    * Keep what is needed to check that a diff leaves the stable prefixes of an item unchanged.
-   * @param {string[]} tokens
-   * @param {boolean} isAppended Whether the op only appends.
+   * @param {string[]} tokens @param {boolean} isAppended Whether the op only appends.
    */
   #noteStable(tokens, isAppended) {
     if (tokens.length > 0 && tokens[0] !== "items") return;
@@ -325,7 +298,7 @@ export class Document {
         const after = isObject(item) ? valueAt(item.value, tokensOf(path)) : undefined;
         const promised = isObject(item) && isObject(item.stable) && Object.hasOwn(item.stable, path) ? item.stable[path] : -1;
         if (!isInteger(promised, n) || typeof after !== "string" || !after.startsWith(kept)) {
-          throw new DiffError(`the diff changes the stable prefix of ${path} in item ${index}`);
+          throw new DiffError(`the diff changes the stable prefix of ${path} in item ${index}`, "unstable");
         }
       }
     }
@@ -333,10 +306,7 @@ export class Document {
 
   // ---- checks ------------------------------------------------------------------------------------------------------
 
-  /**
-   * Verify checks. Only the text that was appended since the last check of a text is read.
-   * @param {any[]} checks
-   */
+  /** Verify checks. Only the text that was appended since the last check of a text is read. @param {any[]} checks */
   verify(checks) {
     for (const check of checks) {
       if (!Array.isArray(check) || check.length < 2 || check.length > 3) throw new DiffError("a check must have two or three elements");
@@ -344,17 +314,12 @@ export class Document {
       if (!isInteger(n, 0) || (check.length === 3 && !isInteger(crc, 0, 0xffffffff))) throw new DiffError("a check needs integers");
       const target = valueAt(this.root, tokensOf(path));
       if (check.length === 2 ? !(Array.isArray(target) && target.length === n) : !this.#matches(path, target, n, crc)) {
-        throw new DiffError(`the check of ${path} failed`);
+        throw new DiffError(`the check of ${path} failed`, "check");
       }
     }
   }
 
-  /**
-   * @param {string} path
-   * @param {any} text
-   * @param {number} n
-   * @param {number} crc
-   */
+  /** @param {string} path @param {any} text @param {number} n @param {number} crc */
   #matches(path, text, n, crc) {
     if (typeof text !== "string") return false;
     const known = this.#checked.get(path) ?? { n: 0, crc: 0, rest: text };
@@ -371,10 +336,7 @@ export class Document {
   }
 }
 
-/**
- * @param {{root: any}} holder
- * @param {Reverse[]} changes
- */
+/** @param {{root: any}} holder @param {Reverse[]} changes */
 function reverseAll(holder, changes) {
   for (let at = changes.length - 1; at >= 0; at -= 1) {
     const { tokens, kind, value } = changes[at];

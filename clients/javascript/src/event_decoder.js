@@ -41,8 +41,7 @@ export class Decoder {
 
   /**
    * The events that a chunk completes. A caller may stop, and take the rest before it passes the next chunk.
-   * @param {Uint8Array} chunk
-   * @returns {Generator<ServerEvent, void, undefined>}
+   * @param {Uint8Array} chunk @returns {Generator<ServerEvent, void, undefined>}
    */
   *feed(chunk) {
     let start = 0;

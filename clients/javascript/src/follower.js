@@ -45,7 +45,7 @@ import { JsonError, copy, isInteger, isObject, parse, same } from "./strict_json
  */
 /**
  * @typedef {Applied | {do: "ignore"} | {do: "cut"} | {do: "hello", heartbeatMs: number} | {do: "notice", type: "queue" | "progress", data: any}
- *   | {do: "goaway" | "busy", askedMs: number | null, why: string} | {do: "resync", why: string} | {do: "fatal", error: Error}} Action
+ *   | {do: "goaway" | "busy", askedMs: number | null, why: string} | {do: "resync", why: string, isUnknown: boolean} | {do: "fatal", error: Error}} Action
  */
 
 /** Resyncs in a row that are allowed. */
@@ -83,21 +83,13 @@ export class Follower {
   /** Number of events that were dropped because they had been applied before. */
   repeats = 0;
 
-  /**
-   * @param {string} jobId
-   * @param {number} maxStateBytes
-   */
+  /** @param {string} jobId @param {number} maxStateBytes */
   constructor(jobId, maxStateBytes) {
     this.jobId = jobId;
     this.maxStateBytes = maxStateBytes;
   }
 
-  /**
-   * Continue from a state.
-   * @param {any} state
-   * @param {string[]} columns
-   * @param {EventId} id
-   */
+  /** Continue from a state. @param {any} state @param {string[]} columns @param {EventId} id */
   restore(state, columns, id) {
     this.document = new Document(copy(state), columns);
     this.id = id;
@@ -118,10 +110,7 @@ export class Follower {
     return this.#isFirstLogged;
   }
 
-  /**
-   * @param {ServerEvent} event
-   * @returns {Promise<Action> | Action} A promise only for `done`, whose digest takes time in proportion to the state.
-   */
+  /** @param {ServerEvent} event @returns {Promise<Action> | Action} A promise only for `done`, whose digest takes time in proportion to the state. */
   receive(event) {
     try {
       const action = this.#receive(event);
@@ -133,7 +122,7 @@ export class Follower {
 
   /** @param {any} error */
   #refused(error) {
-    if (error instanceof DiffError) return this.resync(error.message, error.unknown);
+    if (error instanceof DiffError) return this.resync(error.message, error.kind === "unknown");
     if (error instanceof JsonError || error instanceof Malformed) return this.resync(error.message);
     throw error;
   }
@@ -168,10 +157,7 @@ export class Follower {
 
   // ---- ephemeral events ----------------------------------------------------------------------------------------
 
-  /**
-   * @param {any} hello
-   * @returns {Action}
-   */
+  /** @param {any} hello @returns {Action} */
   #hello(hello) {
     const details = { jobId: this.jobId };
     if (hello.protocol !== PROTOCOL) {
@@ -186,20 +172,14 @@ export class Follower {
     return { do: "hello", heartbeatMs: hello.heartbeat_ms };
   }
 
-  /**
-   * @param {any} ping
-   * @returns {Action}
-   */
+  /** @param {any} ping @returns {Action} */
   #ping(ping) {
     const isAhead = this.id === null || [parseId(ping.head), this.#helloHead].some((head) => head && !this.#isKnown(head));
     this.#pingsAhead = isAhead ? this.#pingsAhead + 1 : 0;
     return this.#pingsAhead < 2 ? IGNORE : { do: "cut" };
   }
 
-  /**
-   * @param {import("./errors.js").Problem} problem
-   * @returns {Action}
-   */
+  /** @param {import("./errors.js").Problem} problem @returns {Action} */
   #problem(problem) {
     if (problem.retryable) return { do: "busy", askedMs: problem.retry_after_ms ?? null, why: `problem: ${problem.code}` };
     return { do: "fatal", error: refusal(problem.status, problem, { jobId: this.jobId }) };
@@ -228,10 +208,7 @@ export class Follower {
     return IGNORE;
   }
 
-  /**
-   * @param {ServerEvent} event
-   * @param {EventId} id
-   */
+  /** @param {ServerEvent} event @param {EventId} id */
   #snapshot(event, id) {
     const { state, columns, reason } = fitting("snapshot", event.data);
     if (ENDED.includes(state.status)) throw new Malformed(`snapshot ${id.text} has a final status, which only done may set`);
@@ -241,11 +218,7 @@ export class Follower {
     return this.#replace(new Document(copy(state), columns), id, reason);
   }
 
-  /**
-   * @param {ServerEvent} event
-   * @param {EventId} id
-   * @returns {Action}
-   */
+  /** @param {ServerEvent} event @param {EventId} id @returns {Action} */
   #diff(event, id) {
     if (this.#isKnown(id)) return this.#repeat();
     const diff = parse(event.data);
@@ -266,11 +239,7 @@ export class Follower {
     return this.#moved(id, { document, before: null, texts, isVisible, reason: null, diff: event.data, ops });
   }
 
-  /**
-   * @param {ServerEvent} event
-   * @param {EventId} id
-   * @returns {Promise<Action> | Action}
-   */
+  /** @param {ServerEvent} event @param {EventId} id @returns {Promise<Action> | Action} */
   #done(event, id) {
     if (this.#isKnown(id)) return this.#repeat();
     const done = fitting("done", event.data);
@@ -292,8 +261,7 @@ export class Follower {
 
   /**
    * Take over the state of a job that was read, as from a snapshot. A job that has ended ends the stream.
-   * @param {any} job
-   * @returns {Promise<Action>}
+   * @param {any} job @returns {Promise<Action>}
    */
   async adopt(job) {
     try {
@@ -317,11 +285,7 @@ export class Follower {
 
   // ---- transitions ---------------------------------------------------------------------------------------------
 
-  /**
-   * @param {Document} document
-   * @param {EventId} id
-   * @param {string | null} reason
-   */
+  /** @param {Document} document @param {EventId} id @param {string | null} reason */
   #replace(document, id, reason) {
     const before = this.document;
     /** @type {Map<string, TextChange>} */
@@ -343,10 +307,8 @@ export class Follower {
   }
 
   /**
-   * @param {EventId} id
-   * @param {Omit<Applied, "do" | "id" | "firstSeq" | "version">} change
-   * @param {boolean} [isOpening] Whether this is the snapshot at the beginning of a connection.
-   * @returns {Applied}
+   * @param {EventId} id @param {Omit<Applied, "do" | "id" | "firstSeq" | "version">} change
+   * @param {boolean} [isOpening] Whether this is the snapshot at the beginning of a connection. @returns {Applied}
    */
   #moved(id, change, isOpening = false) {
     this.hasProgress ||= !isOpening && !this.#isKnown(id);
@@ -363,8 +325,7 @@ export class Follower {
 
   /**
    * Whether the state is within the limit. It is measured only if it may have grown beyond it.
-   * @param {any} state
-   * @param {number} added Length of the event.
+   * @param {any} state @param {number} added Length of the event.
    */
   #fits(state, added) {
     this.#room -= 3 * added;
@@ -374,10 +335,7 @@ export class Follower {
     return size <= this.maxStateBytes;
   }
 
-  /**
-   * @param {string} what
-   * @returns {Action}
-   */
+  /** @param {string} what @returns {Action} */
   #tooLarge(what) {
     const details = { jobId: this.jobId, lastEventId: this.id?.text };
     return { do: "fatal", error: new StateTooLargeError(`${what} makes the job's state larger than maxStateBytes, ${this.maxStateBytes}`, details) };
@@ -385,16 +343,14 @@ export class Follower {
 
   /**
    * Drop the cursor, and start again from a snapshot.
-   * @param {string} why
-   * @param {boolean} [isUnknown] Whether the server may use a newer protocol.
-   * @returns {Action}
+   * @param {string} why @param {boolean} [isUnknown] Whether the server may use a newer protocol. @returns {Action}
    */
   resync(why, isUnknown = false) {
     const details = { jobId: this.jobId, lastEventId: this.id?.text };
     this.id = null;
     this.#applied = 0;
     this.#resyncs += 1;
-    if (this.#resyncs <= MAX_RESYNCS) return { do: "resync", why };
+    if (this.#resyncs <= MAX_RESYNCS) return { do: "resync", why, isUnknown };
     const kind = isUnknown ? UnsupportedProtocolError : ProtocolError;
     return { do: "fatal", error: new kind(`${why}, after ${MAX_RESYNCS} resyncs`, details) };
   }
@@ -405,10 +361,7 @@ function valueOf(item) {
   return item.value ?? null;
 }
 
-/**
- * @param {keyof typeof FITS} name
- * @param {string} data
- */
+/** @param {keyof typeof FITS} name @param {string} data */
 function fitting(name, data) {
   const message = parse(data);
   if (!FITS[name](message)) throw new Malformed(`the data of ${name} does not fit its schema`);
@@ -417,8 +370,7 @@ function fitting(name, data) {
 
 /**
  * Check that a state is still valid after an op. Only the part that the op may have made invalid is checked.
- * @param {any} state
- * @param {any} op An op that was applied.
+ * @param {any} state @param {any} op An op that was applied.
  */
 function requireShape(state, op) {
   if (op[0] === "r") return;

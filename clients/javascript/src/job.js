@@ -57,7 +57,7 @@ export class JobBase {
   #waiting = 0;
   /** @type {Promise<void> | null} */
   #pulling = null;
-  #isClosed = false;
+  #closes = 0;
   /** Position of the last delivered change: a change, or a copy of its state. @type {Change | {state: any, columns: string[], id: string} | null} */
   #delivered = null;
   #hasUpdates = false;
@@ -71,9 +71,7 @@ export class JobBase {
   #usage = {};
   #reported = false;
 
-  /**
-   * @param {import("./client.js").JobParts} parts
-   */
+  /** @param {import("./client.js").JobParts} parts */
   constructor({ client, stream, listener, endpoint, delivered, undelivered }) {
     this.client = client;
     /** @protected */
@@ -136,29 +134,23 @@ export class JobBase {
 
   /** Close the connection. The job continues on the server. Pending loops and calls throw ClientClosedError. */
   close() {
-    this.#isClosed = true;
+    this.#closes += 1;
     this.stream.close();
-    this.#isClosed = this.#pulling !== null;
   }
 
-  /**
-   * Wait until the job has ended, whether it succeeded or not. The call consumes no updates.
-   * @param {WaitOptions} [options]
-   */
-  async wait({ timeoutMs = this.client.options.timeoutMs, signal } = {}) {
-    const until = timeoutMs === undefined ? Infinity : performance.now() + timeoutMs;
-    const { stop, stopped } = whenAborted(signal, timeoutMs);
+  /** Wait until the job has ended, whether it succeeded or not. The call consumes no updates. @param {WaitOptions} [options] */
+  async wait({ timeoutMs = this.client.options.timeoutMs ?? Infinity, signal } = {}) {
+    const until = performance.now() + timeoutMs;
     this.#waiting += 1;
     try {
       for (;;) {
-        signal?.throwIfAborted();
         this.requireItems();
         if (this.ended) return;
-        if (performance.now() >= until) throw new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the job has not ended`, { jobId: this.id });
-        await Promise.race([this.#pull(), stopped]);
+        const left = until - performance.now();
+        if (left <= 0) throw new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the job has not ended`, { jobId: this.id });
+        await this.#changed(signal, left);
       }
     } finally {
-      stop();
       this.#waiting -= 1;
       this.#pauseIfUnused();
     }
@@ -182,35 +174,28 @@ export class JobBase {
 
   // ---- reading -------------------------------------------------------------------------------------------------
 
-  /** Wait until something has changed. @protected @param {AbortSignal} [signal] */
-  async changed(signal) {
-    const { stop, stopped } = whenAborted(signal);
-    this.#waiting += 1;
+  /**
+   * Wait until something may have changed. Concurrent callers share one read of the stream.
+   * @param {AbortSignal} [signal] @param {number} [timeoutMs]
+   */
+  async #changed(signal, timeoutMs = Infinity) {
+    signal?.throwIfAborted();
+    const closes = this.#closes;
+    const { stop, stopped } = whenAborted(signal, timeoutMs);
     try {
-      signal?.throwIfAborted();
-      await Promise.race([this.#pull(), stopped]);
-      signal?.throwIfAborted();
+      this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
+      await Promise.race([this.#pulling, stopped]);
     } finally {
       stop();
-      this.#waiting -= 1;
-      if (signal?.aborted) this.#pauseIfUnused();
     }
-  }
-
-  /** Read until something has changed. Concurrent callers share one read. */
-  #pull() {
-    this.#pulling ??= this.#advance().finally(() => {
-      this.#pulling = null;
-      this.#isClosed = false;
-    });
-    return this.#pulling;
+    signal?.throwIfAborted();
+    if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
   }
 
   async #advance() {
     const action = await this.stream.next();
-    if (action === null || this.#isClosed) throw new ClientClosedError("the job was closed", { jobId: this.id });
-    if (action.do === "notice") this.#notice(action.type, action.data);
-    else this.#applied(action);
+    if (action?.do === "notice") this.#notice(action.type, action.data);
+    else if (action) this.#applied(action);
   }
 
   #pauseIfUnused() {
@@ -219,48 +204,59 @@ export class JobBase {
 
   /**
    * Changes in order. Only one loop reads a job at a time.
-   * @protected
-   * @param {{isSilent?: boolean, signal?: AbortSignal}} [options] `isSilent` also yields changes that changed no value.
+   * @protected @param {{isSilent?: boolean, signal?: AbortSignal}} [options] `isSilent` also yields changes that changed no value.
    * @returns {AsyncGenerator<Change, void, undefined>}
    */
   async *changes({ isSilent = false, signal } = {}) {
     if (this.#loop !== null) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
     this.#loop = { isSilent };
-    const abort = () => this.stream.close();
-    signal?.addEventListener("abort", abort, { once: true });
     try {
       for (;;) {
-        signal?.throwIfAborted();
         this.requireItems();
         const change = this.#queue.shift();
         if (change) {
           if (isSilent || change.isVisible) yield change;
         } else if (this.ended) return;
-        else await this.#pull();
+        else await this.#changed(signal);
       }
-    } catch (error) {
-      throw signal?.aborted ? signal.reason : error;
     } finally {
-      signal?.removeEventListener("abort", abort);
       this.#loop = null;
       this.#pauseIfUnused();
     }
   }
 
   /**
-   * A change was delivered, so a checkpoint contains it.
-   * @protected
-   * @param {Change} change
+   * The value of the first item after each change, without a copy, which must not be changed. `rewrites` differs if it did more than grow.
+   * @protected @param {AbortSignal} [signal] @returns {AsyncGenerator<{value: any, rewrites: string}, void, undefined>}
    */
+  async *values(signal) {
+    let known = null;
+    let documents = 0;
+    this.#waiting += 1;
+    try {
+      for (let seen = null; ; ) {
+        const { document } = this.stream.follower;
+        this.requireItems();
+        if (document && document.version !== seen) {
+          if (document !== known) documents += 1;
+          known = document;
+          seen = document.version;
+          yield { value: document.root.items[0].value, rewrites: `${documents} ${document.rewrites}` };
+        } else if (this.ended) return;
+        else await this.#changed(signal);
+      }
+    } finally {
+      this.#waiting -= 1;
+      this.#pauseIfUnused();
+    }
+  }
+
+  /** A change was delivered, so a checkpoint contains it. @protected @param {Change} change */
   commit(change) {
     this.#delivered = change;
   }
 
-  /**
-   * Return changes that were not delivered, for the next loop.
-   * @protected
-   * @param {Change[]} changes
-   */
+  /** Return changes that were not delivered, for the next loop. @protected @param {Change[]} changes */
   requeue(changes) {
     this.#queue.unshift(...changes);
   }
@@ -276,10 +272,10 @@ export class JobBase {
     const isOnlyUpdate = done !== null && !this.#hasUpdates && done.status === "succeeded";
     const isVisible = applied.isVisible || isOnlyUpdate;
     this.#hasUpdates ||= isVisible;
-    if (this.#loop === null && this.#delivered !== null && !("state" in this.#delivered)) {
+    if (this.#loop === null && this.#delivered !== null && "settles" in this.#delivered && this.#delivered.settles) {
       // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
       const saved = this.checkpoint();
-      if (!saved.undelivered) this.#delivered = { state: saved.state, columns: saved.columns ?? [], id: saved.cursor ?? "" };
+      this.#delivered = { state: saved.state, columns: saved.columns ?? [], id: saved.cursor ?? "" };
     }
     if (isVisible || this.#loop?.isSilent) {
       indices.forEach((index, at) => {
@@ -308,11 +304,7 @@ export class JobBase {
     }
   }
 
-  /**
-   * Indices of the items that an event has changed.
-   * @param {Applied} applied
-   * @returns {number[]}
-   */
+  /** Indices of the items that an event has changed. @param {Applied} applied @returns {number[]} */
   #changedItems({ document, before, ops }) {
     const items = document.root.items;
     if (items.length === 1) return [0];
@@ -343,10 +335,7 @@ export class JobBase {
     return found;
   }
 
-  /**
-   * @param {number} index
-   * @param {Map<string, TextChange>} texts
-   */
+  /** @param {number} index @param {Map<string, TextChange>} texts */
   #textChange(index, texts) {
     if (texts.size === 0) return { deleted: 0, text: "" };
     const before = this.#texts.get(index);
@@ -361,10 +350,7 @@ export class JobBase {
 
   // ---- events --------------------------------------------------------------------------------------------------
 
-  /**
-   * @param {"queue" | "progress"} type
-   * @param {any} data
-   */
+  /** @param {"queue" | "progress"} type @param {any} data */
   #notice(type, data) {
     if (type === "queue") this.tell((this.queue = { type, position: data.position, etaMs: data.eta_ms ?? null, waitsFor: data.waits_for ?? null }));
     else this.tell((this.progress = { ...data, type }));
@@ -416,16 +402,12 @@ export class JobBase {
   }
 }
 
-/**
- * A promise that resolves when a signal aborts or a time has passed.
- * @param {AbortSignal} [signal]
- * @param {number} [timeoutMs]
- */
+/** A promise that resolves when a signal aborts or a time has passed. @param {AbortSignal | undefined} signal @param {number} timeoutMs */
 function whenAborted(signal, timeoutMs) {
   /** @type {() => void} */
   let resolve = () => {};
   const stopped = /** @type {Promise<void>} */ (new Promise((done) => (resolve = done)));
-  const timer = timeoutMs === undefined ? undefined : setTimeout(resolve, Math.min(timeoutMs, 2 ** 31 - 1));
+  const timer = timeoutMs === Infinity ? undefined : setTimeout(resolve, Math.min(timeoutMs, 2 ** 31 - 1));
   signal?.addEventListener("abort", resolve, { once: true });
   const stop = () => {
     clearTimeout(timer);
@@ -449,8 +431,7 @@ export class Job extends JobBase {
   /**
    * Each change of the value, exactly once, whatever happens to the connection. If the job failed or was cancelled, the
    * loop then throws JobFailedError or JobCancelledError.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<Update, void, undefined>}
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
    */
   async *updates(options = {}) {
     for await (const change of this.changes(options)) {
@@ -463,10 +444,8 @@ export class Job extends JobBase {
   /**
    * The job's text in pieces, as they arrive. If the server announces which part of the text is stable, the rest is held
    * back until it is stable or the job has ended.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<string, void, undefined>}
-   * @throws {VoidTextError} The server retracted text that was yielded.
-   * @throws {NoTextError} The value contains no text that the server streams.
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<string, void, undefined>}
+   * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The value contains no text that the server streams.
    */
   async *iterText(options = {}) {
     /** @type {{end: number, change: Change}[]} */
@@ -521,8 +500,7 @@ export class Job extends JobBase {
 
   /**
    * The changes of the job's text as they arrive: `deleted` code points are removed from its end, then `text` is appended.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<TextChange, void, undefined>}
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>}
    */
   async *iterTextDeltas(options = {}) {
     for await (const change of this.changes(options)) {
@@ -535,8 +513,7 @@ export class Job extends JobBase {
   /**
    * All generated tokens from the first one, as they arrive. This loop consumes no updates, so it may run next to another
    * loop over the job. Unlike `iterText`, it does not hold back what is not stable.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<Token, void, undefined>}
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Token, void, undefined>}
    * @throws {VoidTextError} The server retracted tokens that were yielded.
    */
   async *tokens({ signal } = {}) {
@@ -544,9 +521,12 @@ export class Job extends JobBase {
     const yielded = [];
     /** @type {import("./tokens.js").Vocabulary | null | undefined} */
     let vocabulary;
-    for await (const value of this.#values(signal)) {
+    let checked = "";
+    for await (const { value, rewrites } of this.values(signal)) {
       const ids = value?.token_ids ?? [];
-      if (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id)) {
+      const isRetracted = rewrites !== checked && (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id));
+      checked = rewrites;
+      if (isRetracted) {
         throw new VoidTextError("the server retracted tokens that this loop had yielded", { jobId: this.id, advice: "Call job.tokens() again, which starts with the first token." });
       }
       if (ids.length === yielded.length) continue;
@@ -560,32 +540,11 @@ export class Job extends JobBase {
     if (yielded.length === 0) tokenRows(this.stream.follower.document?.root.items[0].value, 0, null);
   }
 
-  /**
-   * The value after each change, without a copy. It must not be changed.
-   * @param {AbortSignal} [signal]
-   * @returns {AsyncGenerator<any, void, undefined>}
-   */
-  async *#values(signal) {
-    for (let seen = null; ; ) {
-      const { document } = this.stream.follower;
-      this.requireItems();
-      if (document && document.version !== seen) {
-        seen = document.version;
-        yield document.root.items[0].value;
-      } else if (this.ended) return;
-      else await this.changed(signal);
-    }
-  }
-
   async #endpointName() {
     return (this.endpoint ??= (await this.read()).endpoint);
   }
 
-  /**
-   * Wait for the job's end, and return its value. The call consumes no updates.
-   * @param {WaitOptions} [options]
-   * @returns {Promise<any>}
-   */
+  /** Wait for the job's end, and return its value. The call consumes no updates. @param {WaitOptions} [options] @returns {Promise<any>} */
   async result(options = {}) {
     await this.wait(options);
     this.requireSuccess();
@@ -606,8 +565,7 @@ export class BatchJob extends JobBase {
 
   /**
    * Each change of the value of an item, exactly once. The loop does not throw if items or the job failed.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<Update, void, undefined>}
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
    */
   async *updates(options = {}) {
     for await (const change of this.changes(options)) {
@@ -617,10 +575,8 @@ export class BatchJob extends JobBase {
   }
 
   /**
-   * The results of the items as they end, each with the index of its input. The result of an item that failed is an
-   * ItemFailedError.
-   * @param {LoopOptions} [options]
-   * @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
+   * The results of the items as they end, each with the index of its input. The result of an item that failed is an ItemFailedError.
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
    */
   async *asCompleted(options = {}) {
     /** @type {Set<number>} */
@@ -638,7 +594,7 @@ export class BatchJob extends JobBase {
   /**
    * Wait for the end of all items, and return their values in the order of the inputs.
    * @param {WaitOptions & {returnExceptions?: boolean}} [options] With `returnExceptions`, the result of an item that failed is
-   *   an ItemFailedError. Otherwise the call throws the error of the first of them.
+   * an ItemFailedError. Otherwise the call throws the error of the first of them.
    * @returns {Promise<any[]>}
    */
   async results({ returnExceptions = false, ...options } = {}) {
@@ -661,8 +617,7 @@ export class BatchJob extends JobBase {
 
   /**
    * Cancel the job or some of its items, and return the job's status.
-   * @param {number[] | null} [items] Indices of the items to cancel. By default, all.
-   * @param {{signal?: AbortSignal}} [options]
+   * @param {number[] | null} [items] Indices of the items to cancel. By default, all. @param {{signal?: AbortSignal}} [options]
    */
   cancel(items = null, { signal } = {}) {
     return this.cancelWith(items === null ? "{}" : JSON.stringify({ items }), signal);

@@ -8,7 +8,7 @@
 import { Decoder, EventTooLargeError } from "./event_decoder.js";
 import { ProtocolError, SilenceTimeoutError, TransportError } from "./errors.js";
 import { Follower } from "./follower.js";
-import { GiveUp, actionFor, retryAfterMs } from "./retry_policy.js";
+import { GiveUp, actionFor, isEventStream, retryAfterMs } from "./retry_policy.js";
 import { HELLO_TIMEOUT_MS, sleep } from "./session.js";
 
 /** @typedef {import("./follower.js").Applied} Applied */
@@ -55,12 +55,7 @@ export class JobStream {
   #stop = new AbortController();
   #state;
 
-  /**
-   * @param {import("./session.js").Session} session
-   * @param {Follower} follower
-   * @param {string} jobUrl
-   * @param {string} eventsUrl
-   */
+  /** @param {import("./session.js").Session} session @param {Follower} follower @param {string} jobUrl @param {string} eventsUrl */
   constructor(session, follower, jobUrl, eventsUrl) {
     this.session = session;
     this.follower = follower;
@@ -92,10 +87,7 @@ export class JobStream {
     this.#events = [][Symbol.iterator]();
   }
 
-  /**
-   * @param {ConnectionEvent["state"]} state
-   * @param {Partial<ConnectionEvent>} [members]
-   */
+  /** @param {ConnectionEvent["state"]} state @param {Partial<ConnectionEvent>} [members] */
   #report(state, members = {}) {
     this.tell({ type: "connection", state, connections: this.#connections, lastEventId: this.follower.id?.text ?? null, ...members });
   }
@@ -109,11 +101,10 @@ export class JobStream {
     try {
       for (;;) {
         const action = await this.#step(stop);
+        if (stop.aborted || this.ended) this.#disconnect();
+        // The state has changed, so the change must be delivered, even if the stream was closed meanwhile.
+        if (action.do === "applied" || action.do === "notice") return action;
         if (stop.aborted) return null;
-        if (action.do === "applied" || action.do === "notice") {
-          if (this.ended) this.#disconnect();
-          return action;
-        }
         if (action.do === "hello") {
           this.#silenceMs = action.heartbeatMs * SILENT_HEARTBEATS;
           this.#state.live();
@@ -134,11 +125,7 @@ export class JobStream {
     if (events !== null && this.#connection) this.eventsUrl = this.session.link(events, this.#connection.url, this.eventsUrl);
   }
 
-  /**
-   * Take one event, or read, or connect.
-   * @param {AbortSignal} stop
-   * @returns {Promise<Action>}
-   */
+  /** Take one event, or read, or connect. @param {AbortSignal} stop @returns {Promise<Action>} */
   async #step(stop) {
     try {
       if (this.initial !== null) {
@@ -171,20 +158,14 @@ export class JobStream {
     }
   }
 
-  /**
-   * @param {TransportError} error
-   * @returns {Action & {error?: TransportError}}
-   */
+  /** @param {TransportError} error @returns {Action & {error?: TransportError}} */
   #failed(error) {
     const isSilent = error instanceof SilenceTimeoutError;
     if (isSilent && this.follower.hasDeliveredNothing) this.#silentConnections += 1;
     return { do: "cut", error };
   }
 
-  /**
-   * @param {any} action
-   * @param {AbortSignal} stop
-   */
+  /** @param {any} action @param {AbortSignal} stop */
   async #reconnect(action, stop) {
     const { follower, session } = this;
     const error = action.error ?? new TransportError(action.why ?? "the stream ended before the job did", { url: this.eventsUrl, jobId: follower.jobId });
@@ -212,10 +193,7 @@ export class JobStream {
 
   // ---- requests ------------------------------------------------------------------------------------------------
 
-  /**
-   * @param {AbortSignal} stop
-   * @returns {Promise<Action>}
-   */
+  /** @param {AbortSignal} stop @returns {Promise<Action>} */
   async #connect(stop) {
     const { follower, session } = this;
     this.#reads = 0;
@@ -227,7 +205,7 @@ export class JobStream {
     const headers = { accept: "text/event-stream" };
     if (follower.id) headers["last-event-id"] = follower.id.text;
     const connection = await session.send(this.eventsUrl, { headers, timeoutMs: HELLO_TIMEOUT_MS, signal: stop });
-    const action = actionFor(connection.status, "stream", { hasCursor: follower.id !== null, usable: connection.isEventStream });
+    const action = actionFor(connection.status, "stream", { hasCursor: follower.id !== null, usable: isEventStream(connection.headers) });
     if (action === "use") {
       session.contacted = true;
       this.#connection = connection;
@@ -252,11 +230,7 @@ export class JobStream {
     return /** @type {Action} */ ({ do: "cut", error });
   }
 
-  /**
-   * The log has no events after the cursor: the job has ended, or the cursor is of no use.
-   * @param {AbortSignal} stop
-   * @returns {Promise<Action>}
-   */
+  /** The log has no events after the cursor: the job has ended, or the cursor is of no use. @param {AbortSignal} stop @returns {Promise<Action>} */
   async #afterEnd(stop) {
     const job = await this.readJob(stop);
     if (job.done ?? null) return this.follower.adopt(job);
@@ -264,11 +238,7 @@ export class JobStream {
     return { do: "cut" };
   }
 
-  /**
-   * Read the job instead of its stream, because a proxy may hold the stream back.
-   * @param {AbortSignal} stop
-   * @returns {Promise<Action>}
-   */
+  /** Read the job instead of its stream, because a proxy may hold the stream back. @param {AbortSignal} stop @returns {Promise<Action>} */
   async #poll(stop) {
     if (this.#reads === 0) this.#report("polling");
     else await sleep(this.#pollWaitMs(), stop);

@@ -11,20 +11,13 @@ export const PROTOCOL = "tidewire/1";
 export const ENDED = ["succeeded", "partially_failed", "failed", "cancelled"];
 const EVENT_ID = /^([1-9][0-9]{0,9})-([1-9][0-9]{0,14})$/;
 
-/**
- * @param {string | null | undefined} text
- * @returns {EventId | null} Null if the text violates the grammar of ids.
- */
+/** @param {string | null | undefined} text @returns {EventId | null} Null if the text violates the grammar of ids. */
 export function parseId(text) {
   const found = typeof text === "string" ? EVENT_ID.exec(text) : null;
   return found && { text: found[0], epoch: Number(found[1]), seq: Number(found[2]) };
 }
 
-/**
- * Below 0, 0 or above 0, in the order of ids.
- * @param {EventId} one
- * @param {EventId} other
- */
+/** Below 0, 0 or above 0, in the order of ids. @param {EventId} one @param {EventId} other */
 export function compareIds(one, other) {
   return one.epoch - other.epoch || one.seq - other.seq;
 }

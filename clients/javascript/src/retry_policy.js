@@ -34,10 +34,9 @@ export class GiveUp {
 
 /**
  * The client's action after a response.
- * @param {number} status
- * @param {RequestKind} kind
+ * @param {number} status @param {RequestKind} kind
  * @param {{hasCursor?: boolean, usable?: boolean}} [request] Whether the request had a cursor, and whether the body of a
- *   successful response has the requested content type.
+ * successful response has the requested content type.
  * @returns {Action}
  */
 export function actionFor(status, kind, { hasCursor = false, usable = true } = {}) {
@@ -52,12 +51,16 @@ export function actionFor(status, kind, { hasCursor = false, usable = true } = {
   return status >= 400 && status < 500 ? "fatal" : "cut";
 }
 
-/**
- * The whole seconds of a Retry-After header in milliseconds, or null. A date is ignored.
- * @param {string | null} value
- */
+/** The whole seconds of a Retry-After header in milliseconds, or null. A date is ignored. @param {string | null} value */
 export function retryAfterMs(value) {
   return value !== null && /^[0-9]{1,12}$/.test(value) ? Number(value) * 1000 : null;
+}
+
+/** Whether a body is an event stream without a content coding. @param {Headers} headers */
+export function isEventStream(headers) {
+  const [type] = (headers.get("content-type") ?? "").split(";");
+  const coding = headers.get("content-encoding") ?? "identity";
+  return type.trim().toLowerCase() === "text/event-stream" && coding.trim().toLowerCase() === "identity";
 }
 
 export class RetryState {
@@ -69,11 +72,7 @@ export class RetryState {
   #began = null;
   #limits;
 
-  /**
-   * @param {RetryPolicy} [policy]
-   * @param {() => number} [now] Clock, in milliseconds.
-   * @param {() => number} [random]
-   */
+  /** @param {RetryPolicy} [policy] @param {() => number} [now] Clock, in milliseconds. @param {() => number} [random] */
   constructor(policy = {}, now = () => performance.now(), random = Math.random) {
     this.#limits = { patienceMs: 300_000, minDelayMs: 1, maxDelayMs: 30_000, attempts: Infinity, jitter: 0.5, ...policy };
     const { patienceMs, minDelayMs, maxDelayMs, attempts, jitter } = this.#limits;
@@ -108,12 +107,10 @@ export class RetryState {
 
   /**
    * Count an interruption, and return the wait before the next attempt in milliseconds.
-   * @param {object} [interruption]
-   * @param {boolean} [interruption.isFailure] By default, a wait that the server asked for is not a failure.
+   * @param {object} [interruption] @param {boolean} [interruption.isFailure] By default, a wait that the server asked for is not a failure.
    * @param {number | null} [interruption.askedMs] Time for which the server asked, or null.
    * @param {boolean} [interruption.isFirstContact] Whether perhaps no server is at this address.
-   * @param {number} [interruption.silenceMs] Time during which a live stream sent nothing.
-   * @returns {number | GiveUp}
+   * @param {number} [interruption.silenceMs] Time during which a live stream sent nothing. @returns {number | GiveUp}
    */
   retry({ askedMs = null, isFailure = askedMs === null, isFirstContact = false, silenceMs = 0 } = {}) {
     const { patienceMs, attempts, jitter, minDelayMs, maxDelayMs } = this.#limits;

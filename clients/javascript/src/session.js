@@ -14,16 +14,11 @@ export const HELLO_TIMEOUT_MS = 10_000;
 const MAX_REDIRECTS = 5;
 /** A longer timer fires at once. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
-/** Codes of errors of Node with which a request was certainly not sent. Browsers do not show them. */
-const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"];
+/** Codes or messages of errors of Node with which a request was certainly not sent. Browsers do not show them. */
+const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT", "bad port"];
 const IS_BROWSER = typeof window !== "undefined" || typeof WorkerGlobalScope !== "undefined";
 
-/**
- * Wait, unless the signal aborts.
- * @param {number} ms
- * @param {AbortSignal} [signal]
- * @returns {Promise<void>}
- */
+/** Wait, unless the signal aborts. @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
 export function sleep(ms, signal) {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
@@ -45,12 +40,7 @@ export class Connection {
   #controller;
   #unlink;
 
-  /**
-   * @param {Response} response
-   * @param {string} url
-   * @param {AbortController} controller
-   * @param {() => void} unlink
-   */
+  /** @param {Response} response @param {string} url @param {AbortController} controller @param {() => void} unlink */
   constructor(response, url, controller, unlink) {
     this.url = response.url || url;
     this.status = response.status;
@@ -61,11 +51,7 @@ export class Connection {
     this.#unlink = unlink;
   }
 
-  /**
-   * The next bytes of the body, or null at its end.
-   * @param {number} timeoutMs
-   * @returns {Promise<Uint8Array | null>}
-   */
+  /** The next bytes of the body, or null at its end. @param {number} timeoutMs @returns {Promise<Uint8Array | null>} */
   async next(timeoutMs) {
     if (!this.#reader) return null;
     const within = Math.min(timeoutMs, LONGEST_TIMER_MS);
@@ -83,11 +69,7 @@ export class Connection {
     }
   }
 
-  /**
-   * The whole body as text.
-   * @param {number} timeoutMs
-   * @param {number} maxBytes
-   */
+  /** The whole body as text. @param {number} timeoutMs @param {number} maxBytes */
   async text(timeoutMs, maxBytes) {
     const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
     const until = performance.now() + timeoutMs;
@@ -104,13 +86,6 @@ export class Connection {
     return text + utf8.decode();
   }
 
-  /** Whether the body is an event stream without a content coding. */
-  get isEventStream() {
-    const [type] = (this.headers.get("content-type") ?? "").split(";");
-    const coding = this.headers.get("content-encoding") ?? "identity";
-    return type.trim().toLowerCase() === "text/event-stream" && coding.trim().toLowerCase() === "identity";
-  }
-
   close() {
     this.#unlink();
     this.#controller.abort();
@@ -118,19 +93,14 @@ export class Connection {
   }
 }
 
-/**
- * @param {any} error
- * @param {AbortSignal} signal
- * @param {string} method
- * @param {string} url
- */
+/** @param {any} error @param {AbortSignal} signal @param {string} method @param {string} url */
 function transportError(error, signal, method, url) {
   if (signal.aborted && signal.reason instanceof SilenceTimeoutError) return signal.reason;
   if (signal.aborted && signal.reason !== error) return signal.reason;
   if (error?.name === "AbortError") return error;
   const code = error?.cause?.code;
   const why = code ?? error?.cause?.message ?? error?.message ?? String(error);
-  return new TransportError(`the connection failed: ${why}`, { method, url, sent: !NOT_SENT.includes(code), cause: error });
+  return new TransportError(`the connection failed: ${why}`, { method, url, sent: !NOT_SENT.includes(why), cause: error });
 }
 
 export class Session {
@@ -139,10 +109,7 @@ export class Session {
   /** @type {string | null} */
   #credentials = null;
 
-  /**
-   * @param {string} base
-   * @param {import("./client.js").ClientOptions} options
-   */
+  /** @param {string} base @param {import("./client.js").ClientOptions} options */
   constructor(base, options) {
     this.base = base;
     this.origin = new URL(base).origin;
@@ -166,10 +133,7 @@ export class Session {
 
   /**
    * Send one request, and wait for the head of its response.
-   * @param {string} url
-   * @param {RequestOptions} options
-   * @param {boolean} [again]
-   * @returns {Promise<Connection>}
+   * @param {string} url @param {RequestOptions} options @param {boolean} [again] @returns {Promise<Connection>}
    */
   async #sendOnce(url, { method = "GET", headers = {}, body, timeoutMs = this.answerTimeoutMs, signal }, again = false) {
     /** @type {Record<string, string>} */
@@ -200,9 +164,7 @@ export class Session {
 
   /**
    * Send one request. Refresh the credentials once, and follow redirects of a GET within the origin.
-   * @param {string} url
-   * @param {RequestOptions} options
-   * @returns {Promise<Connection>}
+   * @param {string} url @param {RequestOptions} options @returns {Promise<Connection>}
    */
   async send(url, options) {
     let isRefreshed = false;
@@ -222,11 +184,7 @@ export class Session {
     }
   }
 
-  /**
-   * The problem in the body of a response, or null. The response is closed.
-   * @param {Connection} connection
-   * @returns {Promise<Problem | null>}
-   */
+  /** The problem in the body of a response, or null. The response is closed. @param {Connection} connection @returns {Promise<Problem | null>} */
   async problemOf(connection) {
     try {
       const found = parse(await connection.text(this.answerTimeoutMs, 2 ** 20));
@@ -243,9 +201,7 @@ export class Session {
 
   /**
    * The error for a response that is not what was requested.
-   * @param {Connection} connection
-   * @param {Problem | null} problem
-   * @param {import("./errors.js").ErrorDetails} [details]
+   * @param {Connection} connection @param {Problem | null} problem @param {import("./errors.js").ErrorDetails} [details]
    */
   refusal({ url, status, isHidden }, problem, details = {}) {
     if (!isHidden) return refusal(status, problem, { url, ...details });
@@ -255,10 +211,9 @@ export class Session {
 
   /**
    * Send a request until it has a response that fits a schema.
-   * @param {string} url
-   * @param {keyof typeof FITS} schema
+   * @param {string} url @param {keyof typeof FITS} schema
    * @param {RequestOptions & {kind?: RequestKind, jobId?: string, state?: RetryState, doubt?: (error: Error) => Promise<void>}} [options]
-   *   `doubt` is called before a submit is repeated that may have arrived, and throws if it may not be repeated.
+   * `doubt` is called before a submit is repeated that may have arrived, and throws if it may not be repeated.
    * @returns {Promise<{body: any, connection: Connection}>}
    */
   async request(url, schema, { kind = "request", jobId, state = this.retryState(), doubt, ...options } = {}) {
@@ -296,11 +251,7 @@ export class Session {
     }
   }
 
-  /**
-   * @param {Connection} connection
-   * @param {keyof typeof FITS} schema
-   * @param {string} method
-   */
+  /** @param {Connection} connection @param {keyof typeof FITS} schema @param {string} method */
   async #read(connection, schema, method) {
     const place = { method, url: connection.url, status: connection.status };
     let body;
@@ -321,9 +272,7 @@ export class Session {
 
   /**
    * Resolve a link. A link to another origin is replaced, because the credentials are only for the origin of the client.
-   * @param {string} link
-   * @param {string} at URL of the response that contains the link.
-   * @param {string} otherwise
+   * @param {string} link @param {string} at URL of the response that contains the link. @param {string} otherwise
    */
   link(link, at, otherwise) {
     try {

@@ -17,10 +17,7 @@ const DECIMAL = `decimal ${Math.random()} ${Math.random()}`;
 /** The text is not JSON that the protocol allows. */
 export class JsonError extends Error {}
 
-/**
- * @param {string} text
- * @returns {any}
- */
+/** @param {string} text @returns {any} */
 export function parse(text) {
   let value;
   try {
@@ -40,8 +37,7 @@ export function parse(text) {
 
 /**
  * Check a valid JSON text against the rules of the protocol.
- * @param {string} text
- * @returns {[number, number][]} Places of integers that are written with a fraction or an exponent.
+ * @param {string} text @returns {[number, number][]} Places of integers that are written with a fraction or an exponent.
  */
 function scan(text) {
   /** @type {[number, number][]} */
@@ -80,10 +76,7 @@ function scan(text) {
   return decimals;
 }
 
-/**
- * @param {string} text
- * @param {number} start Index of the first quotation mark.
- */
+/** @param {string} text @param {number} start Index of the first quotation mark. */
 function endOfString(text, start) {
   for (let end = text.indexOf('"', start + 1); ; end = text.indexOf('"', end + 1)) {
     let first = end;
@@ -92,12 +85,7 @@ function endOfString(text, start) {
   }
 }
 
-/**
- * @param {string} text
- * @param {number} start
- * @param {number} end Index of the last quotation mark.
- * @returns {string}
- */
+/** @param {string} text @param {number} start @param {number} end Index of the last quotation mark. @returns {string} */
 function stringAt(text, start, end) {
   const raw = text.slice(start + 1, end);
   if (!raw.includes("\\u")) return raw.includes("\\") ? JSON.parse(`"${raw}"`) : raw;
@@ -106,10 +94,7 @@ function stringAt(text, start, end) {
   return value;
 }
 
-/**
- * @param {string} text
- * @param {number} at
- */
+/** @param {string} text @param {number} at */
 function endOfNumber(text, at) {
   for (let end = at + 1; ; end += 1) {
     const char = text.charCodeAt(end);
@@ -118,11 +103,7 @@ function endOfNumber(text, at) {
   }
 }
 
-/**
- * @param {string} text
- * @param {number} start
- * @param {number} end
- */
+/** @param {string} text @param {number} start @param {number} end */
 function isDecimal(text, start, end) {
   const literal = text.slice(start, end);
   if (/[.eE]/.test(literal)) {
@@ -139,19 +120,13 @@ function isDecimal(text, start, end) {
 
 /**
  * Whether a value is an integer, written as one, from `least` to `most`.
- * @param {unknown} value
- * @param {number} least
- * @param {number} [most]
- * @returns {value is number}
+ * @param {unknown} value @param {number} least @param {number} [most] @returns {value is number}
  */
 export function isInteger(value, least, most = 2 ** 53) {
   return typeof value === "number" && Number.isInteger(value) && value >= least && value <= most;
 }
 
-/**
- * @param {unknown} value
- * @returns {value is Record<string, any>}
- */
+/** @param {unknown} value @returns {value is Record<string, any>} */
 export function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value) && !Object.hasOwn(value, DECIMAL);
 }
@@ -161,22 +136,13 @@ export function isNumber(value) {
   return typeof value === "number" || (typeof value === "object" && value !== null && Object.hasOwn(value, DECIMAL));
 }
 
-/**
- * Set a member, even if its name is `__proto__`.
- * @param {Record<string, any>} object
- * @param {string} name
- * @param {any} value
- */
+/** Set a member, even if its name is `__proto__`. @param {Record<string, any>} object @param {string} name @param {any} value */
 export function setMember(object, name, value) {
   if (name !== "__proto__") object[name] = value;
   else Object.defineProperty(object, name, { value, writable: true, enumerable: true, configurable: true });
 }
 
-/**
- * A deep copy of a JSON value, in which each number is a number.
- * @param {any} value
- * @returns {any}
- */
+/** A deep copy of a JSON value, in which each number is a number. @param {any} value @returns {any} */
 export function copy(value) {
   if (typeof value !== "object" || value === null) return value;
   if (Array.isArray(value)) {
@@ -191,12 +157,7 @@ export function copy(value) {
   return members;
 }
 
-/**
- * Whether two JSON values are equal, regardless of the order of members.
- * @param {any} one
- * @param {any} other
- * @returns {boolean}
- */
+/** Whether two JSON values are equal, regardless of the order of members. @param {any} one @param {any} other @returns {boolean} */
 export function same(one, other) {
   if (one === other) return true;
   if (typeof one !== "object" || typeof other !== "object" || one === null || other === null) return false;
@@ -213,8 +174,7 @@ const PIECE_ELEMENTS = 1024;
 
 /**
  * The form of RFC 8785, in pieces. Members are sorted by their UTF-16 code units, which is the order of `sort`.
- * @param {any} value
- * @returns {Generator<string>}
+ * @param {any} value @returns {Generator<string>}
  */
 export function* canonicalPieces(value) {
   if (Array.isArray(value)) {
@@ -234,19 +194,13 @@ export function* canonicalPieces(value) {
   return yield separator === "{" ? "{}" : "}";
 }
 
-/**
- * @param {any} value
- * @returns {string}
- */
+/** @param {any} value @returns {string} */
 export function canonical(value) {
   if (Array.isArray(value)) return value.some(hasObject) ? `[${value.map(canonical).join(",")}]` : JSON.stringify(value);
   return isObject(value) ? [...canonicalPieces(value)].join("") : JSON.stringify(value);
 }
 
-/**
- * @param {any} value
- * @returns {boolean}
- */
+/** @param {any} value @returns {boolean} */
 function hasObject(value) {
   return typeof value === "object" && value !== null && (!Array.isArray(value) || value.some(hasObject));
 }

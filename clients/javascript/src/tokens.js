@@ -29,10 +29,7 @@ export class Vocabulary {
     this.special = new Set(special ?? []);
   }
 
-  /**
-   * The text of one token, with U+FFFD for bytes that are not a whole character.
-   * @param {number} id
-   */
+  /** The text of one token, with U+FFFD for bytes that are not a whole character. @param {number} id */
   text(id) {
     const known = this.#texts[id];
     if (known !== undefined) return known;
@@ -43,20 +40,15 @@ export class Vocabulary {
   }
 }
 
-/**
- * Whether the value contains the texts of its tokens.
- * @param {any} value
- */
+/** Whether the value contains the texts of its tokens. @param {any} value */
 export function hasTokenTexts(value) {
   return value?.token_text !== undefined && (value.top_ids === undefined || value.top_text !== undefined);
 }
 
 /**
  * Convert the columns of a generation's value to tokens.
- * @param {any} value
- * @param {number} [start] Index of the first token.
- * @param {Vocabulary | null} [vocabulary] Not necessary if the value has `token_text` and `top_text`.
- * @returns {Token[]}
+ * @param {any} value @param {number} [start] Index of the first token.
+ * @param {Vocabulary | null} [vocabulary] Not necessary if the value has `token_text` and `top_text`. @returns {Token[]}
  * @throws {ProtocolError} The columns are not valid.
  */
 export function tokenRows(value, start = 0, vocabulary = null) {

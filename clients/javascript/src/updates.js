@@ -33,18 +33,12 @@ const CAUSES = {
   rewound: "because the server's log had lost its last events",
 };
 
-/**
- * @param {string | null} reason
- */
+/** @param {string | null} reason */
 export function causeOf(reason) {
   return CAUSES[reason ?? ""] ?? "by a rollback";
 }
 
-/**
- * Merge a change into an earlier one of the same item.
- * @param {Change} earlier
- * @param {Change} change
- */
+/** Merge a change into an earlier one of the same item. @param {Change} earlier @param {Change} change */
 export function merge(earlier, change) {
   const rest = withoutLast(earlier.text, change.deleted);
   earlier.deleted += rest === undefined ? change.deleted - lengthOf(earlier.text) : 0;
@@ -113,10 +107,7 @@ export class Update {
     return this.#change.id.text;
   }
 
-  /**
-   * The complete value after this event. Each access returns a new copy, which takes time in proportion to the value.
-   * @returns {any}
-   */
+  /** The complete value after this event. Each access returns a new copy, which takes time in proportion to the value. @returns {any} */
   get value() {
     return this.#member("value") ?? null;
   }
@@ -158,11 +149,7 @@ export class Update {
   }
 }
 
-/**
- * @param {any} diff
- * @param {string[]} columns
- * @returns {any[]}
- */
+/** @param {any} diff @param {string[]} columns @returns {any[]} */
 function opsOf(diff, columns) {
   if (typeof diff === "string") return [["a", columns[0], diff]];
   const ops = isObject(diff) ? diff.ops : diff;

@@ -140,6 +140,7 @@ def main(
     can: Sequence[str] = (),
     *,
     modules: Mapping[str, str] = MappingProxyType({}),
+    host: str = "127.0.0.1",
     flags: Sequence[str] = (),
 ) -> None:
     """Start the browser, print the introduction as soon as the page is loaded, and then pass all commands to the page.
@@ -149,6 +150,7 @@ def main(
         name: Name of the client in its introduction.
         can: Features of the client in its introduction.
         modules: JavaScript modules of the page: URL path → text.
+        host: Host in the URL of the page, which must resolve to this machine.
         flags: Further flags of the browser.
     """
     page = page or Path(__file__).with_name("browser_page.html").read_text(encoding="utf-8")
@@ -162,7 +164,7 @@ def main(
         sys.exit(f"cannot find a browser ({', '.join(names)}) in PATH; pass one with --browser")
     with _Site(page, modules) as site:
         threading.Thread(target=site.serve_forever, daemon=True).start()
-        with _browser(arguments.browser, f"http://127.0.0.1:{site.server_port}/", flags):
+        with _browser(arguments.browser, f"http://{host}:{site.server_port}/", flags):
             if not site.page_loaded.wait(20):
                 sys.exit(f"{arguments.browser} did not load the test page within 20 seconds")
             site.write_report(json.dumps({"client": name, "can": [*can], "at_once": MAX_CONCURRENT_JOBS}))
