@@ -36,6 +36,7 @@ ORDER = {
         {"http"},
         {"install_command"},
         {"inputs"},
+        {"notebook"},
         {
             "options",
             "updates",
