@@ -85,6 +85,7 @@ def test_every_setting_can_be_set_in_the_file(file):
         "root_path": "/under",
         "script": True,
         "forwarded_allow_ips": ["10.0.0.1"],
+        "served_model_names": ["m"],
     }
     lines = []
     for model in (Launch, Settings):

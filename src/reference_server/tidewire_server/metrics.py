@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -31,13 +31,6 @@ class Metrics:
             "items_started",
             "Items passed to their function. One call of a batched function takes several items.",
             "endpoint",
-        )
-        self.batch_size = Histogram(
-            "tidewire_batch_size",
-            "Items in a call of a batched function when it starts.",
-            ["endpoint"],
-            buckets=[2**power for power in range(11)],
-            registry=self.registry,
         )
         self._events_logged = self._counter("events_logged", "Events written to logs.")
         self._bytes_logged = self._counter("bytes_logged", "Bytes of events written to logs.")
@@ -69,10 +62,6 @@ class Metrics:
     def add(self, counter: Counter, amount: int, *labels: str) -> None:
         """Increase a counter on a hot path. The Prometheus counter itself is updated only when the metrics are read."""
         self._added[counter, labels] += amount
-
-    def batch_started(self, endpoint: str, items: int) -> None:
-        """Count a call of a batched function."""
-        self.batch_size.labels(endpoint).observe(items)
 
     def logged(self, events: int, size: int) -> None:
         """Count logged events and their bytes."""

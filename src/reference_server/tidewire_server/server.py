@@ -39,8 +39,8 @@ from tidewire_server.store.open_store import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ADDED_ROUTES: Final[dict[str, Callable[[], Sequence[Route]]]] = {}
-"""Functions that return routes in addition to those of the API, by the setting that turns them on.
+ADDED_ROUTES: Final[dict[str, Callable[[TidewireApp], Iterable[Route]]]] = {}
+"""Functions as in `Server.add_routes`, by the setting that turns them on for every server.
 
 The package registers them, because this module imports nothing that is built on a server.
 """
@@ -265,15 +265,9 @@ class Server:
         """ASGI application, which any ASGI server can run. Settings cannot be changed after the first access."""
         serving = self._serving
         if serving.app is None:
-            added = [
-                route
-                for name, routes in ADDED_ROUTES.items()
-                if getattr(self.settings, name)
-                for route in routes()
-            ]
-            serving.app = TidewireApp(
-                self.endpoints, self.settings, serving.closers, serving.principal, added
-            )
+            on_by_setting = (routes for name, routes in ADDED_ROUTES.items() if getattr(self.settings, name))
+            closers, principal, routes = serving.closers, serving.principal, [*on_by_setting, *serving.routes]
+            serving.app = TidewireApp(self.endpoints, self.settings, closers, principal, routes)
         return serving.app
 
     def configure(self, **options: Any) -> None:
@@ -291,6 +285,20 @@ class Server:
     def on_close(self, function: Callable[[], Awaitable[None]]) -> None:
         """Register a coroutine function to call when the server closes, after all endpoint functions have ended."""
         self._serving.closers.append(function)
+
+    def add_routes(self, routes: Callable[[TidewireApp], Iterable[Route]]) -> None:
+        """Add routes to the application, next to those of the protocol.
+
+        Args:
+            routes: Function that returns the routes, which Starlette matches after those of the protocol. It is called
+                once, when `app` is first accessed. It must not use the application's `service`, which starts later.
+
+        Raises:
+            RuntimeError: `app` has been accessed, or the server is running.
+        """
+        if self._serving.app is not None:
+            raise RuntimeError("routes cannot be added once the server or its app is in use")
+        self._serving.routes.append(routes)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:
         """Return the concurrency limit of an endpoint or of its group, or None if there is no limit.
@@ -429,12 +437,14 @@ class _Serving:
     Attributes:
         app: The application; None until it is first accessed.
         closers: Functions that were registered with `Server.on_close`, to call when the application closes.
+        routes: Functions that were registered with `Server.add_routes`.
         principal: Function that returns the name of a caller, or None.
     """
 
     def __init__(self, principal: PrincipalFunction | None) -> None:
         self.app: TidewireApp | None = None
         self.closers: list[Callable[[], Awaitable[None]]] = []
+        self.routes: list[Callable[[TidewireApp], Iterable[Route]]] = []
         self.principal = principal
 
     def checked(self, settings: Settings) -> Settings:

@@ -47,6 +47,7 @@ FLAGS: Final = {
         "share_prefixes",
         "profile",
     ),
+    "OpenAI surface": ("served_model_names",),
     "Jobs": (
         "default_concurrency_limit",
         "max_queue_size",
@@ -85,6 +86,7 @@ SINGULAR: Final = {
     "operator_tokens": "operator_token",
     "allowed_hosts": "allowed_host",
     "cors_origins": "cors_origin",
+    "served_model_names": "served_model_name",
 }
 """Settings with several values. Their flag has a singular name and is repeated for each value."""
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tidewire.protocol.document.json_values import common_prefix
 from tidewire.protocol.document.logprob_columns import initial_value
-from tidewire_server.endpoints.endpoint import OnRestart
+from tidewire_server.endpoints.endpoint import Endpoint, OnRestart
 from tidewire_server.endpoints.stream import Stream, writer_of
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine_interface import (
@@ -32,6 +32,7 @@ from tidewire_server.generation.generate_input_and_value import (
     served_input,
     served_value,
 )
+from tidewire_server.openai import add_openai
 from tidewire_server.server import Server
 from tidewire_server.user_paths import MEMORY
 
@@ -82,7 +83,7 @@ def add_engine(
     on_restart: OnRestart | Literal["auto"] = "auto",
     share_prefixes: bool = False,
 ) -> None:
-    """Add the endpoint `generate` to a server. The engine is closed together with the server.
+    """Add the endpoint `generate` and the OpenAI surface to a server. The engine is closed together with the server.
 
     The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
     clients can see their position and cancel them.
@@ -127,7 +128,7 @@ def add_engine(
             async with aclosing(
                 engine.generate(request, logged) if logged else engine.generate(request)
             ) as deltas:
-                await _write(deltas, request, stream, logged)
+                await _write(deltas, request, stream, logged, caps.context, server.endpoints["generate"])
         except asyncio.CancelledError:
             with suppress(
                 StreamClosedError
@@ -172,6 +173,7 @@ def add_engine(
     served = server.endpoints["generate"]
     # The engine computes each element of the value, and the log writer rejects a row that does not match the columns.
     served.checks_value = False
+    served.generated_tokens = 0
     if "messages" not in caps.served:
         served.input = replace(served.input, unsupported={"messages": NO_CHAT_TEMPLATE})
     if "n" in caps.served:
@@ -182,6 +184,7 @@ def add_engine(
             "continue" if caps.continues and server.settings.log != MEMORY else "rerun"
         )
     served.continues = continues
+    add_openai(server)
 
 
 def _generated_text(value: Any, request: Generate) -> str:
@@ -197,7 +200,12 @@ def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
 
 
 async def _write(
-    deltas: AsyncIterator[Delta], request: Generate, stream: Stream[Any], logged: LoggedTokens | None
+    deltas: AsyncIterator[Delta],
+    request: Generate,
+    stream: Stream[Any],
+    logged: LoggedTokens | None,
+    context: int,
+    endpoint: Endpoint,
 ) -> None:
     value, writer = stream.value, writer_of(stream)
     # If the job was submitted while the endpoint did not continue, its value has no column `token_ids`.
@@ -205,7 +213,6 @@ async def _write(
     at = None if len(request.columns) == 1 else "/text"
     prompt_columns = [f"/{name}" for name in request.prompt_columns]
     prompt_tokens, scored = len(value[request.prompt_columns[0]]) if prompt_columns else 0, 0
-    part = -(-request.max_tokens // PROGRESS_PARTS)
     hypothesis = None
     if request.num_beams > 1:
         hypothesis = HypothesisWriter(stream, request.prompt if request.echo else "", text_only=text_only)
@@ -231,10 +238,12 @@ async def _write(
         elif text := "".join([row[0] for row in delta.rows]):
             stream.append(text, at=at)
         tokens += len(delta.rows) - delta.retracted
+        endpoint.generated_tokens = (endpoint.generated_tokens or 0) + len(delta.rows)
         # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
         stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
-        if tokens - reported >= part:
-            stream.progress(tokens, request.max_tokens, unit="token")
+        most = context - delta.prompt_tokens if request.max_tokens is None else request.max_tokens
+        if tokens - reported >= -(-most // PROGRESS_PARTS):
+            stream.progress(tokens, most, unit="token")
             reported = tokens
         if delta.finish_reason is not None:
             stream.set("/finish_reason", delta.finish_reason)

@@ -65,7 +65,6 @@ class JobScheduler:
         check_input: Callable[[Job, QueueEntry], Awaitable[bool]] | None = None,
         on_start: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], bool],
-        on_batch: Callable[[str, int], None] = lambda _endpoint, _rows: None,
         shared: bool = False,
         share: float = 1.0,
         functions: bool = True,
@@ -84,7 +83,6 @@ class JobScheduler:
                 can run. The default is `Job.check_input`.
             on_start: Function that is called before an item runs in a batch, and returns the job of the item.
             announce: Function that publishes the queue position of a job. See `PositionAnnouncer`.
-            on_batch: Function that is called with the endpoint and the number of rows when a batch starts.
             shared: Whether other processes use the queue, too. A waiting job then has no `Job` object.
             share: Share of each queue and of the worker threads that one principal may use.
             functions: Whether this process runs functions. If not, it takes no items.
@@ -96,7 +94,6 @@ class JobScheduler:
         self._open_job = open_job
         self._check_input = check_input or (lambda job, entry: job.check_input(entry.index))
         self._on_start = on_start
-        self._on_batch = on_batch
         self._functions = functions
         self._workers = LiveWorkers() if workers is None else workers
         self._workers.own, self._workers.own_load = self.loads, self.load
@@ -511,8 +508,6 @@ class JobScheduler:
                 and not any(map(self._queue.size, other_names))
             )
 
-        if arrivals:
-            self._on_batch(name, len(arrivals))
         call = BatchCall(
             endpoint_queue.endpoint,
             join=join,

@@ -143,7 +143,6 @@ class JobService:
             check_input=None if store.replicas is None else self._ownership.accepts,
             on_start=self._on_start,
             announce=self._announce,
-            on_batch=metrics.batch_started,
             shared=store.replicas is not None,
             share=share,
             functions=functions,
@@ -614,6 +613,13 @@ class JobService:
     def depth(self, endpoint: str) -> tuple[int, int]:
         """Return the numbers of running and waiting items of an endpoint."""
         return self._scheduler.depth(endpoint)
+
+    def batch_size(self, endpoint: str) -> float:
+        """Return the moving average of the number of items in one call of an endpoint that runs here, or 0 before the first
+        call.
+        """
+        load = self._scheduler.load(endpoint)
+        return 0.0 if load is None or load.mean_duration is None else load.mean_rows
 
     # ---- shutdown ----------------------------------------------------------------------------------------------
 

@@ -53,8 +53,8 @@ class _File(NamedTuple):
     etag: str
 
 
-def page_routes() -> Sequence[Route]:
-    """Return the routes of the page. The files are read once, when this function is called.
+def page_routes(_app: object) -> Sequence[Route]:
+    """Return the routes of the page, which are the same for every application. The files are read when this function is called.
 
     Raises:
         FileNotFoundError: The JavaScript client is neither in the installed package nor in a checkout around it.

@@ -88,16 +88,17 @@ export class OperatorView {
     const rows = names.map((endpoint) => {
       const where = { endpoint };
       const slots = total("slots", where), running = total("items_running", where);
-      const batches = total("batch_size_count", where);
+      const batch = total("batch_size", where), tokens = rate("generated_tokens", where);
       const ended = ["succeeded", "failed", "cancelled"].map((status) => `${number.format(total("jobs_ended_total", { endpoint, status }))} ${status}`);
       return h("tr", {}, h("th", { scope: "row", text: endpoint }),
         h("td", { "data-name": "Slots" }, Number.isFinite(slots) && h("meter", { min: "0", max: slots || 1, value: running, "aria-label": `Slots of ${endpoint} in use` }), ` ${number.format(running)}${Number.isFinite(slots) ? ` of ${number.format(slots)}` : " running"}`),
         h("td", { "data-name": "Waiting", text: number.format(total("items_waiting", where)) }),
         h("td", { "data-name": "Items started", text: per(rate("items_started_total", where)) }),
-        h("td", { "data-name": "Batch size", text: batches === 0 ? "–" : `${number.format(total("batch_size_sum", where) / batches)} on average` }),
+        h("td", { "data-name": "Batch size", text: batch > 0 ? number.format(batch) : "–" }),
+        h("td", { "data-name": "Tokens", text: metrics.get("tidewire_generated_tokens")?.some(({ labels }) => labels.endpoint === endpoint) ? per(tokens) : "–" }),
         h("td", { "data-name": "Jobs ended", text: ended.join(", ") }));
     });
-    const head = ["Endpoint", "Slots", "Waiting", "Items started", "Batch size", "Jobs ended"];
+    const head = ["Endpoint", "Slots", "Waiting", "Items started", "Batch size", "Tokens", "Jobs ended"];
     const table = h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col", text })))), h("tbody", {}, ...rows));
     const resumed = total("stream_requests_total", { cursor: "yes" });
     const problems = (metrics.get("tidewire_problems_total") ?? []).map(({ labels, value }) => `${labels.code} ${number.format(value)}`);
