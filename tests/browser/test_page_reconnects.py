@@ -40,7 +40,9 @@ def test_cut_connection_is_shown_and_the_stream_continues_without_a_gap(visitor)
         with proxy:
             page = visitor.open(proxy.url)
             run_job(page, proxy.url, "talk", words=160, pause=0.05)
-            expect(page.locator(".connection.bad")).to_contain_text("Connection lost. The job does not depend on it")
+            expect(page.locator(".connection.bad")).to_contain_text(
+                "Connection lost. The job does not depend on it"
+            )
             expect(page.locator(".connection.bad")).to_contain_text("continues after event 1-")
             expect(page.locator(".connection.good")).to_contain_text("nothing is missing")
             status(page, "✓ succeeded")
