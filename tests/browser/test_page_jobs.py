@@ -1,5 +1,6 @@
 """The page at `/` in Chromium: endpoints, forms, and jobs while they run."""
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -178,8 +179,20 @@ def test_input_survives_the_change_between_form_and_json(visitor, url):
     expect(page.get_by_label("resume")).not_to_be_checked()
 
 
-def test_notes_and_batch_items_are_shown(visitor, url):
-    page = visitor.open(url)
-    run_job(page, url, "lengths", text="tide")
+def test_items_of_a_batch_are_shown_one_at_a_time(visitor, url):
+    inputs = [{"text": "a" * length} for length in (4, 7, 9)]
+    job = httpx.post(f"{url}/v1/endpoints/lengths/jobs", json={"inputs": inputs}).json()["id"]
+    page = visitor.open(f"{url}/#/jobs/{job}")
     status(page, "✓ succeeded")
-    expect(page.locator("#result")).to_contain_text("4")
+    expect(page.locator("#result")).to_have_text("4")
+    page.get_by_label("Item of the job").select_option("2 of 3 – succeeded")
+    expect(page.locator("#result")).to_have_text("7")
+
+
+def test_page_works_below_a_path_prefix(visitor):
+    with running("support.page_server:page_server", root_path="/ai") as url:
+        page = visitor.open(f"{url}/ai/")
+        page.get_by_role("button", name="words: 40").click()
+        page.get_by_role("button", name="Run").click()
+        expect(page.locator("#result .text")).to_contain_text("the tide")
+        assert {request.url.removeprefix(url)[:4] for request in visitor.requests} == {"/ai/"}

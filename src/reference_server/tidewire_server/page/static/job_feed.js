@@ -1,7 +1,7 @@
 // Follows one job with the JavaScript client, and keeps what the page shows of it. While the tab is hidden, the stream is closed:
 // a browser opens at most six connections to a server, over all tabs.
 
-import { JobExpiredError, JobNotFoundError } from "./client/index.js";
+import { AuthenticationError, JobExpiredError, JobNotFoundError } from "./client/index.js";
 
 const MAX_CHANGED = 1_000; // pointers between two frames; with more, everything counts as changed
 const BREATH = 10; // ms after which other tasks of the page may run
@@ -181,6 +181,7 @@ export class JobFeed {
   #failed(error, lostText) {
     if (error instanceof JobNotFoundError) this.lost = lostText ?? "The server does not know this job.";
     else if (error instanceof JobExpiredError) this.lost = "This job has expired: the server has deleted its result.";
+    else if (error instanceof AuthenticationError) this.lost = "The server no longer accepts the token. Reload the page to enter another one.";
     else this.lost = error.message;
     this.gone = error instanceof JobNotFoundError || error instanceof JobExpiredError;
     this.#told();
