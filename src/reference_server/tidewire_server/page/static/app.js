@@ -17,6 +17,7 @@ const MAX_LISTED = 30;
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
 const MAX_LABEL = 60;
 const DEFAULTS = "Defaults";
+const FILE = /^[A-Za-z0-9+/=]{200,}$/; // base64
 const JOB_ID = /^[\w.~-]+$/;
 
 const $ = (id) => document.getElementById(id);
@@ -285,7 +286,7 @@ function labelOfJob(id) {
 function labelOf(input) {
   const isObject = typeof input === "object" && input !== null && !Array.isArray(input);
   if (isObject && Object.keys(input).length === 0) return DEFAULTS;
-  const parts = isObject ? Object.entries(input).map(([name, value]) => (typeof value === "string" ? value : `${name}: ${JSON.stringify(value)}`)) : [JSON.stringify(input)];
+  const parts = isObject ? Object.entries(input).map(([name, value]) => (typeof value !== "string" ? `${name}: ${JSON.stringify(value)}` : FILE.test(value) ? name : value)) : [JSON.stringify(input)];
   const text = parts.join(" · ").replaceAll(/\s+/g, " ");
   return text.length > MAX_LABEL ? `${text.slice(0, MAX_LABEL - 1)}…` : text;
 }

@@ -232,7 +232,7 @@ class Field {
     if (kind === "file") {
       control.value = "";
       this.#file = typeof value === "string" ? Promise.resolve(value) : null;
-      this.preview?.replaceChildren(...(this.#file ? [h("p", { class: "hint", text: "The file of the example." })] : []));
+      this.preview?.replaceChildren(...(this.#file ? [h("p", { class: "hint", text: "A file is already chosen." })] : []));
     } else if (kind === "boolean") control.checked = now === true;
     else if (kind === "choice") {
       const at = this.#choiceOf(now);
