@@ -284,11 +284,12 @@ def served_input(
     return types.new_class("Generate", (ContinuedGenerate,), {}, lambda body: body.update(namespace))
 
 
-def served_value(members: Collection[str]) -> type[BaseModel]:
+def served_value(members: Collection[str], *, counts_rows: bool = True) -> type[BaseModel]:
     """Create a model of the value that has only the columns that an engine computes.
 
     Args:
         members: Names of the input members that the engine supports.
+        counts_rows: See `EngineCapabilities.counts_rows`.
     """
     fields: dict[str, Any] = {
         column.name: (list[column.element] | None, Field(None, description=column.description))  # type: ignore[name-defined]
@@ -301,6 +302,9 @@ def served_value(members: Collection[str]) -> type[BaseModel]:
         Literal["stop", "length", "cancelled"] | None,
         Field(None, description=FINISH_DESCRIPTION),
     )
+    if not counts_rows:
+        fields["reasoning"] = (str | None, Field(None, description=REASONING_DESCRIPTION))
+        fields["usage"] = (dict[str, int] | None, Field(None, description=USAGE_DESCRIPTION))
     return create_model(
         "Generated", __config__=ConfigDict(extra="forbid"), __doc__=VALUE_DESCRIPTION, **fields
     )
@@ -318,6 +322,11 @@ MODE_DESCRIPTION = (
 FINISH_DESCRIPTION = (
     "Reason why the generation ended. With `stop`, the model ended the text, or a stop string occurred. With `length`, "
     "`max_tokens` was reached. With `cancelled`, the job was cancelled."
+)
+REASONING_DESCRIPTION = "Text that the model generated before its answer, if the engine separates the two."
+USAGE_DESCRIPTION = (
+    "Numbers of tokens that the engine has reported so far: `prompt_tokens` and `completion_tokens`. Absent if it reports "
+    "none."
 )
 
 Generated = served_value(Generate.model_fields)
