@@ -43,8 +43,7 @@ from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
-from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
-from tidewire_server.generation.torch_engine.models.load_checkpoint import vocabulary_of_tokenizer
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, vocabulary_of_tokenizer
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler

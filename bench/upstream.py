@@ -20,10 +20,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from engine_load import run, serving
 from measured import installed, save
+
 from tidewire_server.default_model import default_model
 
 RESULTS = Path(__file__).parent / "results" / "upstream.json"
@@ -103,7 +105,9 @@ def wait_for(url: str) -> None:
 
 def seconds_alone(port: int, model: str, streams: int, tokens: int) -> float:
     """Return the time in which the engine alone answers a number of requests."""
-    body = json.dumps({"model": model, "prompt": "def f(", "max_tokens": tokens, "temperature": 0, "stream": True})
+    body = json.dumps(
+        {"model": model, "prompt": "def f(", "max_tokens": tokens, "temperature": 0, "stream": True}
+    )
     head = (
         "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}"
@@ -126,6 +130,11 @@ def seconds_alone(port: int, model: str, streams: int, tokens: int) -> float:
         return time.perf_counter() - begun
 
     return asyncio.run(every())
+
+
+def seconds_through(process: int, port: int, streams: int, tokens: int, **members: object) -> float:
+    """Return the time in which the server in front of the engine answers the same requests."""
+    return run(process, port, streams, tokens, **members).seconds
 
 
 @contextmanager
@@ -154,9 +163,10 @@ def measure(name: str, engine: int, model: str, rounds: int, log: str) -> list[d
         wait_for(f"http://127.0.0.1:{port}/readyz")
         for streams in STREAMS:
             tokens = TOKENS[name][streams]
+            body = {"prompt": "def f(", "temperature": 0}
             ways: dict[str, Callable[[], float]] = {
-                "alone": lambda: seconds_alone(engine, model, streams, tokens),  # noqa: B023 - called in this iteration
-                "through": lambda: run(process, port, streams, tokens, prompt="def f(", temperature=0).seconds,  # noqa: B023
+                "alone": partial(seconds_alone, engine, model, streams, tokens),
+                "through": partial(seconds_through, process, port, streams, tokens, **body),
             }
             found: dict[str, list[float]] = {way: [] for way in ways}
             for number in range(rounds + 1):

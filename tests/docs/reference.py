@@ -245,7 +245,12 @@ def upstream_parameters() -> str:
     kinds = list(ENGINE_KINDS.values())
     names = dict.fromkeys(name for kind in kinds for name in kind.members)
     rows = [
-        "| member | " + " | ".join(kind.title if name == "openai" else f"{kind.title} (`{name}`)" for name, kind in ENGINE_KINDS.items()) + " |",
+        "| member | "
+        + " | ".join(
+            kind.title if name == "openai" else f"{kind.title} (`{name}`)"
+            for name, kind in ENGINE_KINDS.items()
+        )
+        + " |",
         "|---|" + "---|" * len(kinds),
     ]
     for name in names:

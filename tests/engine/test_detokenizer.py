@@ -3,8 +3,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from support.model_checkpoints import END, byte_level_tokens, random_tokenizer
-from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.tokenizer_bytes import UnsupportedTokenizerError
+from tidewire_server.generation.torch_engine.detokenizer import TextStream
 from tidewire_server.generation.torch_engine.models.load_checkpoint import vocabulary_of_tokenizer
 from tidewire_server.generation.vocabulary import Vocabulary
 

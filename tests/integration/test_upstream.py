@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +13,15 @@ from typing import Any
 import httpx
 import pytest
 from tokenizers import Tokenizer, decoders, models
+from typer.testing import CliRunner
 
 from support.reference_server import QUICK
 from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine
 from tidewire import Client
 from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
+from tidewire_server.commands.cli import serve
+from tidewire_server.default_model import default_model
 from tidewire_server.generation.upstream import add_upstream, url_states
 
 LIMIT = 20.0
@@ -157,7 +162,9 @@ def test_wrong_model_is_one_clear_error(engine: ScriptedEngine):
         assert "scripted" in httpx.get(f"{client.url}/readyz").text
 
 
-def test_wrong_key_is_one_clear_error_without_the_key(engine: ScriptedEngine, caplog: pytest.LogCaptureFixture):
+def test_wrong_key_is_one_clear_error_without_the_key(
+    engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+):
     engine.script(key="right-key")
     with caplog.at_level(logging.DEBUG), front(engine.url, wait=False, key="wrong-key") as client:
         eventually(lambda: "TIDEWIRE_UPSTREAM_KEY" in httpx.get(f"{client.url}/readyz").text)
@@ -173,13 +180,71 @@ def test_wrong_key_is_one_clear_error_without_the_key(engine: ScriptedEngine, ca
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://h/v1", "http://", "http://u:p@h/v1", "http://h/v1?key=p", "h:80/v1", "http://h:99999/v1", "http://h:0/v1"],
+    [
+        "ftp://h/v1",
+        "http://",
+        "http://u:p@h/v1",
+        "http://h/v1?key=p",
+        "h:80/v1",
+        "http://h:99999/v1",
+        "http://h:0/v1",
+    ],
 )
 def test_url_of_an_upstream_is_checked(url: str):
     with pytest.raises(ValueError) as error:
         add_upstream(Server(), url)
     assert "p@" not in str(error.value)
     assert ":p" not in str(error.value)
+
+
+def test_command_with_an_upstream_imports_no_torch(engine: ScriptedEngine, tmp_path: Path):
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "tidewire_server",
+        "--upstream",
+        engine.url,
+        "--port",
+        "0",
+    ]
+    port_file = tmp_path / "port"
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            [*command, "--port-file", str(port_file), "--tokenizer", str(default_model())],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    try:
+        eventually(port_file.exists, within=50)
+        url = f"http://127.0.0.1:{int(port_file.read_text())}"
+        eventually(lambda: ready(url))
+        with Client(url) as client:
+            assert client.run("generate", prompt=MARK, max_tokens=3, logprobs=True)["text"] == expected(3)
+    finally:
+        process.kill()
+        process.wait()
+    imported = {line.rpartition("|")[2].strip() for line in (tmp_path / "errors").read_text().splitlines()}
+    assert {"httpx", "tokenizers"} <= imported
+    assert imported.isdisjoint({"torch", "transformers", "numpy"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--slots", "3", "--upstream", "http://127.0.0.1:1/v1"], "--slots: slots has no effect together with upstream"),
+        (["--upstream-kind", "vllm"], "--upstream-kind: upstream_kind needs the URL of an engine"),
+        (["--upstream", "http://127.0.0.1:1"[:5]], "not the URL of an engine"),
+        (["--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "nowhere"], "--tokenizer: cannot read the tokenizer"),
+        (["--upstream-concurrency", "0", "--upstream", "http://127.0.0.1:1/v1"], "from 1 to 4096"),
+        (["mine.py", "--upstream", "http://127.0.0.1:1/v1"], "applies only to the default server"),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_the_command_are_one_clear_error(arguments: list[str], message: str):
+    answer = CliRunner().invoke(serve, arguments)
+    assert answer.exit_code in {1, 2}
+    assert message in answer.stderr
 
 
 # ---- what is sent -------------------------------------------------------------------------------------------------------
@@ -191,7 +256,10 @@ def test_all_sampling_members_are_sent_with_neutral_values_translated(engine: Sc
         client.run("generate", messages=[{"role": "user", "content": "a"}], max_tokens=2, top_k=5, seed=7)
     prompt, chat = engine.journal()
     assert (prompt["path"], chat["path"]) == ("/v1/completions", "/v1/chat/completions")
-    sent = {name: prompt["body"][name] for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+    sent = {
+        name: prompt["body"][name]
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    }
     assert sent == {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
     assert "messages" not in prompt["body"]
     assert "prompt" not in chat["body"]
@@ -339,7 +407,9 @@ def test_usage_is_that_of_the_engine_and_never_counted(engine: ScriptedEngine):
         job = client.submit("generate", prompt=MARK, max_tokens=6)
         job.result()
         assert usage_of(client, job.id) == {"prompt_tokens": 7, "completion_tokens": 6}
-        engine.script(answers=[{"send": [chunk(text="a"), chunk(text="b"), chunk(text="", finish_reason="stop")]}])
+        engine.script(
+            answers=[{"send": [chunk(text="a"), chunk(text="b"), chunk(text="", finish_reason="stop")]}]
+        )
         job = client.submit("generate", prompt=MARK, max_tokens=6)
         assert job.result() == {"text": "ab", "finish_reason": "stop"}
         assert usage_of(client, job.id) == {}
@@ -358,7 +428,9 @@ def test_answer_is_complete_with_a_finish_reason_or_done(engine: ScriptedEngine,
         assert one(client, engine, chunk(text="ab"), *end) == {"text": "ab", "finish_reason": reason}
 
 
-@pytest.mark.parametrize("end", [[], ["cut"], [chunk(text="", finish_reason="abort")], ['data: {"error":{"code":500}}\n\n']])
+@pytest.mark.parametrize(
+    "end", [[], ["cut"], [chunk(text="", finish_reason="abort")], ['data: {"error":{"code":500}}\n\n']]
+)
 def test_answer_without_an_end_is_not_passed_on(engine: ScriptedEngine, end: list[Any]):
     with front(engine.url) as client, pytest.raises(JobFailedError) as error:
         one(client, engine, chunk(text="ab"), *end)
@@ -370,12 +442,17 @@ def test_answer_without_an_end_is_not_passed_on(engine: ScriptedEngine, end: lis
     [
         ([raw(b'{"choices":[{"text":"n\xc3"}]}'), raw(b'{"choices":[{"text":"\xa9!"}]}')], "né!"),
         ([raw(b'{"choices":[{"text":"\xf0\x9f"}]}'), raw(b'{"choices":[{"text":"\x98\x80!"}]}')], "😀!"),
-        (['data: {"choices":[{"text":"\\ud83d"}]}\n\n', 'data: {"choices":[{"text":"\\ude00!"}]}\n\n'], "😀!"),
+        (
+            ['data: {"choices":[{"text":"\\ud83d"}]}\n\n', 'data: {"choices":[{"text":"\\ude00!"}]}\n\n'],
+            "😀!",
+        ),
         (['data: {"choices":[{"text":"né', '😀"}]}\n\n'], "né😀"),
         (['data: {"choices":[{"text":"a\\ud83d"}]}\n\n', 'data: {"choices":[{"text":"b"}]}\n\n'], "a\ufffdb"),
     ],
 )
-def test_character_that_is_split_between_chunks_is_joined(engine: ScriptedEngine, pieces: list[str], text: str):
+def test_character_that_is_split_between_chunks_is_joined(
+    engine: ScriptedEngine, pieces: list[str], text: str
+):
     with front(engine.url) as client:
         assert one(client, engine, *pieces, "data: [DONE]\n\n")["text"] == text
 
@@ -393,7 +470,16 @@ def test_reasoning_is_a_separate_text(engine: ScriptedEngine):
 
 
 def test_tool_calls_fail_the_item(engine: ScriptedEngine):
-    engine.script(answers=[{"send": [chunk(delta={"tool_calls": [{"id": "x"}]}), chunk(delta={}, finish_reason="tool_calls")]}])
+    engine.script(
+        answers=[
+            {
+                "send": [
+                    chunk(delta={"tool_calls": [{"id": "x"}]}),
+                    chunk(delta={}, finish_reason="tool_calls"),
+                ]
+            }
+        ]
+    )
     with front(engine.url) as client, pytest.raises(JobFailedError, match="tool"):
         client.run("generate", messages=[{"role": "user", "content": "?"}])
     assert len(engine.journal()) == 1
@@ -446,7 +532,9 @@ def test_log_probabilities_are_columns(engine: ScriptedEngine, tokenizer: Path, 
 
 def scored(tokens: list[str], values: list[Any], tops: list[Any] | None = None, **choice: Any) -> str:
     tops = tops or [{token: value} for token, value in zip(tokens, values, strict=True)]
-    return chunk(text="x", logprobs={"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}, **choice)
+    return chunk(
+        text="x", logprobs={"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}, **choice
+    )
 
 
 A, B, C = "token_id:0", "token_id:1", "token_id:2"
@@ -460,7 +548,9 @@ def test_impossible_values_become_null(engine: ScriptedEngine, tokenizer: Path):
     assert (value["top_ids"], value["top_logprobs"]) == ([[1, 0, 2]], [[-0.1, None, None]])
 
 
-def test_chosen_token_is_an_alternative_only_if_it_belongs_to_the_most_probable(engine: ScriptedEngine, tokenizer: Path):
+def test_chosen_token_is_an_alternative_only_if_it_belongs_to_the_most_probable(
+    engine: ScriptedEngine, tokenizer: Path
+):
     steps = [scored([C], [-3.0], [{C: -3.0, B: -0.5, A: -0.5}]), chunk(text="", finish_reason="stop")]
     with front(engine.url, tokenizer=tokenizer) as client:
         value = one(client, engine, *steps, top_logprobs=2)
@@ -477,13 +567,19 @@ def test_chosen_token_is_an_alternative_only_if_it_belongs_to_the_most_probable(
         ([scored([A], [0.5], [{A: 0.5, B: -1}])], "not below 0"),
         ([chunk(text="x", logprobs={"tokens": [A], "token_logprobs": []})], "different lengths"),
         ([scored([A], [-1.0], [{A: -1.0, "token_id:77": -2.0}])], "77"),
-        ([chunk(text="x", finish_reason="stop", usage=1), 'data: {"usage":{"completion_tokens":9}}\n\n'], "left out"),
+        (
+            [chunk(text="x", finish_reason="stop", usage=1), 'data: {"usage":{"completion_tokens":9}}\n\n'],
+            "left out",
+        ),
     ],
 )
 def test_wrong_log_probabilities_are_not_passed_on(
     engine: ScriptedEngine, tokenizer: Path, steps: list[str], message: str
 ):
-    with front(engine.url, tokenizer=tokenizer) as client, pytest.raises(JobFailedError, match=message) as error:
+    with (
+        front(engine.url, tokenizer=tokenizer) as client,
+        pytest.raises(JobFailedError, match=message) as error,
+    ):
         one(client, engine, *steps, "data: [DONE]\n\n", top_logprobs=2, token_text=True)
     assert error.value.code == "internal"
     assert len(engine.journal()) == 1
@@ -564,7 +660,10 @@ def test_answer_that_cannot_be_continued_runs_again_and_keeps_equal_text(
 
 def test_text_that_differs_in_the_second_run_is_deleted(engine: ScriptedEngine):
     end = chunk(text="!", finish_reason="stop")
-    answers = [{"send": [chunk(text="the cat"), chunk(text=" sat"), "cut"]}, {"send": [chunk(text="the c"), chunk(text="ow"), end]}]
+    answers = [
+        {"send": [chunk(text="the cat"), chunk(text=" sat"), "cut"]},
+        {"send": [chunk(text="the c"), chunk(text="ow"), end]},
+    ]
     engine.script(kind="somebody", answers=answers)
     with front(engine.url) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=12)
@@ -631,4 +730,3 @@ def test_samples_are_separate_requests(engine: ScriptedEngine):
         job.wait()
     assert sorted(entry["body"]["seed"] for entry in engine.journal()) == [5, 6, 7]
     assert all("n" not in entry["body"] for entry in engine.journal())
-

@@ -24,7 +24,13 @@ TEMPLATE = (
 
 def chat_model(folder: Path) -> Path:
     """Copy the default model, and add a chat template."""
-    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+    for name in (
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ):
         shutil.copy(default_model() / name, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder

@@ -50,7 +50,10 @@ class ScriptedEngine:
     def start(self) -> None:
         """Start the engine, and wait until it answers."""
         self._process = Forked(
-            "support.scripted_engine", str(self.port), json.dumps(self.settings), cwd=Path(__file__).parents[1]
+            "support.scripted_engine",
+            str(self.port),
+            json.dumps(self.settings),
+            cwd=Path(__file__).parents[1],
         )
         give_up = time.monotonic() + START_LIMIT
         while True:
@@ -92,7 +95,7 @@ def scripted_engine(**settings: Any) -> Iterator[ScriptedEngine]:
 # ---- the process --------------------------------------------------------------------------------------------------
 
 
-class Cut(Exception):
+class CutError(Exception):
     """The script ends the connection."""
 
 
@@ -102,12 +105,13 @@ class Script:
         self.journal: list[dict[str, Any]] = []
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, Cut):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, CutError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 method, path, _ = head[0].split(" ")
                 headers = {
-                    name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)
+                    name.lower(): value.strip()
+                    for name, _, value in (line.partition(":") for line in head[1:] if line)
                 }
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 await self.respond(reader, writer, method, path, headers, body)
@@ -136,7 +140,7 @@ class Script:
         finally:
             entry["closed"] = watch.done()
             watch.cancel()
-        raise Cut  # Each answer has its own connection.
+        raise CutError  # Each answer has its own connection.
 
     async def describe(self, writer, path):
         models = self.settings.get("models", ["scripted"])
@@ -144,13 +148,21 @@ class Script:
             return await self.send(writer, models, "Internal Server Error")
         if path == "/v1/models":
             kind = self.settings.get("kind", "vllm")
-            data = [{"id": name, "owned_by": kind, "max_model_len": self.settings.get("context")} for name in models]
+            data = [
+                {"id": name, "owned_by": kind, "max_model_len": self.settings.get("context")}
+                for name in models
+            ]
             return await self.send(writer, 200, json.dumps({"object": "list", "data": data}))
         found = self.settings.get("pages", {}).get(path)
         return await self.send(writer, 404 if found is None else 200, json.dumps(found or {}))
 
     async def send(self, writer, status, text, headers=()):
-        head = [f"HTTP/1.1 {status} x", "content-type: application/json", f"content-length: {len(text.encode())}", *headers]
+        head = [
+            f"HTTP/1.1 {status} x",
+            "content-type: application/json",
+            f"content-length: {len(text.encode())}",
+            *headers,
+        ]
         writer.write(("\r\n".join(head) + "\r\n\r\n" + text).encode())
         await writer.drain()
 
@@ -158,17 +170,20 @@ class Script:
         status = answer.get("status", 200)
         headers = [f"{name}: {value}" for name, value in answer.get("headers", {}).items()]
         if status != 200:
-            return await self.send(writer, status, json.dumps(answer.get("body", {"error": {"message": "no"}})), headers)
+            await self.send(
+                writer, status, json.dumps(answer.get("body", {"error": {"message": "no"}})), headers
+            )
+            return
         media = answer.get("media_type", "text/event-stream")
         head = ["HTTP/1.1 200 OK", f"content-type: {media}", "transfer-encoding: chunked", *headers]
         writer.write(("\r\n".join(head) + "\r\n\r\n").encode())
         for step in answer.get("send", [{"tokens": None}]):
             if step == "cut":
                 await writer.drain()
-                raise Cut
+                raise CutError
             if step == "hang":
                 await watch
-                raise Cut
+                raise CutError
             if isinstance(step, str):
                 await self.chunk(writer, step.encode())
             elif "hex" in step:
@@ -177,7 +192,7 @@ class Script:
                 for _ in range(step["times"]):
                     await self.chunk(writer, step["repeat"].encode())
                     if watch.done():
-                        raise Cut
+                        raise CutError
             else:
                 await self.tokens(writer, request, step["tokens"], watch)
         writer.write(b"0\r\n\r\n")
@@ -209,7 +224,7 @@ class Script:
             number += count
             await self.event(writer, request, piece, number, counted, count=count)
             if watch.done():
-                raise Cut
+                raise CutError
         if limit is None:
             await self.event(writer, request, "", number, True, finish="length")
             await self.chunk(writer, b"data: [DONE]\n\n")

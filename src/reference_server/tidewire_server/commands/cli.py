@@ -52,9 +52,14 @@ _LAST_GRACE = 1.0
 _GENERATE_ARGUMENTS = {name: name for name in FLAGS[GENERATION]} | {"max_top_logprobs": "max_top"}
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""
 
-_UPSTREAM_ARGUMENTS = {name: name.removeprefix("upstream_") for name in FLAGS[UPSTREAM] if name != "upstream_key_file"} | {
+_UPSTREAM_ARGUMENTS = {
+    name: name.removeprefix("upstream_") for name in FLAGS[UPSTREAM] if name != "upstream_key_file"
+} | {
     "upstream_key": "key",
-    **{name: _GENERATE_ARGUMENTS[name] for name in ("model", "context", "max_top_logprobs", "on_restart", "share_prefixes")},
+    **{
+        name: _GENERATE_ARGUMENTS[name]
+        for name in ("model", "context", "max_top_logprobs", "on_restart", "share_prefixes")
+    },
 }
 """Settings of the default server in front of another engine, with the arguments of `add_upstream`."""
 
@@ -249,7 +254,11 @@ def _refuse_ignored_settings(configuration: "Configuration") -> None:
             )
     for name in () if launch.upstream else sorted(_UPSTREAM_ARGUMENTS.keys() - _GENERATE_ARGUMENTS.keys()):
         # The key may be set in the environment of other commands.
-        if name in launch.model_fields_set and name not in {"upstream", "upstream_key"} and launch.target is None:
+        if (
+            name in launch.model_fields_set
+            and name not in {"upstream", "upstream_key"}
+            and launch.target is None
+        ):
             fail(f"{configuration.origin(name)}: {name} needs the URL of an engine: --upstream URL", code=2)
     for name, argument in (_UPSTREAM_ARGUMENTS | _GENERATE_ARGUMENTS).items():
         if name == "upstream_key":

@@ -71,7 +71,18 @@ FLAGS: Final = {
 """Settings that have a flag. The keys are the group titles in `--help-all`."""
 
 COMMON: Final = frozenset(
-    {"host", "port", "model", "upstream", "device", "log", "token_file", "reload", "no_functions", "log_level"}
+    {
+        "host",
+        "port",
+        "model",
+        "upstream",
+        "device",
+        "log",
+        "token_file",
+        "reload",
+        "no_functions",
+        "log_level",
+    }
 )
 """Settings whose flags are shown by `--help`. The option `--help-all` shows all flags."""
 

@@ -221,7 +221,8 @@ class Engine(Protocol):
     @property
     def caps(self) -> EngineCapabilities:
         """The engine's capabilities. If an engine learns them later than `add_engine` is called, it calls the function that
-        `add_engine` returns."""
+        `add_engine` returns.
+        """
         ...
 
     async def check(self, request: Generate) -> None:

@@ -167,7 +167,9 @@ def add_engine(
             "request": served_input(caps.served, maxima, logs_ids=logs_ids),
             "stream": Stream[served_value(caps.served, counts_rows=caps.counts_rows)],  # type: ignore[misc]
         }
-        logprobs = {"logprobs": {"max_top": caps.max_top}} if caps.vocabulary is not None or caps.counts_rows else {}
+        logprobs = (
+            {"logprobs": {"max_top": caps.max_top}} if caps.vocabulary is not None or caps.counts_rows else {}
+        )
         return {
             "capabilities": {
                 **logprobs,

@@ -13,7 +13,7 @@ _OTHERS: Final = sorted(set(range(0x100)) - set(_PRINTABLE))
 BYTE_OF: Final[dict[str, int]] = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(0x100 + i): byte for i, byte in enumerate(_OTHERS)
 }
-"""Byte of each character of the byte-level BPE alphabet, in which characters above U+00FF stand for the bytes that are not
+"""Byte of each character of the byte-level BPE alphabet, in which characters above U+00FF represent the bytes that are not
 printable."""
 
 BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")

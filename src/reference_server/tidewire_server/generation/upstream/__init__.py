@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from tidewire_server.generation.generate_endpoint import add_engine
+from tidewire_server.generation.tokenizer_file import TokenizerFile
 from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS
-from tidewire_server.generation.upstream.tokenizer_file import TokenizerFile
 from tidewire_server.generation.upstream.upstream_engine import UpstreamEngine
 from tidewire_server.user_paths import user_path
 
@@ -103,7 +103,15 @@ def base_url(url: str) -> str:
     except ValueError:
         raise ValueError("an upstream must be a URL such as http://127.0.0.1:8001/v1") from None
     if parts.username is not None or parts.password is not None:
-        raise ValueError("the URL of an upstream must not contain credentials; set TIDEWIRE_UPSTREAM_KEY instead")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0 or parts.query or parts.fragment:
+        raise ValueError(
+            "the URL of an upstream must not contain credentials; set TIDEWIRE_UPSTREAM_KEY instead"
+        )
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or port == 0
+        or parts.query
+        or parts.fragment
+    ):
         raise ValueError(f"{url[:80]!r} is not the URL of an engine, such as http://127.0.0.1:8001/v1")
     return url.rstrip("/")

@@ -1,6 +1,6 @@
 """What each kind of engine accepts (`ENGINE_KINDS`): one table for the request's body, the input's check and the documentation.
 
-Every sampling parameter is sent, because engines have defaults of their own, partly from the checkpoint. A parameter that
+Every sampling parameter is sent, because engines have other defaults, partly from the checkpoint. A parameter that
 a kind does not have is refused before the job starts, unless it has the value that disables it.
 """
 
@@ -104,7 +104,9 @@ _TRANSFORMERS: Final[Mapping[str, Sent]] = {
     "min_p": _own("min_p", OMIT),
     "typical_p": _own("typical_p"),
     "repetition_penalty": _own("repetition_penalty"),
-    "logit_bias": _own("sequence_bias", OMIT, lambda bias: [[[int(key)], value] for key, value in bias.items()]),
+    "logit_bias": _own(
+        "sequence_bias", OMIT, lambda bias: [[[int(key)], value] for key, value in bias.items()]
+    ),
 }
 
 

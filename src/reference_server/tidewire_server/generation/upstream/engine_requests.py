@@ -27,13 +27,20 @@ MAX_BODY_BYTES: Final = 1 << 20
 MAX_MODELS: Final = 1000
 """Maximum number of models that are read from an engine's list."""
 
-_TOO_LONG: Final = ("context length", "context size", "context_length", "context window", "too long", "maximum input")
+_TOO_LONG: Final = (
+    "context length",
+    "context size",
+    "context_length",
+    "context window",
+    "too long",
+    "maximum input",
+)
 """Parts of the messages with which engines reject a prompt that is too long."""
 _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
 
 class DownError(LostAnswerError):
-    """The engine cannot be reached, has failed or is silent. `began` is whether it may have processed the request."""
+    """The engine cannot be reached, has failed or is silent. `began` is whether it has received the request."""
 
     def __init__(self, message: str, *, began: bool) -> None:
         super().__init__(message)
@@ -52,7 +59,9 @@ class KeyRejectedError(EngineError):
     """The engine rejects the key, or requires one."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"rejects the key of this server ({status}); set TIDEWIRE_UPSTREAM_KEY or upstream_key_file")
+        super().__init__(
+            f"rejects the key of this server ({status}); set TIDEWIRE_UPSTREAM_KEY or upstream_key_file"
+        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,9 @@ class EngineRequests:
     def __init__(self, key: str | None, timeout: float) -> None:
         self._key = key
         self._timeout = timeout
-        headers = {"accept-encoding": "identity"} | ({} if key is None else {"authorization": f"Bearer {key}"})
+        headers = {"accept-encoding": "identity"} | (
+            {} if key is None else {"authorization": f"Bearer {key}"}
+        )
         self._http = httpx.AsyncClient(
             headers=headers,
             # The environment could have credentials for other hosts, or a proxy that sees the key.
@@ -101,7 +112,9 @@ class EngineRequests:
         root = url.removesuffix("/v1")
         status, models = await self._get(f"{url}/models", required=True)
         listed = models.get("data") if isinstance(models, dict) else None
-        entries = [each for each in listed or [] if isinstance(each, dict)] if isinstance(listed, list) else []
+        entries = (
+            [each for each in listed or [] if isinstance(each, dict)] if isinstance(listed, list) else []
+        )
         names = tuple(each["id"] for each in entries[:MAX_MODELS] if isinstance(each.get("id"), str))
         first = entries[0] if entries else {}
         kind = _OWNERS.get(str(first.get("owned_by")), "openai")
@@ -166,7 +179,9 @@ class EngineRequests:
             response = await self._http.send(request, stream=True)
             if response.headers.get("content-encoding", "identity") != "identity":
                 # A small compressed answer could fill the memory.
-                raise EngineError("the engine compressed its answer, although this server does not accept that")
+                raise EngineError(
+                    "the engine compressed its answer, although this server does not accept that"
+                )
             yield response
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise DownError(f"cannot be reached ({type(error).__name__})", began=False) from None
@@ -201,7 +216,7 @@ def _check_status(response: httpx.Response) -> None:
         wait = response.headers.get("retry-after", "")
         raise BusyError(float(wait) if wait.isdecimal() and len(wait) < 9 else None)
     if 300 <= status < 400:
-        raise DownError(f"answers with a redirect ({status}), which is not followed", began=False)
+        raise DownError(f"answers with a redirect ({status}), which is not followed", began=True)
     if status >= 500 and response.request.method == "POST":
         raise DownError(f"answers with the status {status}", began=True)
 

@@ -14,7 +14,7 @@ from tidewire_server.generation.upstream.stream_chunks import (
     Chunk,
     InvalidAnswerError,
     LostAnswerError,
-    Scored,
+    ScoredToken,
 )
 from tidewire_server.generation.vocabulary import Vocabulary
 
@@ -44,7 +44,9 @@ class OutputRows:
         base: Numbers of tokens of the text after which this answer continues, or None.
     """
 
-    def __init__(self, request: Generate, vocabulary: Vocabulary | None, base: TokenUsage | None = None) -> None:
+    def __init__(
+        self, request: Generate, vocabulary: Vocabulary | None, base: TokenUsage | None = None
+    ) -> None:
         self._request = request
         self._columns = request.columns
         self._vocabulary = vocabulary
@@ -133,7 +135,7 @@ class OutputRows:
         else:
             delta.text_after = text
 
-    def _row(self, text: str, scored: Scored) -> tuple[Any, ...]:
+    def _row(self, text: str, scored: ScoredToken) -> tuple[Any, ...]:
         values: dict[str, Any] = {"token_ids": scored.id, "logprobs": self._rounded(scored.logprob)}
         if "top_ids" in self._columns:
             top = self._top(scored)
@@ -146,7 +148,9 @@ class OutputRows:
 
     def _text_of(self, token_id: int) -> str:
         if self._vocabulary is None or token_id >= len(self._vocabulary):
-            raise InvalidAnswerError(f"the engine sent the token id {token_id}, which is not in the tokenizer's vocabulary")
+            raise InvalidAnswerError(
+                f"the engine sent the token id {token_id}, which is not in the tokenizer's vocabulary"
+            )
         return self._vocabulary.text_of(token_id)
 
     def _rounded(self, value: float | None) -> float | None:
@@ -156,12 +160,14 @@ class OutputRows:
             raise InvalidAnswerError(f"the engine sent the log-probability {value}, which is not below 0")
         return min(0.0, round(value, self._request.logprob_decimals)) + 0.0
 
-    def _top(self, scored: Scored) -> list[tuple[int, float | None]]:
+    def _top(self, scored: ScoredToken) -> list[tuple[int, float | None]]:
         """Return the requested number of alternatives in the order of the specification."""
         wanted = self._request.top_logprobs
         if self._vocabulary is not None:
             wanted = min(wanted, len(self._vocabulary))
-        known = {key: -math.inf if value is None or value <= NO_PROBABILITY else value for key, value in scored.top}
+        known = {
+            key: -math.inf if value is None or value <= NO_PROBABILITY else value for key, value in scored.top
+        }
         if len(known) < len(scored.top) or len(known) < wanted:
             raise InvalidAnswerError(
                 f"the engine sent {len(known)} alternatives, although top_logprobs is {self._request.top_logprobs}"

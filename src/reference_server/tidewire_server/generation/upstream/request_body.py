@@ -21,7 +21,12 @@ def check_kind(request: Generate, kind: EngineKind) -> None:
         InputError: The engine cannot serve the combination of members.
     """
     schema = kind.members.get("json_schema")
-    if request.json_schema is not None and schema is not None and schema.only_messages and request.messages is None:
+    if (
+        request.json_schema is not None
+        and schema is not None
+        and schema.only_messages
+        and request.messages is None
+    ):
         raise InputError(
             f"json_schema works only with messages on this engine ({kind.title}), not with a prompt",
             member="json_schema",
@@ -45,7 +50,13 @@ def can_continue_text(request: Generate, kind: EngineKind, usage: TokenUsage | N
 
 
 def request_body(
-    request: Generate, kind: EngineKind, model: str, *, text: str = "", generated: int = 0, with_ids: bool = False
+    request: Generate,
+    kind: EngineKind,
+    model: str,
+    *,
+    text: str = "",
+    generated: int = 0,
+    with_ids: bool = False,
 ) -> tuple[str, dict[str, Any]]:
     """Return the path below the base URL, and the body of the request.
 

@@ -19,12 +19,10 @@ from tidewire_server.generation.engine_interface import EngineError, TokenUsage
 
 MAX_EVENT_BYTES: Final = 1 << 20
 """Maximum size of one event of an engine, in bytes."""
-CHUNKS_PER_TOKEN: Final = 64
-CHARACTERS_PER_TOKEN: Final = 1024
-BYTES_PER_TOKEN: Final = 1 << 16
+BYTES_PER_TOKEN: Final = 1 << 15
 SPARE_TOKENS: Final = 64
-"""An answer has at most `CHUNKS_PER_TOKEN` events, `CHARACTERS_PER_TOKEN` characters of text and `BYTES_PER_TOKEN` bytes for
-each of `max_tokens` + `SPARE_TOKENS` tokens."""
+"""An answer has at most `BYTES_PER_TOKEN` bytes for each of `max_tokens` + `SPARE_TOKENS` tokens, so the numbers of its events
+and characters are limited, too."""
 MAX_REASON: Final = 300
 """Maximum length of an engine's error message that is passed on, in characters."""
 
@@ -98,7 +96,7 @@ class _Body(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Scored:
+class ScoredToken:
     """A token with its log-probability, and with the most probable tokens at its position."""
 
     id: int
@@ -112,7 +110,7 @@ class Chunk:
 
     text: str = ""
     reasoning: str = ""
-    scored: list[Scored] | None = None
+    scored: list[ScoredToken] | None = None
     finish_reason: str | None = None
     usage: TokenUsage | None = None
 
@@ -134,7 +132,9 @@ class CharacterJoiner:
                 self._split = True
             else:
                 return text
-        text = (self._pending + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        text = (
+            (self._pending + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        )
         # `surrogatepass` leaves a surrogate without its other half, which may be in the next chunk.
         self._pending = text[-1:] if _HIGH_SURROGATE.search(text) else ""
         text = _SURROGATES.sub("\ufffd", text[: len(text) - len(self._pending)])
@@ -153,8 +153,6 @@ class ChunkReader:
 
     def __init__(self, max_tokens: int) -> None:
         self._decoder = Decoder(max_event_bytes=2 * MAX_EVENT_BYTES)
-        self._chunks_left = CHUNKS_PER_TOKEN * (max_tokens + SPARE_TOKENS)
-        self._characters_left = CHARACTERS_PER_TOKEN * (max_tokens + SPARE_TOKENS)
         self._bytes_left = BYTES_PER_TOKEN * (max_tokens + SPARE_TOKENS)
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self.done = False
@@ -175,14 +173,13 @@ class ChunkReader:
             # events, so each byte is passed as one character.
             events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
         except EventTooLargeError:
-            raise InvalidAnswerError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes") from None
+            raise InvalidAnswerError(
+                f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes"
+            ) from None
         for event in events:
             if event.data == "[DONE]":
                 self.done = True
                 break
-            self._chunks_left -= 1
-            if self._chunks_left < 0:
-                raise InvalidAnswerError("the engine sent many more events than tokens were requested")
             found.append(self._chunk(_decoded(event.data.encode("latin-1"))))
         return found
 
@@ -200,9 +197,6 @@ class ChunkReader:
             if choice.index != 0:
                 raise InvalidAnswerError("the engine sent several choices, although one was requested")
             self._add(chunk, choice)
-        self._characters_left -= len(chunk.text) + len(chunk.reasoning)
-        if self._characters_left < 0:
-            raise InvalidAnswerError("the engine sent much more text than tokens were requested")
         return chunk
 
     def _add(self, chunk: Chunk, choice: _Choice) -> None:
@@ -235,10 +229,10 @@ def _decoded(data: bytes) -> _Body:
         raise InvalidAnswerError(f"the engine sent an invalid event ({type(error).__name__})") from None
 
 
-def _scored(logprobs: _Logprobs) -> list[Scored]:
+def _scored(logprobs: _Logprobs) -> list[ScoredToken]:
     if logprobs.content is not None:
         return [
-            Scored(_id_of(each), each.logprob, [(_id_of(top), top.logprob) for top in each.top_logprobs])
+            ScoredToken(_id_of(each), each.logprob, [(_id_of(top), top.logprob) for top in each.top_logprobs])
             for each in logprobs.content
         ]
     tokens = logprobs.tokens or []
@@ -246,7 +240,9 @@ def _scored(logprobs: _Logprobs) -> list[Scored]:
     if not len(tokens) == len(values) == len(tops):
         raise InvalidAnswerError("the engine sent lists of log-probabilities with different lengths")
     return [
-        Scored(_id_of_text(token), value, [(_id_of_text(name), each) for name, each in (top or {}).items()])
+        ScoredToken(
+            _id_of_text(token), value, [(_id_of_text(name), each) for name, each in (top or {}).items()]
+        )
         for token, value, top in zip(tokens, values, tops, strict=True)
     ]
 

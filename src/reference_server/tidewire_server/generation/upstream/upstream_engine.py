@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -35,6 +35,7 @@ from tidewire_server.generation.engine_interface import (
 )
 from tidewire_server.generation.generate_input_and_value import MAX_TOP, Generate
 from tidewire_server.generation.schema_limits import LimitCounts
+from tidewire_server.generation.tokenizer_file import TokenizerFile
 from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS, EngineKind, members_of_kinds
 from tidewire_server.generation.upstream.engine_requests import (
     BusyError,
@@ -46,7 +47,6 @@ from tidewire_server.generation.upstream.engine_requests import (
 from tidewire_server.generation.upstream.output_rows import CatchUp, OutputRows
 from tidewire_server.generation.upstream.request_body import can_continue_text, check_kind, request_body
 from tidewire_server.generation.upstream.stream_chunks import ChunkReader, LostAnswerError
-from tidewire_server.generation.upstream.tokenizer_file import TokenizerFile
 from tidewire_server.generation.upstream.url_pool import MisconfiguredError, UrlPool
 
 _log = logging.getLogger(__name__)
@@ -133,9 +133,11 @@ class UpstreamEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = self._started_by_server = False
         self._started = self._generated_tokens = self._prompt_tokens = 0
-        self.caps = self._capabilities(list(ENGINE_KINDS.values()) if kind is None else [ENGINE_KINDS[kind]], None)
+        self.caps = self._capabilities(
+            list(ENGINE_KINDS.values()) if kind is None else [ENGINE_KINDS[kind]], None
+        )
         """Capabilities. Before an engine has answered, they contain what any kind of engine supports."""
-        self.learned = lambda: None
+        self.learned: Callable[[], None] = lambda: None
         """Function that is called when the capabilities are known."""
 
     def _capabilities(self, kinds: list[EngineKind], found: EngineDescription | None) -> EngineCapabilities:
@@ -191,7 +193,9 @@ class UpstreamEngine:
         if self._model is None:
             if len(found.models) != 1:
                 listed = ", ".join(name[:80] for name in found.models[:5]) or "none"
-                raise MisconfiguredError(f"does not list exactly one model ({listed}); choose one with --model")
+                raise MisconfiguredError(
+                    f"does not list exactly one model ({listed}); choose one with --model"
+                )
             self._model = found.models[0]
         elif found.models and self._model not in found.models and found.kind != "openai":
             listed = ", ".join(name[:80] for name in found.models[:5])
@@ -200,7 +204,9 @@ class UpstreamEngine:
             self._known = found
             kind = ENGINE_KINDS[found.kind]
             self.caps = self._capabilities([kind], found)
-            _log.info("upstream: %s with the model %s, context %s", kind.title, self._model, self.caps.context)
+            _log.info(
+                "upstream: %s with the model %s, context %s", kind.title, self._model, self.caps.context
+            )
             self.learned()
 
     async def close(self) -> None:
@@ -277,7 +283,7 @@ class UpstreamEngine:
                     async for delta in deltas:
                         progress.add(delta)
                         yield delta
-                return
+                break
             except BusyError as error:
                 pool.report(url, "busy", "", error.wait)
             except KeyRejectedError as error:

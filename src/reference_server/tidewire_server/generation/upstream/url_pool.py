@@ -128,7 +128,7 @@ class UrlPool:
                 self.report(url, "busy", "is loading its model", error.wait)
             except DownError as error:
                 self.report(url, "failed", str(error))
-            except Exception:
+            except Exception:  # noqa: BLE001 - what an engine sends must not end this task
                 _log.exception("upstream %s: the description of the engine cannot be read", url.url)
                 self.report(url, "failed", "sends a description that cannot be read")
             else:

@@ -27,6 +27,7 @@ from transformers import (
 from transformers.utils.logging import set_tqdm_hook
 
 from tidewire_server.generation.checkpoint_folder import LoadError, missing_folder
+from tidewire_server.generation.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.torch_engine.models import transformers_model
 from tidewire_server.generation.torch_engine.models.attention import Probe
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
@@ -35,7 +36,6 @@ from tidewire_server.generation.torch_engine.models.transformers_model import (
     TransformersModel,
     UnsupportedAttentionError,
 )
-from tidewire_server.generation.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.vocabulary import Vocabulary
 
 # These options prevent transformers from downloading files and from executing code that a checkpoint contains.

@@ -29,7 +29,7 @@ class TokenizerFile:
             self._tokenizer = Tokenizer.from_str(json.dumps(content))
         except OSError as error:
             raise LoadError(f"cannot read the tokenizer {path}: {error.strerror}") from None
-        except Exception as error:  # tokenizers raises Exception itself
+        except Exception as error:  # noqa: BLE001 - tokenizers raises Exception itself
             raise LoadError(f"cannot read the tokenizer {path}: {error}") from None
         ids = self._tokenizer.get_vocab()
         size = max(ids.values(), default=-1) + 1
