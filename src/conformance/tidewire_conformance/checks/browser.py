@@ -1,8 +1,9 @@
 """Checks for section 9.3 and chapter 10: in-band problems, stream tokens and CORS."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.bodies import MAX_TESTED_BODY
@@ -100,22 +101,30 @@ async def stream_token_opens_its_stream(s: Session) -> None:
     job, history = await s.run_to_end(s.any_sample())
     answer = await s.wire.request("POST", f"{job.path}/stream-token")
     s.at(answer).body("TW-BRW-012", 200, "stream-token")
-    _, url = await _token(s, job)
-    opened = await s.get(url, header=EVENT_STREAM | {"Authorization": None, "Cookie": None})
+
+    # A token may expire within seconds, so each request gets a new one.
+    async def stream(
+        parameters: str = "", header: Mapping[str, str | None] = MappingProxyType({})
+    ) -> RecordedExchange:
+        _, url = await _token(s, job)
+        return await s.get(
+            url + parameters, header={**EVENT_STREAM, "Authorization": None, "Cookie": None, **header}
+        )
+
+    opened = await stream()
     s.at(opened).response("TW-BRW-014", opened.of_type("done"), "the stream up to done")
     s.at(opened).equal(
         "TW-BRW-020", opened.response_header("referrer-policy"), "no-referrer", "Referrer-Policy: no-referrer"
     )
-    wrong = await s.get(f"{url}&after=x", header=EVENT_STREAM | {"Authorization": None})
+    wrong = await stream("&after=x")
     s.at(wrong).response(
         "TW-BRW-017", wrong.is_stream and wrong.of_type("problem"), "a problem event in the stream"
     )
     ids = history.logged_ids
-    late = await s.get(f"{url}&after={ids[-2]}", header=EVENT_STREAM | {"Authorization": None})
+    late = await stream(f"&after={ids[-2]}")
     s.at(late).expect("TW-BRW-014", late.logged_ids == ids[-1:], "the events after a cursor")
     # When an EventSource reconnects, it requests the same URL with the Last-Event-ID header.
-    back = {**EVENT_STREAM, "Authorization": None, "Last-Event-ID": ids[-2]}
-    again = await s.get(url, header=back)
+    again = await stream(header={"Last-Event-ID": ids[-2]})
     s.at(again).expect(
         "TW-BRW-014", again.logged_ids == ids[-1:], "the events after the cursor in Last-Event-ID"
     )
