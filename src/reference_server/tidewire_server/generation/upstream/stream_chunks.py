@@ -168,15 +168,16 @@ class ChunkReader:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise InvalidAnswerError("the engine sent many more bytes than tokens were requested")
+        too_large = InvalidAnswerError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes")
         try:
             # The decoder replaces bytes that are not UTF-8. An engine sends them if it splits a character between two
             # events, so each byte is passed as one character.
             events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
         except EventTooLargeError:
-            raise InvalidAnswerError(
-                f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes"
-            ) from None
+            raise too_large from None
         for event in events:
+            if len(event.data) > MAX_EVENT_BYTES:
+                raise too_large
             if event.data == "[DONE]":
                 self.done = True
                 break

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from tidewire_server.generation.check_schema_limits import check_schema
@@ -70,23 +70,21 @@ OnLoss = Literal["rerun", "fail", "continue"]
 class _Progress:
     """What an item has written so far, in all attempts."""
 
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
     reasoning: str = ""
     usage: TokenUsage | None = None
     lost: int = 0
     noted: bool = False
 
     @property
-    def began(self) -> bool:
-        return bool(self.text or self.reasoning)
+    def text(self) -> str:
+        return "".join(self.pieces)
 
     def add(self, delta: Delta) -> None:
-        text = "".join([row[0] for row in delta.rows]) + delta.text_after
         if delta.replaces:
-            self.text, self.reasoning = text, delta.reasoning
-        else:
-            self.text += text
-            self.reasoning += delta.reasoning
+            self.pieces, self.reasoning = [], ""
+        self.pieces += [*[row[0] for row in delta.rows], delta.text_after]
+        self.reasoning += delta.reasoning
         self.usage = delta.usage or self.usage
 
 
@@ -270,7 +268,7 @@ class UpstreamEngine:
         kind = await self._kind()
         progress = _Progress()
         if logged is not None:
-            progress = _Progress(logged.text, logged.reasoning, logged.usage)
+            progress = _Progress([logged.text], logged.reasoning, logged.usage)
         self._started += 1
         waited = 0.0
         while True:
@@ -305,20 +303,22 @@ class UpstreamEngine:
         continues = self._on_loss == "continue" and can_continue_text(
             request, kind, progress.usage, progress.reasoning
         )
-        base = progress.usage if progress.began and continues else None
+        text = progress.text
+        began = bool(text or progress.reasoning)
+        base = progress.usage if began and continues else None
         generated = 0 if base is None else base.completion_tokens
         if generated >= request.max_tokens:
             yield Delta(finish_reason="length", usage=base)
             return
-        catch_up = CatchUp(progress.text, progress.reasoning) if progress.began and base is None else None
-        if progress.began and not progress.noted:
+        catch_up = CatchUp(text, progress.reasoning) if began and base is None else None
+        if began and not progress.noted:
             progress.noted = True
             yield Delta(note=RAN_AGAIN if base is None else CONTINUED)
         path, body = request_body(
             request,
             kind,
             self._model or "",
-            text="" if base is None else progress.text,
+            text="" if base is None else text,
             generated=generated,
             with_ids=len(request.columns) > 1,
         )
@@ -336,23 +336,25 @@ class UpstreamEngine:
         assert self._requests is not None  # noqa: S101 - set together with the pool
         reader = ChunkReader(max_tokens)
         async with aclosing(self._requests.stream(url, path, body)) as stream:
-            try:
-                async with asyncio.timeout(None) as limit:
-                    async for data in stream:
-                        chunks = reader.feed(data)
-                        block = Delta()
-                        for chunk in chunks:
-                            block.extend(rows.feed(chunk))
-                        if chunks:
-                            yield block
-                        if reader.done:
-                            break
-                        if rows.finish_reason is not None and limit.when() is None:
-                            limit.reschedule(asyncio.get_running_loop().time() + USAGE_SECONDS)
-            except (TimeoutError, DownError):
-                # A break after the finish reason loses at most the numbers of tokens.
-                if rows.finish_reason is None:
-                    raise
+            deadline = None
+            while not reader.done:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        data = await anext(stream, None)
+                except (TimeoutError, DownError):
+                    # A break after the finish reason loses at most the numbers of tokens.
+                    if rows.finish_reason is None:
+                        raise
+                    break
+                if data is None:
+                    break
+                if chunks := reader.feed(data):
+                    block = Delta()
+                    for chunk in chunks:
+                        block.extend(rows.feed(chunk))
+                    yield block
+                if rows.finish_reason is not None and deadline is None:
+                    deadline = asyncio.get_running_loop().time() + USAGE_SECONDS
         last = rows.end(done=reader.done)
         if last.usage is not None:
             self._prompt_tokens += last.usage.prompt_tokens
