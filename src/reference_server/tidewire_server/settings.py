@@ -400,13 +400,13 @@ class Launch(BaseModel):
     model: str | None = Field(
         None,
         min_length=1,
-        description="Folder with a Hugging Face checkpoint, or with `upstream`, the name of its model. By default, a small "
-        "bundled model, or the only model of the upstream.",
+        description="Checkpoint folder, or name at the upstream. By default, a small bundled model, or the only model of the "
+        "upstream. The folder has the format of Hugging Face.",
     )
     upstream: tuple[str, ...] = Field(
         (),
-        description="URL of an engine with OpenAI's API that generates the texts, such as http://127.0.0.1:8001/v1. Several "
-        "URLs share the load.",
+        description="URL of an OpenAI-compatible engine. It generates the texts, as with http://127.0.0.1:8001/v1. Several URLs "
+        "share the load.",
     )
     upstream_kind: Literal["auto", "vllm", "sglang", "tgi", "llama.cpp", "transformers", "openai"] = Field(
         "auto", description="Kind of the upstream; openai for any other, auto to ask it."

@@ -199,8 +199,9 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
     for name, file_setting in TOKEN_FILES.items():
         if (path := getattr(launch, file_setting)) is not None:
             if name in values_set:
+                are = "are" if name in Settings.model_fields else "is"
                 raise ConfigurationError(
-                    f"{origin(file_setting)}: {name} is also set in {origin(name)}; use one of the two"
+                    f"{origin(file_setting)}: {name} {are} also set in {origin(name)}; use one of the two"
                 )
             if name in Settings.model_fields:
                 settings[name] = _load_tokens(path, name, origin(file_setting), settings)

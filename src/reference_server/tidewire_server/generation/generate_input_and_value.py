@@ -298,13 +298,13 @@ def served_value(members: Collection[str], *, counts_rows: bool = True) -> type[
     }
     fields["text"] = (str, Field(description=COLUMNS[0].description))
     fields["logprobs_mode"] = (Literal["raw", "processed"] | None, Field(None, description=MODE_DESCRIPTION))
+    if not counts_rows:
+        fields["reasoning"] = (str | None, Field(None, description=REASONING_DESCRIPTION))
+        fields["usage"] = (dict[str, int] | None, Field(None, description=USAGE_DESCRIPTION))
     fields["finish_reason"] = (
         Literal["stop", "length", "cancelled"] | None,
         Field(None, description=FINISH_DESCRIPTION),
     )
-    if not counts_rows:
-        fields["reasoning"] = (str | None, Field(None, description=REASONING_DESCRIPTION))
-        fields["usage"] = (dict[str, int] | None, Field(None, description=USAGE_DESCRIPTION))
     return create_model(
         "Generated", __config__=ConfigDict(extra="forbid"), __doc__=VALUE_DESCRIPTION, **fields
     )
@@ -329,5 +329,5 @@ USAGE_DESCRIPTION = (
     "none."
 )
 
-Generated = served_value(Generate.model_fields)
+Generated = served_value(Generate.model_fields, counts_rows=False)
 """Model of the value of an engine that computes all columns."""
