@@ -93,7 +93,8 @@ def test_server_answers_503_until_the_engine_answers():
             answer = httpx.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"top_k": 3}})
             assert answer.status_code == 503
             assert answer.headers["retry-after"]
-            assert "cannot be reached" in answer.json()["detail"]
+            assert "engine 1 cannot be reached" in answer.json()["detail"]
+            assert str(engine.port) not in answer.text  # Callers need not know where the engine is.
             assert httpx.get(f"{url}/readyz").status_code == 503
             assert httpx.get(f"{url}/v1/endpoints/generate").status_code == 200
             engine.start()

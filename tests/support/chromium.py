@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tidewire_conformance.clients.examples.chromium_client import FLAGS
@@ -15,14 +15,15 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 @contextlib.contextmanager
-def chromium(url: str, folder: Path) -> Iterator[None]:
+def chromium(url: str, folder: Path, flags: Sequence[str] = ()) -> Iterator[None]:
     """Show a page while the `with` block runs.
 
     Args:
         url: URL of the page.
         folder: Empty folder for the browser's profile.
+        flags: Further flags of the browser.
     """
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}", url]
+    command = [str(CHROMIUM), *FLAGS, *flags, f"--user-data-dir={folder}", url]
     home = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
     with subprocess.Popen(
         command, env=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

@@ -26,6 +26,7 @@ RETENTION = Retention(
     max_tombstones=2,
     max_log_bytes=8000,
 )
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 NO_LIMITS = QueueLimits(math.inf, math.inf, math.inf)
 
 ROOMY = replace(RETENTION, max_retained_jobs=1000, max_retained_bytes=10**9, max_tombstones=1000)
@@ -42,7 +43,7 @@ class Writer:
     """Writes the log of one job, and records its expected contents."""
 
     def __init__(self, name: str = "a", principal: str = "ada", at: float = 1000.0) -> None:
-        self.record = JobRecord(name, "e", principal, batch=False, created_at=at)
+        self.record = JobRecord(name, "e", principal, batch=False, created_at=at, traceparent=TRACEPARENT)
         self.document = Document({"status": "queued", "text": ""}, ["/text"])
         self.head = Cursor(1, 1)
         self.frames = [self._snapshot("start")]

@@ -78,6 +78,7 @@ def test_base_install_has_exactly_what_importing_tidewire_needs():
         ),
         ("conformance", {"jsonschema", "rich", "typer"}),
         ("codegen", {"datamodel-code-generator", "rich", "typer"}),
+        ("otel", {"opentelemetry-api"}),
     ],
 )
 def test_extra_installs_everything_that_its_commands_need(extra, brings):

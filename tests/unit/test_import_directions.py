@@ -166,6 +166,14 @@ def test_only_the_requests_to_engines_import_httpx_on_the_server():
     assert offenders("tidewire_server", http, unless=lambda name: name == allowed) == []
 
 
+def test_only_the_tracing_of_the_server_imports_opentelemetry():
+    only = {"tidewire_server.tracing"}
+    for package in ROOTS:
+        assert offenders(package, ["opentelemetry"], unless=lambda name: name in only) == []
+    [(_, path)] = [each for each in modules("tidewire_server") if each[0] in only]
+    assert not [name for name in imports(path) if name.startswith("opentelemetry.sdk")]
+
+
 def loaded_after(code):
     command = [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

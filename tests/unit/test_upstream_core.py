@@ -75,15 +75,15 @@ def test_busy_url_waits_as_it_asks_within_limits(wait: float | None, pause: floa
 
 def test_upstream_is_unavailable_only_until_the_first_answer():
     url = UrlState("u")
-    assert unavailable_reason([url]) == "u has not answered yet"
+    assert unavailable_reason([url]) == "engine 1 has not answered yet"
     url.apply("failed", 0.0, reason="cannot be reached")
-    assert unavailable_reason([url]) == "u cannot be reached"
+    assert unavailable_reason([url]) == "engine 1 cannot be reached"
     url.apply("answered", 0.0)
     assert unavailable_reason([url]) is None
     url.apply("failed", 0.0, reason="cannot be reached")
     assert unavailable_reason([url, UrlState("v")]) is None
     url.apply("rejected", 0.0, reason="rejects the key")
-    assert unavailable_reason([url]) == "u rejects the key"
+    assert unavailable_reason([url]) == "engine 1 rejects the key"
 
 
 # ---- bodies -----------------------------------------------------------------------------------------------------------

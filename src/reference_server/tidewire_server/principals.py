@@ -1,9 +1,9 @@
-"""Identity of callers: principals with bearer tokens, and anonymous callers.
+"""Identity of callers: principals with bearer tokens or by a function of the application, and anonymous callers.
 
 A principal has access only to its own jobs. A request for another principal's job gets the same response as a request
 for an unknown job.
 
-If the server has no tokens, all callers are anonymous:
+If the server has neither tokens nor such a function, all callers are anonymous:
 
 mode                          | who may use a job             | list of jobs | limits count
 ------------------------------+-------------------------------+--------------+-----------------------
@@ -11,15 +11,17 @@ several users                 | every caller who knows its id | no           | e
 `single_user`                 | every caller                  | yes          | all callers as one
 """
 
+import asyncio
 import hashlib
 import hmac
+import inspect
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
-from tidewire_server.errors import refuse
+from tidewire_server.errors import ProblemError, refuse
 
 ANONYMOUS: Final = "anonymous"
 """Principal of all anonymous callers if the server treats these callers as one user.
@@ -29,6 +31,14 @@ Otherwise, the principal of an anonymous caller is this text, followed by a spac
 
 CALLER: Final[ContextVar[str]] = ContextVar("caller", default=ANONYMOUS)
 """Principal for which the current task validates an input or calls a function. Work that callers share is divided by it."""
+
+PrincipalFunction = Callable[[MutableMapping[str, Any]], "str | Awaitable[str | None] | None"]
+"""Function of the application that returns the caller's name for the ASGI scope of a request, or None."""
+
+MAX_NAME_LENGTH: Final = 256
+"""Maximum length of a name that a `PrincipalFunction` returns, in code points. Names are stored with each job."""
+
+_CHALLENGE: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
 
 _UNKNOWN_ADDRESS: Final = "unknown"
 
@@ -127,5 +137,62 @@ class TokenPrincipals:
         found = [name for known, name in self._principals.items() if hmac.compare_digest(known, digest)]
         if scheme.lower() != "bearer" or not found:
             detail = "send 'Authorization: Bearer TOKEN' with a token that this server accepts"
-            raise refuse("unauthorized", detail, headers={"www-authenticate": 'Bearer realm="tidewire"'})
+            raise refuse("unauthorized", detail, headers=_CHALLENGE)
         return found[0]
+
+
+class PrincipalFunctionError(RuntimeError):
+    """The function `principal` of the application has failed. The cause is the exception that it raised."""
+
+
+async def principal_from(function: PrincipalFunction, scope: MutableMapping[str, Any], timeout: float) -> str:
+    """Call the function of the application that names the caller.
+
+    Args:
+        function: The function, which may be synchronous or asynchronous.
+        scope: ASGI scope of the request.
+        timeout: Maximum number of seconds that an asynchronous function may take.
+
+    Raises:
+        ProblemError: The function returned None (401), or a name that no principal may have (403).
+        PrincipalFunctionError: The function raised an exception, took too long, or returned another type.
+    """
+    try:
+        name = function(scope)
+        if inspect.isawaitable(name):
+            async with asyncio.timeout(timeout):
+                name = await name
+    except TimeoutError as error:
+        raise PrincipalFunctionError(
+            f"the function `principal` raised TimeoutError, or took longer than {timeout:g} s (principal_timeout)"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise PrincipalFunctionError(f"the function `principal` raised {type(error).__name__}") from error
+    if name is None:
+        raise refuse(
+            "unauthorized", "this server does not know the caller; sign in, and retry", headers=_CHALLENGE
+        )
+    if not isinstance(name, str):
+        raise PrincipalFunctionError(
+            f"the function `principal` must return a name or None, not {type(name).__name__}"
+        )
+    name = str.__str__(name)  # an enum member, for example, is a string that is converted to another text
+    _check_name(name)
+    return name
+
+
+def _check_name(name: str) -> None:
+    """Check a name that may come from the caller itself, for example from a form in which it has signed up.
+
+    A name that is not valid is refused instead of changed. Otherwise two callers could get the same name.
+    """
+    if not name or len(name) > MAX_NAME_LENGTH:
+        raise _bad_name(f"has {len(name)} characters; from 1 to {MAX_NAME_LENGTH} are allowed")
+    if not name.isprintable():
+        raise _bad_name("contains control characters or others that cannot be printed")
+    if is_anonymous(name):
+        raise _bad_name(f"is that of callers without a name: {ANONYMOUS!r}")
+
+
+def _bad_name(reason: str) -> ProblemError:
+    return refuse("forbidden", f"the name of this caller {reason}; use an account with another name")

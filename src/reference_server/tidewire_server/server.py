@@ -28,7 +28,7 @@ from tidewire_server.http.application import TidewireApp
 from tidewire_server.jobs.endpoint_queues_and_groups import global_limits, group_limits
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
-from tidewire_server.principals import ANONYMOUS
+from tidewire_server.principals import ANONYMOUS, PrincipalFunction
 from tidewire_server.serving.exposure_check import ExposedServerError
 from tidewire_server.serving.log_format import set_up_logging
 from tidewire_server.serving.port_file import PortFileError
@@ -56,20 +56,35 @@ class Server:
         server.run()
     """
 
-    def __init__(self, *, settings: Settings | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Settings | None = None,
+        principal: PrincipalFunction | None = None,
+        **options: Any,
+    ) -> None:
         """Create a server without endpoints.
 
         Args:
             settings: All settings in one object.
+            principal: Function that authenticates callers in place of `tokens`, for a server inside an application with
+                its own accounts. It is called with the ASGI scope of each request, and returns the caller's name, or
+                None if the request must get 401. Each caller has access only to the jobs of its name. The function may be
+                async, and then has `principal_timeout` seconds. If it raises an exception, the request gets 500, and the
+                server's log has the traceback. A name has at most 256 printable characters, and must not be `anonymous`.
             options: Individual settings such as `default_concurrency_limit=1`, `max_threads=40` or `heartbeat=15.0`.
                 They take precedence over `settings`. The class `Settings` lists all settings with their bounds.
 
         Raises:
             SettingsError: A setting is unknown, or its value is not valid. It is a ValueError.
+            ValueError: There are both `principal` and `tokens`.
+            TypeError: `principal` is not a function.
         """
-        self.settings = (settings or Settings()).replace(**options)
+        if principal is not None and not callable(principal):
+            raise TypeError(f"principal must be a function with one argument, not {type(principal).__name__}")
+        self._serving = _Serving(principal)
+        self.settings = self._serving.checked((settings or Settings()).replace(**options))
         self.endpoints: dict[str, Endpoint] = {}
-        self._serving = _Serving()
 
     @overload
     def endpoint(self, function: F, /) -> F: ...
@@ -243,7 +258,7 @@ class Server:
         """ASGI application, which any ASGI server can run. Settings cannot be changed after the first access."""
         serving = self._serving
         if serving.app is None:
-            serving.app = TidewireApp(self.endpoints, self.settings, serving.closers)
+            serving.app = TidewireApp(self.endpoints, self.settings, serving.closers, serving.principal)
         return serving.app
 
     def configure(self, **options: Any) -> None:
@@ -251,11 +266,12 @@ class Server:
 
         Raises:
             SettingsError: A setting is unknown, or its value is not valid. It is a ValueError.
+            ValueError: The server has a function `principal`, and there are `tokens`, too.
             RuntimeError: `app` has been accessed, or the server is running.
         """
         if self._serving.app is not None and options:
             raise RuntimeError("settings cannot be changed once the server or its app is in use")
-        self.settings = self.settings.replace(**options)
+        self.settings = self._serving.checked(self.settings.replace(**options))
 
     def on_close(self, function: Callable[[], Awaitable[None]]) -> None:
         """Register a coroutine function to call when the server closes, after all endpoint functions have ended."""
@@ -393,16 +409,31 @@ class Server:
 
 
 class _Serving:
-    """The application of a server, and the functions to call when the application closes.
+    """The application of a server, and the functions that it calls.
 
     Attributes:
         app: The application; None until it is first accessed.
-        closers: Functions that were registered with `Server.on_close`.
+        closers: Functions that were registered with `Server.on_close`, to call when the application closes.
+        principal: Function that returns the name of a caller, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, principal: PrincipalFunction | None) -> None:
         self.app: TidewireApp | None = None
         self.closers: list[Callable[[], Awaitable[None]]] = []
+        self.principal = principal
+
+    def checked(self, settings: Settings) -> Settings:
+        """Return the settings, if they do not contradict the function `principal`.
+
+        Raises:
+            ValueError: There are tokens, too.
+        """
+        if self.principal is not None and settings.tokens:
+            raise ValueError(
+                "the server has a function `principal`, which authenticates callers, so it must not have `tokens`; remove "
+                "one of the two"
+            )
+        return settings
 
     @property
     def started(self) -> bool:

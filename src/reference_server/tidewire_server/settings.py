@@ -244,6 +244,13 @@ class Settings(BaseModel):
         description="Bearer tokens with access to /metrics. If there are `tokens` but no `operator_tokens`, nobody can "
         "read /metrics.",
     )
+    principal_timeout: float = Field(
+        10.0,
+        gt=0,
+        le=3600,
+        description="Time that an async function `principal` of the server may take for one request. Afterwards, the "
+        "request gets 500.",
+    )
     allow_anonymous: bool = Field(
         False,
         description="Serve other machines without tokens. If false, a server without `tokens` refuses to start on an "
@@ -502,6 +509,10 @@ class Launch(BaseModel):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Minimum level of messages logged to stderr: debug, info, warning or error."
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text",
+        description="Format of the log on stderr: text, or json with one object per line, which contains the id of the job.",
     )
 
     @field_validator(

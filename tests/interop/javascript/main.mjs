@@ -1,48 +1,49 @@
-// The client on the command line, for the tests: what happens comes out as one JSON text a line.
+// The JavaScript package on the command line, for the tests. It prints one JSON text a line.
 //
 //   node main.mjs run BASE ENDPOINT BODY [NAME=VALUE…]      submit, and follow to the end
 //   node main.mjs attach BASE JOB [NAME=VALUE…]             follow a job
 //
-// NAME=VALUE: baseMs, maxFailures, token, checkpoint (text), stopAfter (updates), cancelAfter (updates), key
+// NAME=VALUE: minDelayMs, attempts, token, checkpoint (text), stopAfter (updates), cancelAfter (updates), key
 
-import { Client, FateUnknown, GivenUp, JobExpired, ProtocolError, Refusal, UnsupportedProtocol } from "./client.mjs";
-
-const KINDS = { UnsupportedProtocol, ProtocolError, JobExpired, Refusal, GivenUp, FateUnknown };
+import { Client, TidewireError } from "../../../clients/javascript/src/index.js";
 
 function say(what) {
   console.log(JSON.stringify(what));
 }
 
-async function follow(job, { stopAfter = Infinity, cancelAfter = Infinity }) {
-  let count = 0;
-  for await (const update of job.updates()) {
-    say({ update: { id: update.id, reason: update.reason, texts: update.texts, value: update.value(0) } });
-    count += 1;
-    if (count === Number(cancelAfter)) await job.cancel();
-    if (count === Number(stopAfter)) break;
-  }
-}
-
 const [command, base, ...rest] = process.argv.slice(2);
 const [what, body] = command === "run" ? rest.splice(0, 2) : rest.splice(0, 1);
 const options = Object.fromEntries(rest.map((pair) => [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)]));
+const counts = { connections: 0, resyncs: 0 };
 const client = new Client(base, {
-  token: options.token ?? null,
-  baseMs: Number(options.baseMs ?? 1000),
-  maxFailures: Number(options.maxFailures ?? Infinity),
+  token: options.token,
+  retry: { minDelayMs: Number(options.minDelayMs ?? 1), attempts: Number(options.attempts ?? Infinity) },
+  listener: (event) => {
+    if (event.type === "connection") counts.connections = event.connections;
+    if (event.type === "connection" && event.state === "resync") counts.resyncs += 1;
+  },
 });
 
 let job = null;
 try {
-  if (command === "run") job = await client.submit(what, JSON.parse(body), options.key ? { key: options.key } : {});
-  else job = client.job(what, options.checkpoint ?? null);
-  await follow(job, options);
+  if (command === "run") {
+    const { input, inputs } = JSON.parse(body);
+    const idempotencyKey = options.key;
+    job = inputs ? await client.submitBatch(what, inputs, { idempotencyKey }) : await client.submit(what, input, { idempotencyKey });
+  } else job = client.job(what, { checkpoint: options.checkpoint });
+  let count = 0;
+  for await (const update of job) {
+    const { id, index, deleted, text, value, ops } = update;
+    say({ update: { id, index, deleted, text, value, ops } });
+    count += 1;
+    if (count === Number(options.cancelAfter)) await job.cancel();
+    if (count === Number(options.stopAfter)) break;
+  }
 } catch (error) {
-  const kind = Object.keys(KINDS).find((name) => error instanceof KINDS[name]);
-  if (!kind) throw error;
-  say({ error: { kind, message: error.message, status: error.status ?? null, problem: error.problem ?? null, checkpoint: error.checkpoint ?? null } });
+  if (!(error instanceof TidewireError)) throw error;
+  say({ error: { name: error.name, message: error.message, problem: error.problem, value: error.value ?? null } });
 }
 if (job) {
-  const { id, connections, dropped, resyncs, done, items } = job;
-  say({ job: { id, connections, dropped, resyncs, done, items, checkpoint: job.checkpoint() } });
+  const { done, state } = job.ended ? await job.read() : {};
+  say({ job: { id: job.id, ...counts, done, items: state?.items, checkpoint: JSON.stringify(job.checkpoint()) } });
 }

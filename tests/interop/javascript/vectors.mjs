@@ -3,27 +3,21 @@
 
 import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
-import { retryAfterMs, verdict } from "./answers.mjs";
-import { Decoder } from "./decoder.mjs";
-import { Refused, apply, baseOf, digest, textChange, tokensOf, verify } from "./fold.mjs";
-import { Follower } from "./follower.mjs";
-import { FITS, compareIds, parseId } from "./messages.mjs";
-import { Decimal, JSONError, canonical, parse } from "./strict_json.mjs";
+import { textChange } from "../../../clients/javascript/src/code_points.js";
+import { digest } from "../../../clients/javascript/src/digests.js";
+import { DiffError, Document, tokensOf } from "../../../clients/javascript/src/document.js";
+import { Decoder } from "../../../clients/javascript/src/event_decoder.js";
+import { Follower } from "../../../clients/javascript/src/follower.js";
+import { FITS, compareIds, parseId } from "../../../clients/javascript/src/messages.js";
+import { actionFor, isEventStream, retryAfterMs } from "../../../clients/javascript/src/retry_policy.js";
+import { JsonError, canonical, copy, parse, same as equal } from "../../../clients/javascript/src/strict_json.js";
 
 const SHORT = 200; // bytes: up to here a stream is cut at every place, beyond it into pieces of a few sizes
 const JOB = "2yJq8sVbT1mHkP0dXw4RcA";
 const HELLO = { protocol: "tidewire/1", job: JOB, events: "/x", head: "1-1", heartbeat_ms: 15000 };
 
-/** Equal as JSON, and 1 is not 1.0. */
-function same(one, other) {
-  const mark = (value) => {
-    if (Array.isArray(value)) return value.map(mark);
-    if (value instanceof Decimal) return { decimal: Number(value) };
-    if (typeof value !== "object" || value === null) return value;
-    return Object.assign(Object.create(null), ...Object.entries(value).map(([name, x]) => ({ [name]: mark(x) })));
-  };
-  return canonical(mark(one)) === canonical(mark(other));
-}
+/** Equal as JSON, regardless of the order of members. */
+const same = (one, other) => equal(copy(one), copy(other));
 
 function* chunkings(bytes) {
   yield [bytes];
@@ -50,16 +44,17 @@ function decoded(chunks, lastEventId) {
 
 /** A follower after hello, which holds a state up to an id. */
 function holding(id, state, columns) {
-  const follower = new Follower(JOB, { id, state, columns });
-  follower.take({ type: "hello", id: null, data: JSON.stringify(HELLO) });
+  const follower = new Follower(JOB, 2 ** 24);
+  if (id !== null) follower.restore(state, columns, parseId(id));
+  follower.receive({ type: "hello", id: null, data: JSON.stringify(HELLO) });
   return follower;
 }
 
-const OUTCOMES = { update: "accept", done: "accept", hello: "accept", cut: "leave", goaway: "leave", busy: "leave", fatal: "fatal" };
+const OUTCOMES = { applied: "accept", notice: "accept", hello: "accept", cut: "leave", goaway: "leave", busy: "leave", fatal: "fatal" };
 
 /** What became of an event, in the words of the vectors. */
 function outcome(action, type) {
-  if (action.do === "resync") return action.unknown ? "unknown" : "malformed";
+  if (action.do === "resync") return action.isUnknown ? "unknown" : "malformed";
   if (action.do === "ignore") return type in FITS ? "accept" : "ignore";
   return OUTCOMES[action.do];
 }
@@ -70,7 +65,7 @@ const RUNNING = { status: "running", items: [{ status: "running", value: "" }], 
 const GOOD = {
   snapshot: ({ reason }) => ({ state: RUNNING, columns: ["/items/0/value"], reason }),
   diff: ({ on }) => ({ ops: [], ...(on === undefined ? {} : { on }) }),
-  done: () => ({ status: "succeeded", usage: {}, check: [], digest: digest(RUNNING.items), expires_at: "2026-03-01T13:00:00Z" }),
+  done: async () => ({ status: "succeeded", usage: {}, check: [], digest: await digest(RUNNING.items), expires_at: "2026-03-01T13:00:00Z" }),
 };
 
 const refusedAs = (make) => {
@@ -78,10 +73,20 @@ const refusedAs = (make) => {
     make();
     return "applied";
   } catch (error) {
-    if (error instanceof Refused) return error.kind;
+    if (error instanceof DiffError) return error.kind;
     throw error;
   }
 };
+
+/** The state after a diff. */
+function applied(before, columns, diff) {
+  const document = new Document(copy(before), columns);
+  document.apply(diff);
+  return document.root;
+}
+
+/** The base of a diff: the seq of the event before it, unless it names another. */
+const baseOf = (diff, seq) => diff?.on ?? seq - 1;
 
 const JUDGES = {
   "sse/framing": (vector) =>
@@ -89,39 +94,45 @@ const JUDGES = {
       const { events, last_event_id, retry_ms } = vector;
       return same(decoded(chunks, vector.initial_last_event_id ?? ""), { events, last_event_id, retry_ms });
     }),
-  "diff/apply": (vector) => {
-    const before = canonical(vector.before);
-    const after = apply(vector.before, vector.columns ?? [], vector.diff);
-    return same(after, vector.after) && canonical(vector.before) === before;
-  },
-  "diff/refused": (vector) => {
-    const before = canonical(vector.before);
-    const why = refusedAs(() => apply(vector.before, vector.columns ?? [], vector.diff));
-    return why === vector.outcome && canonical(vector.before) === before;
+  "diff/apply": (vector) => same(applied(vector.before, vector.columns ?? [], vector.diff), vector.after),
+  "diff/refused": async (vector) => {
+    const document = new Document(copy(vector.before), vector.columns ?? []);
+    const why = refusedAs(() => document.apply(vector.diff));
+    if (why !== "applied") return why === vector.outcome && same(document.root, vector.before);
+    // The follower refuses a diff that leaves no valid state, and a base that is not an earlier event.
+    const follower = holding("1-5", vector.before, vector.columns ?? []);
+    const action = await follower.receive({ type: "message", id: "1-6", data: JSON.stringify(vector.diff) });
+    return vector.outcome === "malformed" && action.do === "resync" && same(follower.document.root, vector.before);
   },
   "diff/pointers": (vector) =>
     vector.tokens === null
       ? refusedAs(() => tokensOf(vector.pointer)) === "malformed"
       : same(tokensOf(vector.pointer), vector.tokens),
-  "diff/proofs": (vector) => {
-    if ("check" in vector) verify({ t: vector.text }, [vector.check]);
-    return !("items" in vector) || (canonical(vector.items) === vector.canonical && digest(vector.items) === vector.digest);
+  "diff/proofs": async (vector) => {
+    if ("check" in vector) new Document({ t: vector.text }, []).verify([vector.check]);
+    const items = copy(vector.items);
+    return items === undefined || (canonical(items) === vector.canonical && (await digest(items)) === vector.digest);
   },
-  "diff/merged": (vector) => {
-    const follow = (held, events) =>
-      events.reduce(
-        ({ id, state }, event) => {
-          const { epoch, seq } = parseId(event.id);
-          if (epoch !== id.epoch || baseOf(event.diff, seq) !== id.seq) throw new Error(`${event.id} does not continue`);
-          return { id: { epoch, seq }, state: apply(state, vector.columns ?? [], event.diff, seq) };
-        },
-        { id: parseId(held), state: vector.before },
-      ).state;
-    return [vector.events, [vector.merged]].every((events) => same(follow(vector.held, events), vector.after));
-  },
+  "diff/merged": (vector) =>
+    [vector.events, [vector.merged]].every((events) => {
+      const document = new Document(copy(vector.before), vector.columns ?? []);
+      let { epoch, seq } = parseId(vector.held);
+      for (const event of events) {
+        const id = parseId(event.id);
+        if (id.epoch !== epoch || baseOf(event.diff, id.seq) !== seq) throw new Error(`${event.id} does not continue`);
+        document.apply(event.diff);
+        seq = id.seq;
+      }
+      return same(document.root, vector.after);
+    }),
   "diff/told": ({ old, diff, new: fresh, void: voided, text }) => {
-    const held = diff === undefined ? fresh : apply({ t: old }, ["/t"], diff).t;
-    return held === fresh && same(textChange(old, held), { voided, text });
+    const state = { items: [{ value: { t: old } }] };
+    const document = new Document(state, ["/items/0/value/t"]);
+    const moved = (ops) => ops.map(([op, path, ...rest]) => (op === "r" ? [op, path, ...rest] : [op, `/items/0/value${path}`, ...rest]));
+    if (diff === undefined) return same(textChange(old, fresh), { deleted: voided, text });
+    const change = document.apply(typeof diff === "string" ? diff : Array.isArray(diff) ? moved(diff) : { ...diff, ops: moved(diff.ops) });
+    const found = change.get("/items/0/value/t") ?? { deleted: 0, text: "" };
+    return document.root.items[0].value.t === fresh && same(found, { deleted: voided, text });
   },
   "messages/json": (vector) => {
     let found = "accept";
@@ -129,29 +140,33 @@ const JUDGES = {
       const bytes = "text" in vector ? Buffer.from(vector.text) : Buffer.from(vector.bytes, "base64");
       parse(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes));
     } catch (error) {
-      if (!(error instanceof JSONError) && !(error instanceof TypeError)) throw error;
+      if (!(error instanceof JsonError) && !(error instanceof TypeError)) throw error;
       found = "malformed";
     }
     return found === vector.outcome;
   },
-  "messages/events": (vector, { held }) => {
+  "messages/events": async (vector, { held }) => {
     const { id, state, columns } = held[vector.held ?? "running"];
     const follower = holding(id, state, columns);
-    const action = follower.take({ type: vector.type, id: vector.id ?? null, data: vector.data });
-    return outcome(action, vector.type) === vector.outcome && (!("after" in vector) || same(follower.state, vector.after));
+    const action = await follower.receive({ type: vector.type, id: vector.id ?? null, data: vector.data });
+    return outcome(action, vector.type) === vector.outcome && (!("after" in vector) || same(follower.document.root, vector.after));
   },
   "messages/bodies": (vector) => {
     if (!(vector.body in FITS)) return null; // this client asks for neither lists nor stream tokens
     try {
       return FITS[vector.body](parse(vector.data)) === (vector.outcome === "accept");
     } catch (error) {
-      return error instanceof JSONError && vector.outcome === "malformed";
+      return error instanceof JsonError && vector.outcome === "malformed";
     }
   },
-  "messages/answers": ({ asked, status, headers = {}, cursor, then }) => verdict(asked, status, headers, cursor) === then,
+  "messages/answers": ({ asked, status, headers = {}, cursor, then }) => {
+    const kind = asked === "other" ? "request" : asked;
+    const action = actionFor(status, kind, { hasCursor: cursor, usable: isEventStream(new Headers(headers)) });
+    return (action === "read_job" ? "read" : action) === then;
+  },
   "messages/retry-after": ({ value, seconds }) => {
-    const found = retryAfterMs(value === null ? {} : { "retry-after": value });
-    return (found === undefined ? null : found / 1000) === seconds;
+    const found = retryAfterMs(value);
+    return (found === null ? null : found / 1000) === seconds;
   },
   "cursor/ids": ({ text, id }) => {
     const found = parseId(text);
@@ -161,11 +176,11 @@ const JUDGES = {
     const found = compareIds(parseId(one), parseId(other));
     return order === "below" ? found < 0 : order === "equal" ? found === 0 : found > 0;
   },
-  "cursor/standing": (vector) => {
+  "cursor/standing": async (vector) => {
     const follower = holding(vector.mine, RUNNING, ["/items/0/value"]);
-    const data = JSON.stringify(GOOD[vector.event](vector));
-    const action = follower.take({ type: vector.event === "diff" ? "message" : vector.event, id: vector.id, data });
-    const word = follower.dropped > 0 ? "repeat" : action.do === "resync" ? "resync" : "next";
+    const data = JSON.stringify(await GOOD[vector.event](vector));
+    const action = await follower.receive({ type: vector.event === "diff" ? "message" : vector.event, id: vector.id, data });
+    const word = follower.repeats > 0 ? "repeat" : action.do === "resync" ? "resync" : "next";
     return word === vector.then && (word !== "next" || follower.id.text === vector.id);
   },
 };
@@ -183,7 +198,7 @@ for (const folder of readdirSync(process.argv[2], { withFileTypes: true }).filte
       let passed = false;
       let why = "";
       try {
-        passed = JUDGES[name](vector, whole);
+        passed = await JUDGES[name](vector, whole);
       } catch (error) {
         why = String(error.stack);
       }

@@ -65,6 +65,7 @@ from tidewire.protocol import messages
 from tidewire.protocol.messages import PROTOCOL
 from tidewire.protocol.resources import API_ROOT, Discovery, EndpointDescription
 from tidewire.protocol.wire_model import MessageError, WireModel
+from tidewire.trace_context import trace_headers
 
 log: Final = logging.getLogger("tidewire")
 
@@ -366,7 +367,7 @@ class ApiSession:
         """Return all headers of a request, including credentials."""
         self.transport.loop.check()
         content = {"Content-Type": "application/json"} if body is not None else {}
-        own = {"Accept": "application/json", **content}
+        own = {"Accept": "application/json", **content, **trace_headers()}
         return overlaid(
             own, self._server.credentials, options.headers, await self.credentials.get(), more or {}
         )

@@ -49,7 +49,7 @@ def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
         f"  limits       {_limits(server)}",
         f"  off          {', '.join(_off(server)) or 'nothing'}",
     ]
-    if not settings.tokens and settings.allow_anonymous:
+    if not server.app.authentication.is_required and settings.allow_anonymous:
         lines.append(
             "  WARNING      authentication is off, so anyone who can reach this server has access; set --token-file"
         )
@@ -133,6 +133,8 @@ def _groups(server: Server) -> list[str]:
 def _callers(server: Server) -> str:
     if server.settings.tokens:
         return "principals with tokens; each has access only to its own jobs"
+    if server.app.authentication.is_required:
+        return "as the function `principal` of the server names them; each has access only to its own jobs"
     if server.app.single_user:
         return "one user: everyone who can connect has access to all jobs (--single-user)"
     return "anonymous: everyone has access to the jobs whose ids they know; limits count per client address"
@@ -172,9 +174,10 @@ def _limits(server: Server) -> str:
 def _off(server: Server) -> list[str]:
     settings = server.settings
     off = []
-    if not settings.tokens:
+    authenticates = server.app.authentication.is_required
+    if not authenticates:
         off.append("authentication (--token-file)")
-    if settings.tokens and not settings.operator_tokens:
+    if authenticates and not settings.operator_tokens:
         off.append("metrics (--operator-token-file)")
     if not settings.cors_origins:
         off.append("access from pages of other origins (--cors-origin)")
@@ -182,7 +185,7 @@ def _off(server: Server) -> list[str]:
         off.append("persistent jobs (--log)")
     if not settings.merge_window:
         off.append("merging of appends (--merge-window)")
-    if settings.tokens and settings.stream_token_secret is None:
+    if authenticates and settings.stream_token_secret is None:
         off.append("stream tokens shared with other processes (stream_token_secret)")
     return off
 

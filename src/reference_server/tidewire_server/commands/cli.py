@@ -141,7 +141,7 @@ def _serve(
     server = configured_server(configuration, show_config=show_config, functions=not launch.no_functions)
     if server is None:
         return
-    _warn_about_client_token(server.settings)
+    _warn_about_client_token(server)
     server.app.lifespan.functions = not launch.no_functions
     try:
         listener = bind(launch.host, launch.port, free="--port 0", uds=launch.uds)
@@ -181,7 +181,7 @@ def read_configuration(invocation: typer.Context, config: Path | None) -> "Confi
         configuration = configure(flags, config)
     except ConfigurationError as error:
         fail(str(error), code=2)
-    set_up_logging()
+    set_up_logging(configuration.launch.log_format)
     logging.getLogger("tidewire_server").setLevel(configuration.launch.log_level.upper())
     _refuse_ignored_settings(configuration)
     return configuration
@@ -271,9 +271,9 @@ def _refuse_ignored_settings(configuration: "Configuration") -> None:
             )
 
 
-def _warn_about_client_token(settings: Settings) -> None:
-    """Log a warning if the environment has a token for a client, and the server accepts no tokens at all."""
-    if os.environ.get(CLIENT_TOKEN) and not settings.tokens:
+def _warn_about_client_token(server: "Server") -> None:
+    """Log a warning if the environment has a token for a client, and the server does not authenticate callers at all."""
+    if os.environ.get(CLIENT_TOKEN) and not server.app.authentication.is_required:
         _log.warning(
             "%s has no effect on a server: a client sends this token, and this server serves callers without tokens; to "
             "require a token from callers, set %s or use %s",

@@ -29,6 +29,7 @@ FLAGS: Final = {
         "allowed_hosts",
         "cors_origins",
         "log_level",
+        "log_format",
         "debug",
         "reload",
         "no_functions",

@@ -24,7 +24,7 @@ worker = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application that the command line `tidewire` includes as its subcommand `worker`."""
 
 _GROUPS: Final = {
-    "Process": ("log_level", "debug"),
+    "Process": ("log_level", "log_format", "debug"),
     **{title: FLAGS[title] for title in (GENERATION, UPSTREAM, "Jobs", "Stored jobs")},
 }
 """Flags of `tidewire serve` that do not concern requests."""

@@ -7,6 +7,7 @@ methods may be called on the event loop and in worker threads.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ class ItemWriter:
         "_yielded",
         "attempt",
         "failure",
+        "first_event_at",
         "growing",
         "on_cancel",
         "pending",
@@ -91,6 +93,8 @@ class ItemWriter:
         self.on_cancel: Callable[[], None] | None = None
         """Function that is called when the item is cancelled, if its function runs outside of this process."""
         self._usage: dict[str, int | float] = {}
+        self.first_event_at: float | None = None
+        """Time of the first change in this attempt, on the clock `time.monotonic`, for the item's span."""
         self.failure: StateTooLargeError | LogUnavailableError | None = None
         """Error of a write that was rejected because the job's state would exceed its limit, or because too many changes
         wait for the store. The job fails with it."""
@@ -304,6 +308,7 @@ class ItemWriter:
         if self.pending.state.value(self._place) != initial:
             self._guard.check(self._place, initial)
             self._write(self.pending.change, [["s", self._place, initial]])
+            self.first_event_at = None  # the function has not run yet
 
     def cancel(self) -> None:
         """Set the flag `cancelled`. The function can read this flag through its stream."""
@@ -339,6 +344,8 @@ class ItemWriter:
     def _put(self, ops: list[Op]) -> None:
         if not ops:
             return
+        if self.first_event_at is None:
+            self.first_event_at = time.monotonic()
         if len(ops) == 1 and ops[0][0] == "a" and not self._closed and self.failure is None:
             path: Any = ops[0][1]
             x: Any = ops[0][2]
@@ -362,6 +369,8 @@ class ItemWriter:
         return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
 
     def _write(self, write: Callable[[Any], None], change: Any) -> None:
+        if self.first_event_at is None:
+            self.first_event_at = time.monotonic()
         with self.pending.lock:
             try:
                 self.pending.backlog.wait_for_room()

@@ -37,6 +37,7 @@ from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidewire.protocol.resources import API_ROOT
+from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http.authentication import Authentication
@@ -52,6 +53,7 @@ from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.metrics import Metrics
+from tidewire_server.principals import PrincipalFunction
 from tidewire_server.settings import Settings
 
 _WORKER_METRICS: Final = (
@@ -82,16 +84,17 @@ class _RouteApp:
     second exception handler.
     """
 
-    def __init__(self, handler: _Handler, authenticate: Callable[[Request], None] | None) -> None:
+    def __init__(self, handler: _Handler, authenticate: Callable[[Request], Awaitable[None]] | None) -> None:
         self._handler = handler
         self._authenticate = authenticate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        if self._authenticate is not None:
-            self._authenticate(request)
-        response = await self._handler(request)
-        await response(scope, receive, send)
+        with tracing.continued(scope["headers"]):
+            if self._authenticate is not None:
+                await self._authenticate(request)
+            response = await self._handler(request)
+            await response(scope, receive, send)
 
 
 class TidewireApp:
@@ -102,6 +105,7 @@ class TidewireApp:
         endpoints: Mapping[str, Endpoint],
         settings: Settings,
         closers: Sequence[Callable[[], Awaitable[None]]] = (),
+        principal: PrincipalFunction | None = None,
     ) -> None:
         """Create the application with its routes.
 
@@ -109,12 +113,13 @@ class TidewireApp:
             endpoints: All endpoints by name.
             settings: The server's settings.
             closers: Coroutine functions to call at shutdown, such as the `close` of an engine.
+            principal: Function that returns the name of the caller, in place of tokens.
 
         Raises:
             ValueError: A token in the settings is not valid.
         """
         self._endpoints = endpoints
-        self.authentication = Authentication(settings)
+        self.authentication = Authentication(settings, principal)
         self.metrics = Metrics()
         self.metrics.measure(
             "items_running", "Items whose function is running.", lambda: self._queue_depths(0)

@@ -1,4 +1,4 @@
-"""Authentication of requests: the principal of the caller, by its bearer token or by its address."""
+"""Authentication of requests: the principal of the caller, by its bearer token, a function, or its address."""
 
 from typing import Final
 
@@ -6,7 +6,14 @@ from starlette.requests import Request
 
 from tidewire_server.errors import refuse
 from tidewire_server.http.request_reading import header
-from tidewire_server.principals import ANONYMOUS, TokenPrincipals, anonymous_at, is_anonymous
+from tidewire_server.principals import (
+    ANONYMOUS,
+    PrincipalFunction,
+    TokenPrincipals,
+    anonymous_at,
+    is_anonymous,
+    principal_from,
+)
 from tidewire_server.settings import Settings
 
 _PRINCIPAL: Final = "tidewire.principal"
@@ -20,31 +27,54 @@ def principal_of(request: Request) -> str:
 
 
 class Authentication:
-    """The tokens that the server accepts, and the rules for anonymous callers."""
+    """The tokens that the server accepts, or the function that names callers, and the rules for anonymous callers."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, principal: PrincipalFunction | None = None) -> None:
         """Read the tokens in the settings.
+
+        Args:
+            settings: The server's settings.
+            principal: Function that returns the name of the caller. The server then has no tokens.
 
         Raises:
             ValueError: A token is not valid.
         """
         self._tokens = TokenPrincipals(settings.tokens)
         self._operator_tokens = TokenPrincipals(settings.operator_tokens)
-        self.single_user = settings.is_single_user(on_loopback=False)
+        self._function = principal
+        self._function_timeout = settings.principal_timeout
+        self._single_user = settings.is_single_user(on_loopback=False)
+
+    @property
+    def is_required(self) -> bool:
+        """Whether each caller has a name: that of its token, or that of the function."""
+        return bool(self._tokens) or self._function is not None
+
+    @property
+    def single_user(self) -> bool:
         """Whether all callers are one user. `serve` updates it, because only `serve` knows the server's address."""
+        return self._single_user and not self.is_required
+
+    @single_user.setter
+    def single_user(self, value: bool) -> None:
+        self._single_user = value
 
     @property
     def lists_jobs(self) -> bool:
         """Whether callers may list their jobs. An anonymous caller cannot prove which jobs are its own [TW-JOB-076]."""
-        return self.single_user or bool(self._tokens)
+        return self.single_user or self.is_required
 
-    def authenticate(self, request: Request) -> None:
+    async def authenticate(self, request: Request) -> None:
         """Determine the principal of the caller.
 
         Raises:
-            ProblemError: The server has tokens, and the request has none of them.
+            ProblemError: The server has tokens, and the request has none of them, or the function does not know the caller.
+            PrincipalFunctionError: The function has failed.
         """
-        if self._tokens:
+        if self._function is not None:
+            name = await principal_from(self._function, request.scope, self._function_timeout)
+            request.scope[_PRINCIPAL] = name
+        elif self._tokens:
             request.scope[_PRINCIPAL] = self._tokens.principal(header(request, b"authorization"))
         else:
             request.scope[_PRINCIPAL] = self._anonymous(request)
@@ -69,7 +99,7 @@ class Authentication:
         Raises:
             ProblemError: The caller is not an operator.
         """
-        if self._tokens and not self._operator_tokens:
+        if self.is_required and not self._operator_tokens:
             raise refuse(
                 "forbidden",
                 "the metrics need an operator token, and this server has none; set operator_tokens or "

@@ -113,7 +113,7 @@ class DiscoveryDocuments:
         # The response for a URL without the version must not be cached forever, because the URL remains the same when
         # the resource changes.
         caching = _IMMUTABLE if request.query_params.get("v") == resource.version else "no-cache"
-        if self._settings.tokens:
+        if self._authentication.is_required:
             caching = caching.replace("public", "private")
         headers = {"etag": etag, "cache-control": caching}
         known = request.headers.get("if-none-match", "").split(",")

@@ -28,6 +28,7 @@ from typing import Final, Literal
 from starlette.types import Receive, Scope, Send
 
 from tidewire.protocol.messages import PROTOCOL, Goaway, Hello, Ping, ephemeral_frame
+from tidewire_server import tracing
 from tidewire_server.errors import ProblemError
 from tidewire_server.http.log_replay import CHUNK_BYTES, LogReplay, Part
 from tidewire_server.http.replay_plan import ReplayPlan
@@ -140,7 +141,9 @@ class EventStream:
         "_sends_directly",
         "_service",
         "_settings",
+        "_span",
         "_spread",
+        "_status",
         "_token_seconds_left",
         "_unsent",
         "_wake",
@@ -159,6 +162,7 @@ class EventStream:
         snapshot_interval: float | None = None,
         as_logged: bool = False,
         token_seconds_left: Callable[[], float] | None = None,
+        resumed: bool = False,
     ) -> None:
         """Prepare a stream.
 
@@ -174,6 +178,7 @@ class EventStream:
             as_logged: Whether to send every event as it was logged, without merging events for a slow reader.
             token_seconds_left: Function that returns the number of seconds until the stream token of the request
                 expires. None if the request had other credentials.
+            resumed: Whether the reader sent a cursor, for the span of the stream.
         """
         self._service = service
         self._settings = service.settings
@@ -205,6 +210,9 @@ class EventStream:
         self._ping_due = False
         self._ping_timer: asyncio.TimerHandle | None = None
         """Timer of the next ping. It starts when the stream's task waits for the first time."""
+        self._span = tracing.start_stream(record, resumed=resumed)
+        self._status = "disconnected"
+        """How the stream has ended, for its span."""
         self._sender: BackpressuredSender
         self._connection: UvicornConnection
 
@@ -231,6 +239,8 @@ class EventStream:
                 detach(self._kept_away)
         finally:
             self._release_slot()
+            if self._span is not None:
+                self._span.end(self._status)
 
     async def _respond(self, scope: Scope, receive: Receive, send_head: Send, send: Send) -> None:
         stall_timeout = self._settings.stall_timeout
@@ -248,6 +258,7 @@ class EventStream:
                 expiry = TokenExpiry(self._token_seconds_left, leave, self._connection.abort, stall_timeout)
             await self._serve_or_goaway()
         except StalledError:
+            self._status = "stalled"
             self._service.metrics.stalled.inc()
             await sender.abort()
         except GoneError:
@@ -339,6 +350,7 @@ class EventStream:
                 part = await anext(source, None)
                 if part is None:
                     await self._end(b"")
+                    self._status = "done"
                     return
                 await self._collect(part)
                 caught_up = not part
@@ -382,6 +394,7 @@ class EventStream:
         return self._goaway_reason is not None
 
     def _goaway(self) -> bytes:
+        self._status = "goaway"
         wait = self._jittered(self._settings.retry, self._spread)
         self._kept_away = wait / 1000
         return ephemeral_frame(

@@ -198,7 +198,7 @@ class Handlers:
         if request_parameters.has_token(request):
             token_seconds_left = await self._check_stream_token(request)
         else:
-            self._authentication.authenticate(request)
+            await self._authentication.authenticate(request)
         require_acceptable(request, "text/event-stream")
         record = await self._record(request)
         cursor = request_parameters.parse_cursor(sent_cursor)
@@ -225,6 +225,7 @@ class Handlers:
             snapshot_interval=interval,
             as_logged=cursor == BEGINNING,
             token_seconds_left=token_seconds_left,
+            resumed=cursor is not None,
         )
 
     async def _check_stream_token(self, request: Request) -> Callable[[], float]:

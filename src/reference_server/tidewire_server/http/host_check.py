@@ -22,8 +22,9 @@ class HostCheck:
     """Middleware that rejects requests with a foreign `Host` or `Origin` by raising a `ProblemError`.
 
     If the server has no tokens, the middleware checks requests that arrive on a loopback address. A server with tokens
-    rejects the requests of web pages anyway, because the pages do not know a token. With the setting `allowed_hosts`,
-    the middleware checks all requests, or none if the setting contains `*`.
+    rejects the requests of web pages anyway, because the pages do not know a token. A function `principal` may accept what
+    a browser sends by itself, so it does not turn off the check. With the setting `allowed_hosts`, the middleware checks all
+    requests, or none if the setting contains `*`.
 
     Starlette's `TrustedHostMiddleware` does not support IPv6 addresses, and sends a response that is not a problem.
     """

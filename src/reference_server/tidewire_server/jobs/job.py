@@ -37,6 +37,7 @@ from tidewire.protocol import messages
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED
 from tidewire.protocol.problems import Problem, problem
+from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.invocation import run
 from tidewire_server.endpoints.item_writer import ItemWriter
@@ -182,7 +183,8 @@ class Job:
             # in a thread cannot be cancelled.
             item.task = asyncio.current_task() if self.endpoint.is_async else None
             try:
-                outcome = await self._work(index)
+                with tracing.running(item.span, self.id):
+                    outcome = await self._work(index)
             except BaseException as error:
                 # If a function in a thread raises a `CancelledError`, `run` converts it. This task was cancelled.
                 if item.task is None and isinstance(error, asyncio.CancelledError):
@@ -261,6 +263,7 @@ class Job:
         item = self._items[index]
         item.status = "running"
         item.leave = leave
+        item.span = tracing.start_run(self.record, index)
         ops: list[Any] = [["s", f"/items/{index}/status", "running"]]
         if batch is not None:
             ops.append(["s", f"/items/{index}/batch", batch])
@@ -486,6 +489,7 @@ class Job:
             if item.status not in ENDED:
                 item.stop()
                 item.stop_timers()
+                item.end_span("interrupted")
 
     # ---- ending early ------------------------------------------------------------------------------------------
 
@@ -609,6 +613,7 @@ class Job:
                 self._unfinished -= 1
                 used = item.writer.close()
             item.stop_timers()
+            item.end_span(status, error, used)
             item.leave = None
             forget_progress(self.log, index)
             add_usage(self._usage, used)

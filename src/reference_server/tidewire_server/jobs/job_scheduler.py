@@ -10,6 +10,7 @@ not apply to batches, because a batch serves several principals.
 """
 
 import asyncio
+import contextvars
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
@@ -121,6 +122,9 @@ class JobScheduler:
         """Whether items may start. In a shared queue, items wait from the beginning, and start after `start_restored`."""
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        """Context of the tasks that call functions. A request or another job that starts a task must not lend it its own
+        context, with its trace and its principal."""
         self._started: set[str] = set()
         """Endpoints that have started a call since `take_active` was last called."""
         bounds = {
@@ -405,7 +409,7 @@ class JobScheduler:
         group.timer = self._loop.call_at(due, wake)
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+        task = self._loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

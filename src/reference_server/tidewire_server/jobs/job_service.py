@@ -18,6 +18,7 @@ from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.problems import problem
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.wire_model import MessageError
+from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.job_log.commit_schedule import GroupCommit
@@ -205,7 +206,9 @@ class JobService:
         Raises:
             ProblemError: The job is rejected.
         """
-        submitted = await self._submit(principal, endpoint, body, key)
+        with tracing.submitting(endpoint.name):
+            submitted = await self._submit(principal, endpoint, body, key)
+            tracing.accepted(submitted.record, replayed=submitted.replayed)
         self.shutdown.expected.submitted(submitted.record.id)
         return submitted
 
@@ -507,11 +510,6 @@ class JobService:
             return False  # the job has ended in the meantime
         await job.cancel(items)
         return True
-
-    def items_of(self, record: JobRecord) -> int | None:
-        """Return the number of items of an unfinished job, or None if the job has ended."""
-        job = self._live.get(record.id)
-        return None if job is None else job.size
 
     async def purge(self, record: JobRecord) -> None:
         """Delete a job. An unfinished job is cancelled first, so that its readers still receive `done`."""

@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from tidewire.protocol.problems import Problem
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
+from tidewire_server.tracing import JobSpan
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ class Item:
     limit: asyncio.TimerHandle | None = None
     """Timer for the endpoint's `time_limit`."""
     raised: BaseException | None = None
+    span: JobSpan | None = None
+    """Span of the function while it runs. None if the job has no trace."""
 
     def stop(self) -> None:
         """Cancel the item's function.
@@ -54,6 +58,21 @@ class Item:
         for timer in (self.timer, self.limit):
             if timer is not None:
                 timer.cancel()
+
+    def end_span(
+        self, status: str, error: Problem | None = None, used: Mapping[str, int | float] | None = None
+    ) -> None:
+        """End the span of the item's function, if there is one.
+
+        Args:
+            status: Status of the item, or `interrupted` if the server stops before the item has ended.
+            error: Reason why the item failed.
+            used: Usage that the function has reported.
+        """
+        span, self.span = self.span, None
+        if span is not None:
+            code = None if error is None else error.code
+            span.end(status, code, used, self.writer.first_event_at)
 
 
 def queue_entry(record: JobRecord, index: int) -> QueueEntry:

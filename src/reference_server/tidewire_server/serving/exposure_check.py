@@ -14,7 +14,7 @@ class ExposedServerError(Exception):
     """The settings do not permit serving on an address that other machines can reach."""
 
 
-def check_exposure(listener: socket.socket, settings: Settings) -> None:
+def check_exposure(listener: socket.socket, settings: Settings, *, authenticates: bool) -> None:
     """Check that the settings permit serving on the address of a listening socket, and log a warning for settings that
     may be a mistake.
 
@@ -25,11 +25,16 @@ def check_exposure(listener: socket.socket, settings: Settings) -> None:
     The check uses the address of the listening socket, because a host name such as `localhost` or an empty host can
     resolve to any address.
 
+    Args:
+        listener: The listening socket.
+        settings: The server's settings.
+        authenticates: Whether callers need a token, or the server has a function that names them.
+
     Raises:
         ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.
     """
     exposed = not is_local(listener)
-    if exposed and not settings.tokens:
+    if exposed and not authenticates:
         where = _where(listener)
         if not settings.allow_anonymous:
             raise ExposedServerError(

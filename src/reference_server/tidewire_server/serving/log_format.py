@@ -1,14 +1,18 @@
-"""Log format in which texts of callers cannot forge log lines or control a terminal, and a filter for repeated warnings.
+"""Log formats in which texts of callers cannot forge log lines or control a terminal, and a filter for repeated warnings.
 
 An exception of a user function often contains the caller's input, and its traceback is logged.
 """
 
 import copy
+import json
 import logging
 import re
 import sys
 from collections import Counter
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from tidewire_server import tracing
 
 EVERY: Final = 1000
 """Interval at which repeated warnings are logged. After the first warning of a kind, only every thousandth is
@@ -22,6 +26,8 @@ _INDENT: Final = "    "
 _CONTROL: Final = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # the last ones change the text direction
 )
+_OF_A_JOB: Final = re.compile(r"(?:[a-z ]+ )?job ([0-9a-f]{32})\b")
+"""Beginning of the server's messages about a job. A text of a caller cannot stand there."""
 
 
 class EscapingFormatter(logging.Formatter):
@@ -44,6 +50,30 @@ class EscapingFormatter(logging.Formatter):
         return "\n".join(lines)
 
 
+class JsonFormatter(logging.Formatter):
+    """Formatter that writes one JSON object per line, in ASCII.
+
+    The member `job` is the id of the job that a message of the server concerns, or whose function wrote the record. It is
+    omitted if there is none, and so are `trace_id` (see `tracing`), `traceback` and `stack`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record, with its traceback and stack."""
+        message = record.getMessage()
+        about = _OF_A_JOB.match(message) if record.name.startswith("tidewire_server") else None
+        members = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": message,
+            "job": about[1] if about else tracing.JOB_ID.get(),
+            "trace_id": tracing.trace_id(),
+            "traceback": self.formatException(record.exc_info) if record.exc_info else None,
+            "stack": self.formatStack(record.stack_info) if record.stack_info else None,
+        }
+        return json.dumps({name: _shortened(text) for name, text in members.items() if text is not None})
+
+
 class LogThrottle(logging.Filter):
     """Logging filter that drops most repetitions of the same warning. Log records of other levels pass the filter."""
 
@@ -63,10 +93,11 @@ class LogThrottle(logging.Filter):
         return seen == 1 or seen % EVERY == 0
 
 
-def set_up_logging() -> None:
+def set_up_logging(log_format: Literal["text", "json"] = "text") -> None:
     """Log warnings to stderr, unless the program has configured logging itself."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
+    text = EscapingFormatter("%(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 

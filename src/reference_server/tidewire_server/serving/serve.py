@@ -164,7 +164,7 @@ def _prepare(
     shutdown_timeout: float = 0,
 ) -> "UvicornServer":
     """Check the address, open the log, and create the server. The arguments are those of the functions that it calls."""
-    check_exposure(listener, settings)
+    check_exposure(listener, settings, authenticates=app.authentication.is_required)
     app.authentication.single_user = settings.is_single_user(on_loopback=is_local(listener))
     _serving.add(listener)
     app.lifespan.open_log()

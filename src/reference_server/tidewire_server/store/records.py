@@ -29,6 +29,8 @@ class JobRecord:
     done: Done | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
     """Sum of the usage reported by the items that have ended."""
+    traceparent: str | None = None
+    """Span of the request that submitted the job, as in the W3C header of this name. None if the job has no trace."""
 
     def ended(self, done: Done, ended_at: float, expires_at: float) -> "JobRecord":
         """Return the record of the ended job."""

@@ -20,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from tidewire_conformance import specification
@@ -63,7 +64,7 @@ class _Site(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: str, modules: Mapping[str, str]) -> None:
         super().__init__(("127.0.0.1", 0), _Page)
         self.commands: queue.Queue[str | None] = queue.Queue()
         self.page_loaded = threading.Event()
@@ -71,6 +72,7 @@ class _Site(ThreadingHTTPServer):
         self.files = {
             "/": ("text/html", page),
             "/client.js": ("text/javascript", page_client()),
+            **{path: ("text/javascript", text) for path, text in modules.items()},
         }
 
     def write_report(self, line: str) -> None:
@@ -115,11 +117,11 @@ class _Page(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def _browser(path: str, url: str) -> Iterator[None]:
+def _browser(path: str, url: str, flags: Sequence[str]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), folder)
         with subprocess.Popen(  # noqa: S603 - the user chose the browser
-            [path, *FLAGS, f"--user-data-dir={folder}", url],
+            [path, *FLAGS, *flags, f"--user-data-dir={folder}", url],
             env={**os.environ, **home},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -132,13 +134,24 @@ def _browser(path: str, url: str) -> Iterator[None]:
                     process.send_signal(signal.SIGKILL)
 
 
-def main(page: str = "", name: str = "EventSource in a page", can: Sequence[str] = ()) -> None:
+def main(
+    page: str = "",
+    name: str = "EventSource in a page",
+    can: Sequence[str] = (),
+    *,
+    modules: Mapping[str, str] = MappingProxyType({}),
+    host: str = "127.0.0.1",
+    flags: Sequence[str] = (),
+) -> None:
     """Start the browser, print the introduction as soon as the page is loaded, and then pass all commands to the page.
 
     Args:
         page: HTML of the page. By default, the page runs the browser client of the specification.
         name: Name of the client in its introduction.
         can: Features of the client in its introduction.
+        modules: JavaScript modules of the page: URL path → text.
+        host: Host in the URL of the page, which must resolve to this machine.
+        flags: Further flags of the browser.
     """
     page = page or Path(__file__).with_name("browser_page.html").read_text(encoding="utf-8")
     parser = argparse.ArgumentParser(
@@ -149,9 +162,9 @@ def main(page: str = "", name: str = "EventSource in a page", can: Sequence[str]
     arguments = parser.parse_args()
     if arguments.browser is None:
         sys.exit(f"cannot find a browser ({', '.join(names)}) in PATH; pass one with --browser")
-    with _Site(page) as site:
+    with _Site(page, modules) as site:
         threading.Thread(target=site.serve_forever, daemon=True).start()
-        with _browser(arguments.browser, f"http://127.0.0.1:{site.server_port}/"):
+        with _browser(arguments.browser, f"http://{host}:{site.server_port}/", flags):
             if not site.page_loaded.wait(20):
                 sys.exit(f"{arguments.browser} did not load the test page within 20 seconds")
             site.write_report(json.dumps({"client": name, "can": [*can], "at_once": MAX_CONCURRENT_JOBS}))

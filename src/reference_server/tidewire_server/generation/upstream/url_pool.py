@@ -10,7 +10,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tidewire_server.generation.engine_interface import EngineUnavailableError
 from tidewire_server.generation.upstream.engine_requests import BusyError, DownError, KeyRejectedError
-from tidewire_server.generation.upstream.url_states import Event, UrlState, choose, unavailable_reason
+from tidewire_server.generation.upstream.url_states import (
+    Event,
+    UrlState,
+    choose,
+    reasons_of,
+    unavailable_reason,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -67,9 +73,9 @@ class UrlPool:
                 await turn
             taken = True
         except TimeoutError:
-            reasons = "; ".join(f"{each.url} {each.reason}" for each in self._states if each.reason)
+            reasons = reasons_of(self._states) or "all of them are busy"
             raise EngineUnavailableError(
-                f"no engine took the request within {timeout:g} s: {reasons or 'all of them are busy'}"
+                f"no engine took the request within {timeout:g} s: {reasons}"
             ) from None
         finally:
             with contextlib.suppress(ValueError):

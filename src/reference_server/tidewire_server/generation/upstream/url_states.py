@@ -86,8 +86,14 @@ def choose(states: Iterable[UrlState], now: float, limit: int) -> UrlState | Non
 
 
 def unavailable_reason(states: Iterable[UrlState]) -> str | None:
-    """Return why no URL has ever answered, or None if one has."""
+    """Return why no URL has ever answered, or None if one has. Callers read it, so it does not contain the URLs."""
     states = list(states)
     if any(each.state in {"ready", "out"} for each in states):
         return None
-    return "; ".join(f"{each.url} {each.reason}" for each in states)
+    return reasons_of(states)
+
+
+def reasons_of(states: Iterable[UrlState]) -> str:
+    """Return the reasons of all URLs, without the URLs, which callers must not see."""
+    found = [f"engine {number} {each.reason}" for number, each in enumerate(states, 1) if each.reason]
+    return "; ".join(found)

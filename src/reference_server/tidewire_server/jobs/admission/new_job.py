@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
+from tidewire_server import tracing
 from tidewire_server.errors import refuse
 from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.jobs.live_item import batch_slot, queue_entry
@@ -70,6 +71,7 @@ def prepare_job(
         raise refuse("input_too_long", detail, pointer="/inputs" if submission.batch else "/input")
     batch = submission.batch or len(values) > 1  # TW-GEN-009
     record = JobRecord(os.urandom(16).hex(), endpoint.name, principal, batch, time.time())
+    record.traceparent = tracing.trace_headers().get("traceparent")
     new = NewJob(
         record,
         body,

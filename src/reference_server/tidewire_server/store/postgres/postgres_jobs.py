@@ -57,9 +57,9 @@ _LAST_SECONDS: Final = 3.0
 
 _RECORD: Final = (
     "j.id, j.endpoint, j.principal, j.batch, j.created_at, j.attempt, j.status, j.started_at, j.ended_at, j.expires_at, "
-    "j.done, j.usage"
+    "j.done, j.usage, j.traceparent"
 )
-_RECORD_LENGTH: Final = 12
+_RECORD_LENGTH: Final = 13
 
 _FIND_KEY: Final = """
     SELECT body, job FROM key WHERE principal = %(principal)s AND endpoint = %(endpoint)s AND text = %(key)s
@@ -80,9 +80,9 @@ _ADD: Final = f"""
             greatest((SELECT max(turn) FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s),
                 (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) AS turn),
     new AS (
-        INSERT INTO job (id, principal, endpoint, batch, items, created_at, attempt, status, usage, submit, deadline_at,
-            grace, read_at, starts, columns, keys, costs)
-        SELECT %(id)s, %(principal)s, %(endpoint)s, %(batch)s, %(n)s::int, %(created_at)s, %(attempt)s, %(status)s,
+        INSERT INTO job (id, principal, endpoint, batch, items, created_at, traceparent, attempt, status, usage, submit,
+            deadline_at, grace, read_at, starts, columns, keys, costs)
+        SELECT %(id)s, %(principal)s, %(endpoint)s, %(batch)s, %(n)s::int, %(created_at)s, %(traceparent)s, %(attempt)s, %(status)s,
             %(usage)s, %(submit)s, now() + make_interval(secs => %(deadline)s::float8),
             make_interval(secs => %(grace)s::float8), {READ_NOW}, %(starts)s::bigint[], %(columns)s,
             CASE WHEN %(placed)s THEN %(keys)s::text[] END, CASE WHEN %(placed)s THEN %(costs)s::float8[] END
@@ -280,6 +280,7 @@ class PostgresJobs:
             "batch": record.batch,
             "n": len(new.entries),
             "created_at": record.created_at,
+            "traceparent": record.traceparent,
             **dict(zip(("attempt", "status", "started_at", "usage"), record_columns(record), strict=True)),
             "submit": new.submit,
             "deadline": new.deadline,
@@ -586,7 +587,7 @@ def _listed(names: Iterable[str] | None) -> list[str] | None:
 
 
 def _record(row: tuple[Any, ...]) -> JobRecord:
-    *columns, done, usage = row
+    *columns, done, usage, traceparent = row
     ended = None if done is None else Done.model_validate(orjson.loads(done))
-    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage))
+    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage), traceparent)
     return JobRecord(*members)

@@ -278,7 +278,7 @@ class PostgresQueue:
             await self._submits.do(Command([Statement(_PUT, parameters)], principals=(principal,)))
         except StoreError as error:
             level = logging.DEBUG if error.logged else logging.ERROR
-            _log.log(level, "%s; the items of job %s are not added to the queue now", error, job)
+            _log.log(level, "the items of job %s are not added to the queue now: %s", job, error)
             return
         self.added(endpoint, len(entries))
 

@@ -107,6 +107,10 @@ MIGRATIONS: Final = (
     -- Batch key as JSON and cost of each item, with which the item returns to the queue. NULL if the endpoint is not batched.
     ALTER TABLE job ADD COLUMN keys text[], ADD COLUMN costs float8[];
     """,
+    """
+    -- traceparent: see `JobRecord`.
+    ALTER TABLE job ADD COLUMN traceparent text;
+    """,
 )
 """SQL scripts, each of which migrates the schema to the next version. The version is the number of applied scripts."""
 

@@ -124,6 +124,10 @@ MIGRATIONS: Final = (
         + (SELECT coalesce(sum(length(state)), 0) FROM state WHERE state.job = job.number)
         WHERE ended_at IS NOT NULL;
     """,
+    """
+    -- traceparent: see `JobRecord`.
+    ALTER TABLE job ADD COLUMN traceparent TEXT;
+    """,
 )
 """SQL scripts, each of which migrates the schema to the next version.
 

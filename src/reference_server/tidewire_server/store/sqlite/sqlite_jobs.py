@@ -55,7 +55,7 @@ _MAX_EXPIRED_AT_ONCE: Final = 500
 
 _IN_JSON: Final = "(SELECT value FROM json_each(?))"
 
-_RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, started_at, ended_at, expires_at, done, usage"
+_RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, started_at, ended_at, expires_at, done, usage, traceparent"
 
 
 class SqliteJobs:
@@ -389,10 +389,10 @@ def _cancelled(column: bytes | None) -> frozenset[int]:
 
 
 def _record(row: tuple[Any, ...]) -> JobRecord:
-    *columns, done, usage = row
+    *columns, done, usage, traceparent = row
     columns[3] = bool(columns[3])
     ended = None if done is None else Done.model_validate(orjson.loads(done))
-    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage))
+    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage), traceparent)
     return JobRecord(*members)
 
 
@@ -403,8 +403,8 @@ def _submit_body(db: sqlite3.Connection, number: int) -> bytes:
 
 def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
     insert = (
-        "INSERT INTO job (id, principal, endpoint, batch, created_at, attempt, status, started_at, usage) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO job (id, principal, endpoint, batch, created_at, traceparent, attempt, status, started_at, usage) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     )
     row = (
         record.id,
@@ -412,6 +412,7 @@ def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
         record.endpoint,
         record.batch,
         record.created_at,
+        record.traceparent,
         *record_columns(record),
     )
     number = db.execute(insert, row).lastrowid

@@ -1,0 +1,264 @@
+/** `Client`, which submits jobs to a server and attaches to jobs. */
+
+import { CheckpointError, EndpointNotFoundError } from "./errors.js";
+import { Follower } from "./follower.js";
+import { BatchJob, Job } from "./job.js";
+import { JobStream } from "./job_stream.js";
+import { FITS, PROTOCOL, parseId } from "./messages.js";
+import { Session } from "./session.js";
+import { copy, isInteger, isObject } from "./strict_json.js";
+import { Vocabulary } from "./tokens.js";
+
+/**
+ * @typedef {object} ClientOptions
+ * @property {string | (() => string | Promise<string>)} [token] Bearer token, or a function that returns one. The function is
+ *   called again if the server rejects the token. The token is sent in the header Authorization, to the server's origin only.
+ * @property {Record<string, string>} [headers] Extra headers for every request to the server's origin.
+ * @property {import("./retry_policy.js").RetryPolicy} [retry] Limits for retries and reconnects.
+ * @property {number} [timeoutMs] Time for each `run`, `result`, `results` and `wait`. By default unlimited.
+ * @property {number} [answerTimeoutMs] Time for the response to one attempt of a request, by default 30000.
+ * @property {number} [maxStateBytes] Maximum size of a job's state as JSON, by default 16777216.
+ * @property {"continue" | "cancel"} [onDisconnect] What the server does with a job whose stream has no reader for `graceMs`.
+ * @property {number} [graceMs]
+ * @property {number} [deadlineMs] Time after which the server ends an unfinished job as failed.
+ * @property {import("./job.js").Listener} [listener] Receives the events of every job, unless the job has its own listener.
+ * @property {typeof fetch} [fetch] Function that sends requests, by default the global `fetch`.
+ */
+/**
+ * @typedef {object} SubmitOptions
+ * @property {string} [idempotencyKey] 1 to 255 visible ASCII characters. By default a random key.
+ * @property {AbortSignal} [signal] Aborts the request. A job that was started continues.
+ * @property {import("./job.js").Listener} [listener]
+ */
+/**
+ * @typedef {object} AttachOptions
+ * @property {string | import("./job.js").Checkpoint} [checkpoint] A checkpoint, or its JSON text.
+ * @property {import("./job.js").Listener} [listener]
+ */
+/**
+ * @typedef {object} JobParts
+ * @property {Client} client
+ * @property {JobStream} stream
+ * @property {import("./job.js").Listener | null} listener
+ * @property {string | null} endpoint
+ * @property {boolean} delivered
+ * @property {import("./job.js").Checkpoint["undelivered"]} [undelivered]
+ */
+
+export class Client {
+  /** @type {Map<string, Vocabulary>} */
+  #vocabularies = new Map();
+
+  /** @param {string | URL} url URL of the server. In a browser, it may be relative to the page. @param {ClientOptions} [options] */
+  constructor(url, options = {}) {
+    const page = typeof location === "undefined" ? undefined : location.href;
+    const base = new URL(url, page);
+    if (base.protocol !== "http:" && base.protocol !== "https:") throw new TypeError(`the URL of a server begins with http:// or https://, unlike ${base.href}`);
+    if (base.username || base.password) throw new TypeError("pass credentials as the option token, and not in the URL");
+    /** URL of the server, without a slash at its end. */
+    this.url = `${base.origin}${base.pathname}`.replace(/\/+$/, "");
+    this.options = options;
+    this.session = new Session(this.url, options);
+    this.session.retryState();
+  }
+
+  /**
+   * Start a job with one input. A lost response never starts the job twice.
+   * @param {string} endpoint @param {any} [input] By default `{}`, with which the endpoint uses its defaults. @param {SubmitOptions} [options]
+   */
+  async submit(endpoint, input = {}, options = {}) {
+    const parts = await this.#submit(endpoint, { input }, options);
+    return new Job(parts);
+  }
+
+  /**
+   * Start a job, wait for its end, and return its value. If the signal aborts, the job continues.
+   * @param {string} endpoint @param {any} [input] @param {SubmitOptions & import("./job.js").WaitOptions} [options] @returns {Promise<any>}
+   */
+  async run(endpoint, input = {}, options = {}) {
+    const job = await this.submit(endpoint, input, options);
+    return job.result(options);
+  }
+
+  /**
+   * Start a job with many inputs.
+   * @param {string} endpoint @param {any[]} inputs
+   * @param {SubmitOptions & {shared?: Record<string, any>}} [options] `shared`: members that the server adds to each input.
+   */
+  async submitBatch(endpoint, inputs, { shared, ...options } = {}) {
+    const parts = await this.#submit(endpoint, { inputs, ...(shared === undefined ? {} : { shared }) }, options);
+    return new BatchJob(parts);
+  }
+
+  /**
+   * A job that exists. This call sends no request.
+   * @param {string | AttachOptions} job Id or URL of the job, or options with a checkpoint. @param {AttachOptions} [options]
+   */
+  job(job, options) {
+    return new Job(this.#attach(job, options));
+  }
+
+  /**
+   * A job with many inputs that exists. This call sends no request.
+   * @param {string | AttachOptions} job Id or URL of the job, or options with a checkpoint. @param {AttachOptions} [options]
+   */
+  batchJob(job, options) {
+    return new BatchJob(this.#attach(job, options));
+  }
+
+  /** The server's endpoints, capabilities and limits. @param {{signal?: AbortSignal}} [options] @returns {Promise<any>} */
+  async discover({ signal } = {}) {
+    return copy((await this.session.request(`${this.url}/v1`, "discovery", { signal })).body);
+  }
+
+  /** The description of an endpoint, with its schemas. @param {string} endpoint @param {{signal?: AbortSignal}} [options] @returns {Promise<any>} */
+  async describe(endpoint, { signal } = {}) {
+    return copy((await this.session.request(this.#endpointUrl(endpoint), "endpoint", { signal })).body);
+  }
+
+  /** The caller's own jobs, newest first. @param {{limit?: number, signal?: AbortSignal}} [options] @returns {Promise<any[]>} */
+  async jobs({ limit = 100, signal } = {}) {
+    const found = [];
+    for (let url = `${this.url}/v1/jobs`; url !== "" && found.length < limit; ) {
+      const { body, connection } = await this.session.request(url, "jobs", { signal });
+      found.push(...copy(body.jobs));
+      // A faulty server could send empty pages forever.
+      url = body.next && body.jobs.length > 0 ? this.session.link(body.next, connection.url, "") : "";
+    }
+    return found.slice(0, limit);
+  }
+
+  /** The vocabulary of an endpoint, or null if it has none. @param {string} endpoint */
+  async vocabulary(endpoint) {
+    const known = this.#vocabularies.get(endpoint);
+    if (known) return known;
+    const url = this.#endpointUrl(endpoint);
+    const { body: description, connection } = await this.session.request(url, "endpoint");
+    const link = description.links?.vocabulary;
+    if (typeof link !== "string") return null;
+    const { body } = await this.session.request(this.session.link(link, connection.url, `${url}/vocabulary`), "vocabulary");
+    const vocabulary = new Vocabulary(copy(body));
+    this.#vocabularies.set(endpoint, vocabulary);
+    return vocabulary;
+  }
+
+  // ---- jobs ----------------------------------------------------------------------------------------------------
+
+  /** @param {string} endpoint */
+  #endpointUrl(endpoint) {
+    if (typeof endpoint !== "string" || endpoint === "") throw new TypeError("the name of an endpoint must be a string that is not empty");
+    return `${this.url}/v1/endpoints/${encodeURIComponent(endpoint)}`;
+  }
+
+  /** @param {string} endpoint @param {Record<string, any>} members @param {SubmitOptions} options @returns {Promise<JobParts>} */
+  async #submit(endpoint, members, { idempotencyKey, signal, listener = this.options.listener }) {
+    idempotencyKey ??= await randomKey();
+    if (!/^[\x21-\x7e]{1,255}$/.test(idempotencyKey)) throw new TypeError("idempotencyKey must be 1 to 255 visible ASCII characters");
+    const { onDisconnect, graceMs, deadlineMs } = this.options;
+    const all = { ...members, on_disconnect: onDisconnect, grace_ms: graceMs, deadline_ms: deadlineMs };
+    const headers = { "content-type": "application/json", accept: "application/json", "idempotency-key": idempotencyKey };
+    const { body, connection } = await this.session
+      .request(`${this.#endpointUrl(endpoint)}/jobs`, "job", {
+        method: "POST", kind: "submit", headers, body: JSON.stringify(all), signal, doubt: (error) => this.#requireRepeatable(error, signal),
+      })
+      .catch((error) => this.#withEndpoints(error));
+    const location = connection.headers.get("location");
+    const jobUrl = this.session.link(location ?? body.links.self, connection.url, this.#jobUrl(body.id));
+    const stream = this.#stream(body.id, jobUrl, this.session.link(body.links.events, connection.url, `${jobUrl}/events`));
+    stream.initial = body;
+    return { client: this, stream, listener: listener ?? null, endpoint: body.endpoint, delivered: false };
+  }
+
+  /**
+   * A submit of an anonymous caller that may have arrived is repeated only if the server honors the caller's key.
+   * @param {Error} error @param {AbortSignal} [signal]
+   */
+  async #requireRepeatable(error, signal) {
+    if (this.options.token !== undefined || Object.keys(this.options.headers ?? {}).some((name) => name.toLowerCase() === "authorization")) return;
+    const { capabilities } = await this.discover({ signal });
+    if (capabilities.includes("idempotency")) return;
+    error.message += " The job may have been started, and the server ignores the idempotency keys of callers without credentials.";
+    throw error;
+  }
+
+  /** @param {any} error @returns {Promise<never>} */
+  async #withEndpoints(error) {
+    if (error instanceof EndpointNotFoundError) {
+      const names = await this.discover().then(({ endpoints }) => endpoints.map((/** @type {any} */ one) => one.name), () => []);
+      if (names.length) error.message += ` This server has: ${names.join(", ")}.`;
+    }
+    throw error;
+  }
+
+  /** @param {string} id @param {string} jobUrl @param {string} eventsUrl */
+  #stream(id, jobUrl, eventsUrl) {
+    return new JobStream(this.session, new Follower(id, this.session.maxStateBytes), jobUrl, eventsUrl);
+  }
+
+  /** @param {string} id */
+  #jobUrl(id) {
+    return `${this.url}/v1/jobs/${encodeURIComponent(id)}`;
+  }
+
+  /** @param {string | AttachOptions} job @param {AttachOptions} [options] @returns {JobParts} */
+  #attach(job, options = {}) {
+    const { checkpoint, listener = this.options.listener } = typeof job === "string" ? options : job;
+    const saved = checkpoint === undefined ? null : readCheckpoint(checkpoint);
+    const id = typeof job === "string" ? this.#idOf(job) : saved?.job;
+    if (!id) throw new TypeError("pass the id of the job, or a checkpoint");
+    if (saved && saved.job !== id) throw new CheckpointError(`the checkpoint belongs to job ${saved.job}, not to ${id}`);
+    if (saved?.url && saved.url !== this.url) {
+      const advice = "If both URLs lead to the same server, set the member url of the checkpoint to null.";
+      throw new CheckpointError(`the checkpoint belongs to ${saved.url}, not to ${this.url}`, { advice });
+    }
+    const url = this.#jobUrl(id);
+    const stream = this.#stream(id, url, `${url}/events`);
+    const cursor = parseId(saved?.cursor);
+    if (saved?.state && cursor) stream.follower.restore(saved.state, saved.columns ?? [], cursor);
+    return { client: this, stream, listener: listener ?? null, endpoint: null, delivered: cursor !== null, undelivered: saved?.undelivered };
+  }
+
+  /** @param {string} job */
+  #idOf(job) {
+    if (!job.includes("/")) return job;
+    const url = new URL(job, `${this.url}/`);
+    const [, id] = /\/v1\/jobs\/([^/]+)\/?$/.exec(url.pathname) ?? [];
+    if (!id || !url.href.startsWith(`${this.url}/`)) throw new TypeError(`${job} is not the URL of a job of ${this.url}`);
+    return decodeURIComponent(id);
+  }
+}
+
+/** 128 random bits. Node 18 has no global `crypto`, and browsers have it in pages of insecure origins, too. */
+async function randomKey() {
+  const name = "node:crypto"; // a variable, so that bundlers for browsers do not look for the module
+  const crypto = globalThis.crypto ?? (await import(name)).webcrypto;
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/**
+ * @param {string | import("./job.js").Checkpoint} checkpoint @returns {import("./job.js").Checkpoint}
+ * @throws {CheckpointError} The checkpoint is not valid.
+ */
+function readCheckpoint(checkpoint) {
+  let saved = checkpoint;
+  const advice = "Pass the unchanged output of job.checkpoint(), or its JSON text.";
+  try {
+    if (typeof saved === "string") saved = JSON.parse(saved);
+  } catch {
+    throw new CheckpointError("the checkpoint is not JSON", { advice });
+  }
+  if (!isObject(saved) || typeof saved.job !== "string" || saved.job === "") throw new CheckpointError("the checkpoint names no job", { advice });
+  const { protocol = PROTOCOL, state = null, columns = [], cursor = null, undelivered = [] } = saved;
+  if (protocol !== PROTOCOL) throw new CheckpointError(`the checkpoint is for the protocol ${JSON.stringify(protocol)}`, { advice });
+  if ((state === null) !== (cursor === null)) throw new CheckpointError("the checkpoint has a state or a cursor, but not both", { advice });
+  if (state !== null && !(FITS.snapshot({ state, columns, reason: "start" }) && parseId(cursor))) {
+    throw new CheckpointError("the state of the checkpoint is not valid", { advice });
+  }
+  for (const one of undelivered) {
+    if (!isObject(one) || !isInteger(one.index, 0, (state?.items.length ?? 0) - 1) || !isInteger(one.deleted, 0) || typeof one.text !== "string") {
+      throw new CheckpointError("an undelivered update of the checkpoint is not valid", { advice });
+    }
+  }
+  return saved;
+}

@@ -1,0 +1,156 @@
+/** Errors of the client. Each message says what happened, where it happened, and what to do. The README draws their tree. */
+
+/**
+ * Problem details that a server sent (RFC 9457), with all members that it sent.
+ * @typedef {{code: string, title: string, status: number, detail?: string | null, pointer?: string | null,
+ * retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
+ */
+
+/**
+ * Details of an error, as far as they are known.
+ * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null,
+ * problem?: Problem | null, advice?: string, value?: unknown, index?: number, sent?: boolean, cause?: unknown}} ErrorDetails
+ */
+
+/** Base class of all errors of this package. */
+export class TidewireError extends Error {
+  /** @param {string} what Description of the error, in one sentence. @param {ErrorDetails} [details] */
+  constructor(what, details = {}) {
+    super(what, details.cause === undefined ? undefined : { cause: details.cause });
+    this.name = new.target.name;
+    this.what = what;
+    this.method = details.method;
+    this.url = details.url;
+    this.jobId = details.jobId;
+    this.lastEventId = details.lastEventId ?? null;
+    /** Problem details that the server sent, or null. */
+    this.problem = details.problem ?? null;
+    /** HTTP status of the response, or of the problem. @type {number | null} */
+    this.status = details.status ?? this.problem?.status ?? null;
+    this.advice = details.advice ?? ADVICE.get(new.target) ?? "";
+    this.message = this.#text();
+  }
+
+  /** Machine-readable code of the problem, or null. */
+  get code() {
+    return this.problem?.code ?? null;
+  }
+
+  /** Whether the same call may succeed later without changes. */
+  get retryable() {
+    return this.problem?.retryable === true;
+  }
+
+  #text() {
+    const places = [];
+    if (this.url) places.push(`${this.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
+    if (this.jobId && !this.url?.includes(this.jobId)) places.push(`job ${this.jobId}`);
+    if (this.lastEventId) places.push(`last event ${this.lastEventId}`);
+    const what = this.what.replace(/\.$/, "");
+    return `${what}${places.length ? ` (${places.join("; ")})` : ""}.${this.advice ? ` ${this.advice}` : ""}`;
+  }
+}
+
+export class RequestError extends TidewireError {
+  /** JSON Pointer to the invalid member in the body of the request, or null. */
+  get pointer() {
+    return this.problem?.pointer ?? null;
+  }
+}
+export class AuthenticationError extends RequestError {}
+export class PermissionDeniedError extends RequestError {}
+export class EndpointNotFoundError extends RequestError {}
+export class JobNotFoundError extends RequestError {}
+export class JobExpiredError extends RequestError {}
+export class InvalidInputError extends RequestError {}
+export class QueueFullError extends RequestError {}
+export class RateLimitError extends RequestError {}
+
+/** Error of a job or an item that has ended without success. */
+class EndedError extends TidewireError {
+  /** @param {string} what @param {ErrorDetails} details */
+  constructor(what, details) {
+    super(what, details);
+    /** The partial value. @type {any} */
+    this.value = details.value ?? null;
+  }
+}
+export class JobFailedError extends EndedError {}
+export class JobCancelledError extends EndedError {}
+export class ItemFailedError extends EndedError {
+  /** @param {string} what @param {ErrorDetails & {index: number, ended: string}} details */
+  constructor(what, details) {
+    super(what, details);
+    /** Index of the item's input, from 0. */
+    this.index = details.index;
+    /** `failed` or `cancelled`. */
+    this.ended = details.ended;
+  }
+}
+
+export class VoidTextError extends TidewireError {}
+export class NoTextError extends TidewireError {}
+export class SeveralItemsError extends TidewireError {}
+export class CheckpointError extends TidewireError {}
+export class ConcurrentReadError extends TidewireError {}
+export class ClientClosedError extends TidewireError {}
+export class StateTooLargeError extends TidewireError {}
+export class ProtocolError extends TidewireError {}
+export class UnsupportedProtocolError extends ProtocolError {}
+export class NotATidewireServerError extends ProtocolError {}
+export class TransportError extends TidewireError {
+  /** @param {string} what @param {ErrorDetails} [details] */
+  constructor(what, details = {}) {
+    super(what, details);
+    /** Whether the request may have reached the server. */
+    this.sent = details.sent ?? true;
+  }
+}
+export class SilenceTimeoutError extends TransportError {}
+export class TotalTimeoutError extends TidewireError {}
+
+/** Advice for the reader of a message. @type {Map<Function, string>} */
+const ADVICE = new Map([
+  [AuthenticationError, "Pass valid credentials: new Client(url, { token })."],
+  [PermissionDeniedError, "Use credentials with this permission, or ask the operator of the server."],
+  [JobNotFoundError, "Check the id, and use the server and the credentials with which the job was submitted."],
+  [JobExpiredError, "Submit the input again."],
+  [QueueFullError, "Submit again later, or allow more time: new Client(url, { retry: { patienceMs } })."],
+  [RateLimitError, "Wait, or lower the concurrency."],
+  [VoidTextError, "Start over with client.job(id).iterText(), or use iterTextDeltas(), which reports retracted text."],
+  [NoTextError, "Read the value instead: update.value in a loop over the job, or await job.result()."],
+  [SeveralItemsError, "Read it as a batch job: client.batchJob(id).results(), or a loop over client.batchJob(id)."],
+  [ConcurrentReadError, "Create a separate job object for each reader: client.job(job.id)."],
+  [ClientClosedError, "To resume the job, call client.job({ checkpoint: job.checkpoint() })."],
+  [StateTooLargeError, "Raise maxStateBytes of the client. Data received before this error is valid."],
+  [UnsupportedProtocolError, "Use a newer version of this client."],
+  [NotATidewireServerError, "Check the URL: scheme, host, port, and the path under which the server is mounted."],
+  [ProtocolError, "The server or a proxy is faulty. Data received before this error is valid."],
+]);
+
+/** Class of the error for a problem: its codes, and the statuses of unknown codes. @type {[typeof RequestError, string, number[]][]} */
+const REFUSALS = [
+  [AuthenticationError, "unauthorized", [401]],
+  [PermissionDeniedError, "forbidden", [403]],
+  [EndpointNotFoundError, "endpoint_not_found", []],
+  [JobNotFoundError, "job_not_found", []],
+  [JobExpiredError, "job_expired", [410]],
+  [InvalidInputError, "malformed_body body_too_large invalid_input input_too_long batch_too_large top_logprobs_too_large", [413, 422]],
+  [QueueFullError, "queue_full", []],
+  [RateLimitError, "rate_limited too_many_streams too_many_jobs", [429]],
+  [RequestError, "idempotency_key_reused", []],
+];
+
+/**
+ * Create the error for a rejected request.
+ * @param {number} status HTTP status, or the status of a problem in the stream. @param {Problem | null} problem @param {ErrorDetails} details
+ * @returns {RequestError}
+ */
+export function refusal(status, problem, details = {}) {
+  const byCode = REFUSALS.find(([, codes]) => codes.split(" ").includes(problem?.code ?? ""));
+  const [known] = byCode ?? REFUSALS.find(([, , statuses]) => statuses.includes(status)) ?? [RequestError];
+  const kind = status === 404 && details.jobId ? JobNotFoundError : known;
+  let what = problem ? `${problem.detail ?? problem.title} [${problem.code}]` : `the server responded with the status ${status}`;
+  if (problem?.pointer && !what.includes(problem.pointer)) what += ` at ${JSON.stringify(problem.pointer)} of the body`;
+  return new kind(what, { ...details, status, problem });
+}

@@ -1,0 +1,87 @@
+/** Tokens of a generation with their log-probabilities, which are read from the lists of tokens in a job's value. */
+
+import { ProtocolError, TidewireError } from "./errors.js";
+import { isInteger } from "./strict_json.js";
+
+/**
+ * One of the most probable candidates for a generated token. The text is for display, decoded from its bytes alone.
+ * @typedef {{text: string, id: number, logprob: number}} Alternative
+ */
+/**
+ * A generated token. `logprob` is null if log-probabilities were not requested, and -Infinity for the probability 0. `rank`
+ * is 1 plus the number of more probable tokens, or null. `alternatives` are the most probable candidates, most probable
+ * first, and empty if they were not requested.
+ * @typedef {{text: string, id: number, logprob: number | null, rank: number | null, alternatives: Alternative[]}} Token
+ */
+
+/** The bytes of every token id of an endpoint. */
+export class Vocabulary {
+  #tokens;
+  #utf8 = new TextDecoder();
+  /** @type {string[]} */
+  #texts = [];
+
+  /** @param {{hash: string, tokens: string[], special?: number[] | null}} body */
+  constructor({ hash, tokens, special }) {
+    this.hash = hash;
+    this.#tokens = tokens;
+    /** Ids of tokens that add nothing to a text. */
+    this.special = new Set(special ?? []);
+  }
+
+  /** The text of one token, with U+FFFD for bytes that are not a whole character. @param {number} id */
+  text(id) {
+    const known = this.#texts[id];
+    if (known !== undefined) return known;
+    const encoded = this.#tokens[id];
+    if (encoded === undefined) throw new ProtocolError(`the token id ${id} is not in the vocabulary of ${this.#tokens.length} tokens`);
+    const bytes = Uint8Array.from(atob(encoded), (char) => char.charCodeAt(0));
+    return (this.#texts[id] = this.#utf8.decode(bytes));
+  }
+}
+
+/** Whether the value contains the texts of its tokens. @param {any} value */
+export function hasTokenTexts(value) {
+  return value?.token_text !== undefined && (value.top_ids === undefined || value.top_text !== undefined);
+}
+
+/**
+ * Convert the columns of a generation's value to tokens.
+ * @param {any} value @param {number} [start] Index of the first token.
+ * @param {Vocabulary | null} [vocabulary] Not necessary if the value has `token_text` and `top_text`. @returns {Token[]}
+ * @throws {ProtocolError} The columns are not valid.
+ */
+export function tokenRows(value, start = 0, vocabulary = null) {
+  /** @type {Token[]} */
+  const tokens = [];
+  const ids = value?.token_ids;
+  if (!Array.isArray(ids)) throw new TidewireError("the job's value has no token columns", { advice: "Request them with the input: logprobs: true, or top_logprobs: n." });
+  /** @param {any} id @param {any} known */
+  const textOf = (id, known) => {
+    if (!isInteger(id, 0)) throw new ProtocolError(`${JSON.stringify(id)} is not a token id`);
+    if (typeof known === "string") return known;
+    if (vocabulary) return vocabulary.text(id);
+    throw new TidewireError("the texts of the job's tokens are unknown", { advice: "Pass the endpoint's vocabulary, or submit with token_text: true." });
+  };
+  for (let at = start; at < ids.length; at += 1) {
+    const tops = value.top_ids?.[at] ?? [];
+    const tokenLogprob = value.logprobs === undefined ? null : nats(value.logprobs[at]);
+    tokens.push({
+      text: textOf(ids[at], value.token_text?.[at]),
+      id: ids[at],
+      logprob: tokenLogprob,
+      rank: value.ranks?.[at] ?? null,
+      alternatives: tops.map((/** @type {number} */ id, /** @type {number} */ n) => ({
+        text: textOf(id, value.top_text?.[at]?.[n]),
+        id,
+        logprob: nats(value.top_logprobs?.[at]?.[n]),
+      })),
+    });
+  }
+  return tokens;
+}
+
+/** @param {number | null | undefined} logprob The server sends null for the probability 0. */
+function nats(logprob) {
+  return logprob ?? -Infinity;
+}

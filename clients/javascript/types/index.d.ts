@@ -1,0 +1,13 @@
+export { Client } from "./client.js";
+export { Update } from "./updates.js";
+export type ClientOptions = import("./client.js").ClientOptions;
+export type SubmitOptions = import("./client.js").SubmitOptions;
+export type Checkpoint = import("./job.js").Checkpoint;
+export type JobEvent = import("./job.js").JobEvent;
+export type RetryPolicy = import("./retry_policy.js").RetryPolicy;
+export type Token = import("./tokens.js").Token;
+export type Alternative = import("./tokens.js").Alternative;
+export type Problem = import("./errors.js").Problem;
+export { BatchJob, Job } from "./job.js";
+export { Vocabulary, tokenRows } from "./tokens.js";
+export { AuthenticationError, CheckpointError, ClientClosedError, ConcurrentReadError, EndpointNotFoundError, InvalidInputError, ItemFailedError, JobCancelledError, JobExpiredError, JobFailedError, JobNotFoundError, NoTextError, NotATidewireServerError, PermissionDeniedError, ProtocolError, QueueFullError, RateLimitError, RequestError, SeveralItemsError, SilenceTimeoutError, StateTooLargeError, TidewireError, TotalTimeoutError, TransportError, UnsupportedProtocolError, VoidTextError } from "./errors.js";

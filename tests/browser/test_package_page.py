@@ -1,0 +1,142 @@
+"""The page of the JavaScript how-to in Chromium: a job through cuts, a reload, and a cancellation.
+
+The page has an origin with plain HTTP and a host other than localhost, so it has no `crypto.subtle`.
+"""
+
+import contextlib
+import json
+import queue
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from browser.package_adapter import HOST, RESOLVE
+from support.chromium import CHROMIUM, chromium
+from support.foreign_programs import address, cut_inside_events
+from support.sample_server import sentence, served
+from tidewire_conformance.wire.fault_proxy import FaultProxy
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "clients/javascript/src"
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.timeout(120),
+]
+
+PATIENCE = 60
+"""Seconds until the next report of the page."""
+CUTS = 5
+WORDS = 120
+
+HARNESS = """
+<script type="module">
+  const state = document.getElementById("state"), states = [];
+  const report = (step) => fetch("/results", { method: "POST", body: JSON.stringify({
+    step, states, text: document.getElementById("text").textContent, subtle: typeof crypto.subtle, secure: isSecureContext,
+  }) });
+  const step = Number(sessionStorage.step ?? 0);
+  const timer = setInterval(async () => {
+    if (states.at(-1) !== state.value) states.push(state.value);
+    if (step === 2 && state.value === "connected") document.getElementById("cancel").click();
+    if (state.value !== "complete" && state.value !== "cancelled") return;
+    clearInterval(timer);
+    await report(step);
+    sessionStorage.step = step + 1;
+    if (step === 1) location.hash = "";
+    if (step < 2) location.reload();
+  }, 1);
+  if (step !== 1) document.getElementById("start").click();
+</script>
+"""
+
+
+def how_to_page(url):
+    text = (ROOT / "docs/how-to/javascript.md").read_text(encoding="utf-8")
+    (page,) = re.findall(r"^```html\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    started = '"story", { hero: "Ada" }'
+    assert started in page
+    page = page.replace(started, f'"talk", {{ words: {WORDS}, slow: true }}')
+    return page.replace("http://127.0.0.1:8000", url) + HARNESS
+
+
+class Site(BaseHTTPRequestHandler):
+    """Web server of the page."""
+
+    def do_GET(self):
+        name = self.path.removeprefix("/tidewire/")
+        if self.path == "/":
+            return self.respond("text/html", self.server.page)
+        if (SOURCES / name).is_file():
+            return self.respond("text/javascript", (SOURCES / name).read_text(encoding="utf-8"))
+        return self.respond("text/plain", "", 404)
+
+    def do_POST(self):
+        self.server.results.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.respond("text/plain", "")
+
+    def respond(self, kind, text, status=200):
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("content-type", f"{kind}; charset=utf-8")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Reports of the page: after the first job, after a reload, and after a job that the page cancelled."""
+    with contextlib.ExitStack() as stack:
+        site = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Site))
+        site.daemon_threads = True
+        site.results = queue.Queue()
+        origin = f"http://{HOST}:{site.server_port}"
+        server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
+        # The first connections of the page are its preflight request and its submit.
+        plan = cut_inside_events(CUTS + 2, "fin")
+        proxy = stack.enter_context(FaultProxy(address(server_url), plan=plan))
+        site.page = how_to_page(proxy.url)
+        thread = threading.Thread(target=site.serve_forever, daemon=True)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(site.shutdown)
+        stack.enter_context(chromium(f"{origin}/", tmp_path_factory.mktemp("chromium"), [RESOLVE]))
+        found = {}
+        while len(found) < 3:
+            one = site.results.get(timeout=PATIENCE)
+            found[one["step"]] = one
+        yield found, proxy
+
+
+def test_the_page_shows_a_text_through_cuts(results):
+    found, proxy = results
+    assert found[0]["text"] == sentence(WORDS)
+    assert found[0]["states"][-1] == "complete"
+    assert len(proxy.cuts) >= CUTS - 1
+    assert "connected again, nothing was lost" in found[0]["states"]
+
+
+def test_the_page_attaches_to_its_job_after_a_reload(results):
+    found, _ = results
+    assert found[1]["text"] == sentence(WORDS)
+
+
+def test_the_page_cancels_its_job(results):
+    found, _ = results
+    assert found[2]["states"][-1] == "cancelled"
+    assert sentence(WORDS).startswith(found[2]["text"])
+    assert found[2]["text"] != sentence(WORDS)
+
+
+def test_the_page_has_no_secure_origin(results):
+    found, _ = results
+    assert {one["subtle"] for one in found.values()} == {"undefined"}
+    assert {one["secure"] for one in found.values()} == {False}

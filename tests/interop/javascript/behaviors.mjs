@@ -1,0 +1,405 @@
+// Behaviors of the JavaScript package: `node behaviors.mjs NAME URL` runs one of the functions below against a server.
+
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import * as tidewire from "../../../clients/javascript/src/index.js";
+
+const { Client } = tidewire;
+const JOB = "2yJq8sVbT1mHkP0dXw4RcA";
+const VALUE = "/items/0/value";
+
+const textOf = async (loop) => {
+  let text = "";
+  for await (const update of loop) text += update.text;
+  return text;
+};
+
+/** Serves the job JOB, whose stream consists of snapshots and diffs, on one connection or several, and other paths as JSON. */
+async function scripted({ connections, paths = {} }) {
+  const requests = [];
+  const server = createServer((request, response) => {
+    requests.push(request);
+    const { pathname } = new URL(request.url, "http://a");
+    if (pathname in paths) return response.end(JSON.stringify(paths[pathname]));
+    const events = connections.shift();
+    if (events === undefined) return response.destroy();
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    response.write(`retry:1\nevent:hello\ndata:${JSON.stringify({ protocol: "tidewire/1", job: JOB, events: `/v1/jobs/${JOB}/events`, head: "1-1", heartbeat_ms: 15000 })}\n\n`);
+    for (const [id, data, type] of events) response.write(`id:${id}\n${type ? `event:${type}\n` : ""}data:${JSON.stringify(data)}\n\n`);
+    response.end();
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  server.unref();
+  return { url: `http://127.0.0.1:${server.address().port}`, requests };
+}
+
+const snapshot = (value, { columns = [VALUE], reason = "start", ...item } = {}) => [
+  { state: { status: "running", items: [{ status: "running", value, ...item }], usage: {}, notes: [] }, columns, reason },
+  "snapshot",
+];
+
+const BEHAVIORS = {
+  async "a loop after a break continues"(url) {
+    const job = await new Client(url).submit("talk", { words: 20, slow: true });
+    let text = "";
+    for await (const update of job) {
+      text += update.text;
+      if (text.length > 20) break;
+    }
+    assert.equal(text + (await textOf(job)), await job.result());
+  },
+
+  async "a call may wait next to a loop"(url) {
+    const job = await new Client(url).submit("talk", { words: 20, slow: true });
+    const [text, result, tooLate] = await Promise.all([textOf(job), job.result(), job.wait()]);
+    assert.equal(text, result);
+    assert.equal(tooLate, undefined);
+  },
+
+  async "a slow loop next to a waiting call gets all text"(url) {
+    const job = await new Client(url).submit("talk", { words: 40 });
+    const waiting = job.result();
+    let text = "";
+    for await (const update of job) {
+      text += update.text;
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
+    assert.equal(text, await waiting);
+  },
+
+  async "a loop after a wait yields one update"(url) {
+    const job = await new Client(url).submit("talk", { words: 20 });
+    const value = await job.result();
+    const updates = [];
+    for await (const update of job) updates.push(update);
+    assert.deepEqual(updates.map((update) => [update.text, update.value, update.firstSeq]), [[value, value, 1]]);
+  },
+
+  async "a second loop is refused"(url) {
+    const job = await new Client(url).submit("forever");
+    for await (const _ of job) {
+      await assert.rejects(textOf(job), tidewire.ConcurrentReadError);
+      break;
+    }
+    await job.cancel();
+  },
+
+  async "earlier updates keep their values"(url) {
+    const job = await new Client(url).submit("grow", { steps: 5 });
+    const updates = [];
+    const values = [];
+    for await (const update of job) {
+      updates.push(update);
+      values.push(structuredClone(update.value));
+      update.value.rows?.push("a change of the copy");
+    }
+    assert.deepEqual(updates.map((update) => update.value), values);
+    assert.ok(new Set(values.map((value) => JSON.stringify(value))).size >= 3);
+  },
+
+  async "ops lead from each value to the next"(url) {
+    const job = await new Client(url).submit("grow", { steps: 5 });
+    let mine = null;
+    for await (const update of job) {
+      for (const [op, path, argument] of update.ops ?? [["s", "", update.value]]) {
+        const [, name] = path.split("/");
+        if (op === "s" && path === "") mine = argument;
+        else if (op === "s") mine[name] = argument;
+        else if (op === "a") mine[name] = typeof argument === "string" ? mine[name] + argument : [...mine[name], ...argument];
+        else assert.fail(op);
+      }
+      assert.deepEqual(mine, update.value);
+    }
+  },
+
+  async "close ends a pending loop, and another loop continues"(url) {
+    const job = await new Client(url).submit("talk", { words: 40, slow: true });
+    let text = "";
+    let closing;
+    const states = [];
+    job.listener = (event) => event.type === "connection" && states.push(event.state);
+    await assert.rejects(async () => {
+      for await (const update of job) {
+        text += update.text;
+        if (text.length > 10) closing ??= setTimeout(() => job.close());
+      }
+    }, tidewire.ClientClosedError);
+    text += await textOf(job);
+    assert.equal(text, await job.result());
+    assert.ok(states.includes("closed"));
+  },
+
+  async "an aborted loop throws the reason, and another loop continues"(url) {
+    const job = await new Client(url).submit("talk", { words: 40, slow: true });
+    const controller = new AbortController();
+    let text = "";
+    await assert.rejects(async () => {
+      for await (const update of job.updates({ signal: controller.signal })) {
+        text += update.text;
+        if (text.length > 10) setTimeout(() => controller.abort(new Error("hidden")));
+      }
+    }, /hidden/);
+    assert.equal(text + (await textOf(job)), await job.result());
+  },
+
+  async "an aborted loop does not disturb a waiting call"(url) {
+    const job = await new Client(url).submit("talk", { words: 20, slow: true });
+    const waiting = job.result();
+    const controller = new AbortController();
+    await assert.rejects(async () => {
+      for await (const _ of job.updates({ signal: controller.signal })) controller.abort(new Error("hidden"));
+    }, /hidden/);
+    assert.ok((await waiting).length > 20);
+  },
+
+  async "a job is read again at once after it was closed"(url) {
+    const job = await new Client(url).submit("talk", { words: 20, slow: true });
+    let text = "";
+    for (let round = 0; !job.ended; round += 1) {
+      const controller = new AbortController();
+      setTimeout(() => (round % 2 ? job.close() : controller.abort(new Error("hidden"))), 20 + 7 * (round % 9));
+      try {
+        for await (const update of job.updates({ signal: controller.signal })) text += update.text;
+      } catch (error) {
+        assert.ok(error instanceof tidewire.ClientClosedError || error.message === "hidden", error.stack);
+      }
+    }
+    text += await textOf(job);
+    assert.equal(text, await job.result());
+  },
+
+  async "a submit can be aborted"(url) {
+    await assert.rejects(new Client(url).submit("talk", {}, { signal: AbortSignal.abort(new Error("gone")) }), /gone/);
+  },
+
+  async "a timeout leaves the job running"(url) {
+    const job = await new Client(url).submit("forever");
+    await assert.rejects(job.wait({ timeoutMs: 50 }), tidewire.TotalTimeoutError);
+    assert.equal(await job.status(), "running");
+    assert.equal(await job.cancel().then(() => job.wait()), undefined);
+    await assert.rejects(job.result(), (error) => error instanceof tidewire.JobCancelledError && error.value.startsWith("on and on"));
+  },
+
+  async "items of a batch are cancelled by index"(url) {
+    const batch = await new Client(url).submitBatch("forever", [{}, {}]);
+    await batch.cancel([1]);
+    for await (const [index, result] of batch.asCompleted()) {
+      assert.deepEqual([index, result.ended], [1, "cancelled"]);
+      break;
+    }
+    await batch.cancel();
+    await assert.rejects(batch.results(), tidewire.ItemFailedError);
+  },
+
+  async "a job with several items is no single job"(url) {
+    const client = new Client(url);
+    const batch = await client.submitBatch("point", [{ x: 1 }, { x: 2 }]);
+    await batch.wait();
+    await assert.rejects(client.job(batch.id).result(), tidewire.SeveralItemsError);
+    assert.deepEqual((await client.batchJob(batch.id).results()).map((point) => point.x), [1, 2]);
+  },
+
+  async "a batch continues from a checkpoint within an event"() {
+    const items = (...values) => values.map((value) => ({ status: "running", value }));
+    const state = { status: "running", items: items("", ""), usage: {}, notes: [] };
+    const ops = [["a", "/items/0/value", "x"], ["a", "/items/1/value", "y"]];
+    const events = [["1-1", { state, columns: ["/items/0/value", "/items/1/value"], reason: "start" }, "snapshot"], ["1-2", ops], ["1-3", ops]];
+    const { url } = await scripted({ connections: [events, events] });
+    const seen = [];
+    const read = async (job, count) => {
+      for await (const update of job) {
+        if (update.text) seen.push([update.seq, update.index, update.text]);
+        if (seen.length === count) return job.checkpoint();
+      }
+    };
+    const client = new Client(url);
+    const saved = await read(client.batchJob(JOB), 1);
+    assert.deepEqual(saved.undelivered.map(({ index, text }) => [index, text]), [[1, "y"]]);
+    await read(client.batchJob({ checkpoint: JSON.stringify(saved) }), 4);
+    assert.deepEqual(seen, [[2, 0, "x"], [2, 1, "y"], [3, 0, "x"], [3, 1, "y"]]);
+  },
+
+  async "an unknown endpoint lists those that exist"(url) {
+    await assert.rejects(new Client(url).submit("tlak"), (error) => error instanceof tidewire.EndpointNotFoundError && /talk/.test(error.message));
+  },
+
+  async "a wrong input names its member"(url) {
+    await assert.rejects(new Client(url).submit("talk", { words: "many" }), (error) => error instanceof tidewire.InvalidInputError && error.pointer === "/input/words");
+  },
+
+  async "one key starts one job"(url) {
+    const options = { idempotencyKey: "k".repeat(30) };
+    const [one, two] = await Promise.all([1, 2].map(() => new Client(url).submit("talk", {}, options)));
+    assert.equal(one.id, two.id);
+    await assert.rejects(new Client(url).submit("talk", {}, { idempotencyKey: "not a key" }), TypeError);
+  },
+
+  async "a state beyond maxStateBytes is refused"(url) {
+    const small = await new Client(url, { maxStateBytes: 4000 }).run("talk", { words: 100 });
+    assert.ok(small.length > 400);
+    await assert.rejects(new Client(url, { maxStateBytes: 2000 }).run("talk", { words: 1000 }), tidewire.StateTooLargeError);
+  },
+
+  async "nothing at an address is reported after three attempts"() {
+    const closed = createServer().listen(0, "127.0.0.1");
+    await new Promise((resolve) => closed.once("listening", resolve));
+    const { port } = closed.address();
+    await new Promise((resolve) => closed.close(resolve));
+    for (const address of [port, 9]) {
+      let attempts = 0;
+      const counted = (...request) => ((attempts += 1), fetch(...request));
+      const client = new Client(`http://127.0.0.1:${address}`, { fetch: counted });
+      await assert.rejects(client.discover(), (error) => error instanceof tidewire.TransportError && error.sent === false && /gave up/.test(error.message));
+      assert.equal(attempts, 3);
+    }
+  },
+
+  async "a stream is given up after so many attempts"() {
+    const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("a")]]] });
+    const job = new Client(url, { retry: { attempts: 4 } }).job(JOB);
+    await assert.rejects(textOf(job), tidewire.TransportError);
+    assert.equal(requests.length, 4 + 1 - 1);
+    assert.equal(job.checkpoint().cursor, "1-1");
+  },
+
+  async "a stream is given up after the patience"() {
+    const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("a")]]] });
+    const job = new Client(url, { retry: { patienceMs: 300, minDelayMs: 10, maxDelayMs: 10 } }).job(JOB);
+    await assert.rejects(textOf(job), (error) => error instanceof tidewire.TransportError && /patienceMs/.test(error.message));
+    assert.ok(requests.length > 2);
+  },
+
+  async "another server is reported"() {
+    const { url } = await scripted({ connections: [], paths: { "/v1": "hello" } });
+    await assert.rejects(new Client(url).discover(), tidewire.ProtocolError);
+    const page = createServer((_, response) => response.end("<html>")).listen(0, "127.0.0.1").unref();
+    await new Promise((resolve) => page.once("listening", resolve));
+    await assert.rejects(new Client(`http://127.0.0.1:${page.address().port}`).discover(), tidewire.NotATidewireServerError);
+  },
+
+  async "text that was yielded and is retracted throws"() {
+    const events = [["1-1", ...snapshot("")], ["1-2", "abc"], ["1-3", [["t", VALUE, 2]]]];
+    const { url } = await scripted({ connections: [events, events, events] });
+    const texts = [];
+    await assert.rejects(async () => {
+      for await (const text of new Client(url).job(JOB).iterText()) texts.push(text);
+    }, tidewire.VoidTextError);
+    assert.deepEqual(texts, ["abc"]);
+    await assert.rejects(textOf(new Client(url).job(JOB)), tidewire.VoidTextError);
+    const deltas = [];
+    for await (const delta of new Client(url).job(JOB).iterTextDeltas()) {
+      deltas.push(delta);
+      if (deltas.length === 2) break;
+    }
+    assert.deepEqual(deltas, [{ deleted: 0, text: "abc" }, { deleted: 2, text: "" }]);
+  },
+
+  async "text that is not stable is held back"() {
+    const events = [
+      ["1-1", ...snapshot("", { stable: { "": 0 } })],
+      ["1-2", "abc"],
+      ["1-3", [["t", VALUE, 1], ["a", VALUE, "d"]]],
+      ["1-4", [["s", "/items/0/stable", { "": 3 }]]],
+      ["1-5", "e"],
+    ];
+    const { url } = await scripted({ connections: [events] });
+    const job = new Client(url, { retry: { attempts: 1 } }).job(JOB);
+    const texts = [];
+    await assert.rejects(async () => {
+      for await (const text of job.iterText()) texts.push([text, job.checkpoint().cursor]);
+    }, tidewire.TransportError);
+    assert.deepEqual(texts, [["abd", "1-4"]]);
+  },
+
+  async "a value without text has no text to iterate"(url) {
+    const job = await new Client(url).submit("count", { n: 2 });
+    await assert.rejects(async () => {
+      for await (const _ of job.iterText());
+    }, tidewire.NoTextError);
+  },
+
+  async "tokens have texts from the vocabulary"() {
+    const value = { text: "", token_ids: [], logprobs: [], top_ids: [], top_logprobs: [] };
+    const columns = Object.keys(value).map((name) => `${VALUE}/${name}`);
+    const events = [["1-1", ...snapshot(value, { columns })], ["1-2", [["r", "a", 0, -0.5, [0, 1], [-0.5, null]]]], ["1-3", [["r", "é", 1, null, [1], [-2]]]]];
+    const job = { id: JOB, endpoint: "generate", status: "running", batch: false, state: events[0][1].state, columns, cursor: "1-1", attempt: 1, created_at: "2026-03-01T12:00:00Z", links: { self: "a", events: "b", cancel: "c" } };
+    const paths = {
+      [`/v1/jobs/${JOB}`]: job,
+      "/v1/endpoints/generate": { name: "generate", input_schema: {}, value_schema: {}, capabilities: {}, links: { vocabulary: "generate/vocabulary" } },
+      "/v1/endpoints/generate/vocabulary": { hash: "h", tokens: ["YQ==", "w6k="] },
+    };
+    const { url } = await scripted({ connections: [events], paths });
+    const tokens = [];
+    await assert.rejects(async () => {
+      for await (const token of new Client(url, { retry: { attempts: 1 } }).job(JOB).tokens()) tokens.push(token);
+    }, tidewire.TransportError);
+    const alternatives = [[{ text: "a", id: 0, logprob: -0.5 }, { text: "é", id: 1, logprob: -Infinity }], [{ text: "é", id: 1, logprob: -2 }]];
+    assert.deepEqual(tokens, [
+      { text: "a", id: 0, logprob: -0.5, rank: null, alternatives: alternatives[0] },
+      { text: "é", id: 1, logprob: -Infinity, rank: null, alternatives: alternatives[1] },
+    ]);
+  },
+
+  async "hostile names change no prototype"() {
+    const data = JSON.parse('{"__proto__": {"polluted": 1}, "constructor": {"prototype": {"polluted": 1}}}');
+    const events = [["1-1", ...snapshot({}, { columns: [] })], ["1-2", [["s", `${VALUE}/__proto__`, data], ["s", `${VALUE}/__proto__/__proto__/x`, 1], ["s", `${VALUE}/toString`, 2]]]];
+    const { url } = await scripted({ connections: [events] });
+    for await (const update of new Client(url).job(JOB)) {
+      if (!update.ops) continue;
+      assert.equal({}.polluted, undefined);
+      assert.equal(JSON.stringify(update.value), '{"__proto__":{"__proto__":{"polluted":1,"x":1},"constructor":{"prototype":{"polluted":1}}},"toString":2}');
+      assert.equal(update.ops[1][1], "/__proto__/__proto__/x");
+      break;
+    }
+  },
+
+  async "errors of a listener do not break the stream"(url) {
+    const reported = [];
+    console.error = (...report) => reported.push(report);
+    const listener = () => {
+      throw new Error("of the listener");
+    };
+    const value = await new Client(url).run("talk", { words: 3 }, { listener });
+    assert.ok(value.length > 5);
+    assert.ok(reported.length > 1);
+  },
+
+  async "a listener receives the events of a job"(url) {
+    const events = [];
+    const job = await new Client(url).submit("talk", { words: 8, slow: true }, { listener: (event, its) => events.push([event.type, its.id]) });
+    await job.wait();
+    assert.deepEqual(new Set(events.map(([, id]) => id)), new Set([job.id]));
+    assert.deepEqual(new Set(events.map(([type]) => type)), new Set(["status", "item", "connection", "end"]));
+    assert.equal(events.at(-1)[0], "end");
+  },
+
+  async "a token goes to its server only"() {
+    const other = await scripted({ connections: [], paths: {} });
+    const state = snapshot("a")[0].state;
+    const links = { self: `${other.url}/v1/jobs/${JOB}`, events: `${other.url}/e`, cancel: "c" };
+    const job = { id: JOB, endpoint: "talk", status: "running", batch: false, state, columns: [VALUE], cursor: "1-1", attempt: 1, created_at: "2026-03-01T12:00:00Z", links };
+    const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("a")]]], paths: { "/v1/endpoints/talk/jobs": job } });
+    const attached = await new Client(url, { token: "secret", retry: { attempts: 1 } }).submit("talk").catch((error) => error);
+    assert.ok(attached instanceof tidewire.TidewireError || attached instanceof tidewire.Job);
+    if (attached instanceof tidewire.Job) await textOf(attached).catch(() => {});
+    assert.equal(other.requests.length, 0);
+    assert.deepEqual(new Set(requests.map((request) => request.headers.authorization)), new Set(["Bearer secret"]));
+    assert.ok(requests.every((request) => !request.url.includes("secret")));
+  },
+
+  async "a URL with credentials or another scheme is refused"() {
+    for (const url of ["ftp://a", "http://user:password@a", "not a url"]) assert.throws(() => new Client(url), TypeError);
+    const client = new Client("http://a/under/");
+    assert.equal(client.job(`http://a/under/v1/jobs/${JOB}`).id, JOB);
+    assert.throws(() => client.job(`http://b/under/v1/jobs/${JOB}`), TypeError);
+    assert.throws(() => client.job({ checkpoint: { job: JOB, url: "http://b" } }), tidewire.CheckpointError);
+    for (const saved of ["{", "[]", { job: JOB, cursor: "1-1" }, { job: JOB, cursor: "x", state: {} }]) {
+      assert.throws(() => client.job({ checkpoint: saved }), tidewire.CheckpointError);
+    }
+    for (const retry of [{ patienceMs: 0 }, { attempts: 0 }, { jitter: 1 }, { minDelayMs: 0 }]) assert.throws(() => new Client("http://a", { retry }), RangeError);
+  },
+};
+
+const [name, url] = process.argv.slice(2);
+if (name === "--list") console.log(JSON.stringify(Object.keys(BEHAVIORS)));
+else await BEHAVIORS[name](url);
