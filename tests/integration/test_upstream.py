@@ -279,6 +279,18 @@ def test_prefix_caches_of_callers_are_separate(engine: ScriptedEngine):
     assert "ann" not in ann
 
 
+def test_trace_of_the_caller_reaches_the_engine(engine: ScriptedEngine):
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with front(engine.url) as client:
+        httpx.post(
+            f"{client.url}/v1/endpoints/generate/jobs",
+            json={"input": {"prompt": MARK, "max_tokens": 2}},
+            headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"},
+        )
+        eventually(engine.journal)
+    assert trace in engine.journal()[0]["headers"]["traceparent"]
+
+
 def test_cancel_reaches_the_engine(engine: ScriptedEngine):
     engine.script(pause=0.01)
     with front(engine.url) as client:

@@ -17,6 +17,7 @@ import httpx
 
 from tidewire_server.generation.engine_interface import EngineError, InputError
 from tidewire_server.generation.upstream.stream_chunks import LostAnswerError, reason_of
+from tidewire_server.tracing import trace_headers
 
 CONNECT_TIMEOUT: Final = 10.0
 """Time limit for a connection to an engine, in seconds."""
@@ -161,7 +162,9 @@ class EngineRequests:
             EngineError: The engine does not serve this request.
         """
         timeout = httpx.Timeout(self._timeout, connect=CONNECT_TIMEOUT)
-        request = self._http.build_request("POST", f"{url}/{path}", json=body, timeout=timeout)
+        request = self._http.build_request(
+            "POST", f"{url}/{path}", json=body, headers=trace_headers(), timeout=timeout
+        )
         async with self._answer(request) as response:
             _check_status(response)
             if response.status_code != 200:
