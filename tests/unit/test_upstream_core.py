@@ -285,6 +285,12 @@ def test_shorter_text_is_shown_at_its_end():
     assert last == Delta([("ab",)], finish_reason="stop", usage=USAGE, replaces=True)
 
 
+def test_text_before_the_part_that_runs_again_is_kept():
+    catch_up = CatchUp("cd", "", "ab")
+    assert catch_up.feed(Delta([("c",)])) is None
+    assert catch_up.feed(Delta([("de",)])) == Delta([("ab",), ("c",), ("de",)], replaces=True)
+
+
 def test_reasoning_counts_for_the_comparison():
     catch_up = CatchUp("", "hm")
     assert catch_up.feed(Delta(reasoning="h")) is None

@@ -109,6 +109,8 @@ class LoggedTokens:
     """Text of the value's member `reasoning`."""
     usage: TokenUsage | None = None
     """Numbers of tokens that the engine had reported, or None if they are not known."""
+    counted: int = 0
+    """Number of code points at the beginning of `text` to which `usage` applies."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,9 @@ from tidewire_server.user_paths import MEMORY
 PROGRESS_PARTS = 10
 """Maximum number of progress events per generation. Few are enough, because the growing text also shows the progress."""
 
+MARK_INTERVAL = 0.5
+"""Minimum number of seconds between two marks of the numbers of tokens in a value."""
+
 EXAMPLES: list[dict[str, Any]] = [
     {},
     {"prompt": "import json\n\ndef load(path):", "max_tokens": 64, "temperature": 0.7, "top_logprobs": 5},
@@ -244,8 +247,15 @@ def _logged_tokens(value: Any, request: Generate, caps: EngineCapabilities) -> L
     if caps.counts_rows:
         return LoggedTokens(ids, _generated_text(value, request)) if ids else None
     text, reasoning = _generated_text(value, request), value.get("reasoning") or ""
-    usage = TokenUsage(**value["usage"]) if value.get("usage") else None
-    return LoggedTokens(ids or [], text, reasoning, usage) if ids or text or reasoning else None
+    if not (ids or text or reasoning):
+        return None
+    mark = dict(value.get("usage") or {})
+    counted = mark.pop("characters", len(text))
+    usage = TokenUsage(**mark) if mark else None
+    if ids and usage is not None:
+        # Each element of the columns is a token, so their number is that of the whole text.
+        usage, counted = replace(usage, completion_tokens=len(ids)), len(text)
+    return LoggedTokens(ids or [], text, reasoning, usage, counted)
 
 
 async def _write(
@@ -267,6 +277,7 @@ async def _write(
     if request.num_beams > 1:
         hypothesis = HypothesisWriter(stream, request.prompt if request.echo else "", text_only=text_only)
     tokens = reported = 0 if logged is None else len(logged.token_ids)
+    marks = _UsageMarks(stream, "" if logged is None else logged.text)
     async for delta in deltas:
         if delta.note:
             writer.note_once(delta.note, "info")
@@ -307,13 +318,39 @@ async def _write(
         elif delta.usage is not None:
             tokens = delta.usage.completion_tokens
             stream.usage(**asdict(delta.usage))
-            # A new attempt continues after the logged text, and needs the number of its tokens.
-            stream.set("/usage", asdict(delta.usage))
         if tokens - reported >= part:
             stream.progress(tokens, request.max_tokens, unit="token")
             reported = tokens
+        if not counts_rows:
+            marks.add(delta)
         if delta.finish_reason is not None:
             stream.set("/finish_reason", delta.finish_reason)
+
+
+class _UsageMarks:
+    """Writes the numbers of tokens of an engine whose rows are not tokens to the value, so that a new attempt can continue.
+
+    A mark has the length of the text to which the numbers apply. It is not written with each block, because it is larger
+    than most blocks. A new attempt generates the text after the last mark again, and compares it.
+    """
+
+    def __init__(self, stream: Stream[Any], text: str) -> None:
+        self._stream = stream
+        self._length = len(text)
+        self._next = 0.0
+
+    def add(self, delta: Delta) -> None:
+        """Count the text of a block, and write a mark if it is time, or if the block is the last one."""
+        text = sum(len(row[0]) for row in delta.rows) + len(delta.text_after)
+        self._length = text if delta.replaces else self._length + text
+        if delta.usage is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if delta.finish_reason is not None:
+            self._stream.set("/usage", asdict(delta.usage))
+        elif now >= self._next:
+            self._next = now + MARK_INTERVAL
+            self._stream.set("/usage", {**asdict(delta.usage), "characters": self._length})
 
 
 def _replace(delta: Delta, request: Generate, stream: Stream[Any]) -> None:

@@ -325,8 +325,8 @@ FINISH_DESCRIPTION = (
 )
 REASONING_DESCRIPTION = "Text that the model generated before its answer, if the engine separates the two."
 USAGE_DESCRIPTION = (
-    "Numbers of tokens that the engine has reported so far: `prompt_tokens` and `completion_tokens`. Absent if it reports "
-    "none."
+    "Numbers of tokens that the engine has reported: `prompt_tokens` and `completion_tokens`. While the text grows, they apply to "
+    "its first `characters` code points. Absent if the engine reports none."
 )
 
 Generated = served_value(Generate.model_fields, counts_rows=False)

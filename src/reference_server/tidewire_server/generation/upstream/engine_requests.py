@@ -95,7 +95,8 @@ class EngineRequests:
             # The environment could have credentials for other hosts, or a proxy that sees the key.
             trust_env=False,
             verify=ssl.create_default_context(),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            # An engine that closes an idle connection while a request is sent on it would count as lost.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
     async def close(self) -> None:

@@ -189,13 +189,14 @@ class CatchUp:
     Readers therefore see no change as long as the two are equal. The first block that is returned replaces everything.
 
     Args:
-        text: Text of the lost answer.
+        text: Text of the lost answer that is generated again.
         reasoning: Its reasoning.
+        kept: Text before it, after which the engine continues.
     """
 
-    def __init__(self, text: str, reasoning: str) -> None:
+    def __init__(self, text: str, reasoning: str, kept: str = "") -> None:
         self._old = (reasoning, text)
-        self._found: Delta | None = Delta(replaces=True)
+        self._found: Delta | None = Delta([(kept,)] if kept else [], replaces=True)
         self._new = ["", ""]
 
     def feed(self, delta: Delta) -> Delta | None:

@@ -73,6 +73,9 @@ class _Progress:
     pieces: list[str] = field(default_factory=list)
     reasoning: str = ""
     usage: TokenUsage | None = None
+    counted: int = 0
+    """Number of code points at the beginning of the text to which `usage` applies."""
+    length: int = 0
     lost: int = 0
     noted: bool = False
 
@@ -82,10 +85,13 @@ class _Progress:
 
     def add(self, delta: Delta) -> None:
         if delta.replaces:
-            self.pieces, self.reasoning = [], ""
-        self.pieces += [*[row[0] for row in delta.rows], delta.text_after]
+            self.pieces, self.reasoning, self.length = [], "", 0
+        added = [*[row[0] for row in delta.rows], delta.text_after]
+        self.pieces += added
+        self.length += sum(map(len, added))
         self.reasoning += delta.reasoning
-        self.usage = delta.usage or self.usage
+        if delta.usage is not None:
+            self.usage, self.counted = delta.usage, self.length
 
 
 class UpstreamEngine:
@@ -268,7 +274,9 @@ class UpstreamEngine:
         kind = await self._kind()
         progress = _Progress()
         if logged is not None:
-            progress = _Progress([logged.text], logged.reasoning, logged.usage)
+            progress = _Progress(
+                [logged.text], logged.reasoning, logged.usage, logged.counted, len(logged.text)
+            )
         self._started += 1
         waited = 0.0
         while True:
@@ -304,13 +312,18 @@ class UpstreamEngine:
             request, kind, progress.usage, progress.reasoning
         )
         text = progress.text
+        # Columns cannot be cut at a place in the text.
+        continues &= len(request.columns) == 1 or progress.counted == len(text)
         began = bool(text or progress.reasoning)
         base = progress.usage if began and continues else None
         generated = 0 if base is None else base.completion_tokens
         if generated >= request.max_tokens:
             yield Delta(finish_reason="length", usage=base)
             return
-        catch_up = CatchUp(text, progress.reasoning) if began and base is None else None
+        seam = 0 if base is None else progress.counted
+        catch_up = None
+        if began and (base is None or seam < len(text)):
+            catch_up = CatchUp(text[seam:], progress.reasoning, text[:seam])
         if began and not progress.noted:
             progress.noted = True
             yield Delta(note=RAN_AGAIN if base is None else CONTINUED)
@@ -318,7 +331,7 @@ class UpstreamEngine:
             request,
             kind,
             self._model or "",
-            text="" if base is None else text,
+            text=text[:seam],
             generated=generated,
             with_ids=len(request.columns) > 1,
         )
