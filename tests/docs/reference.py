@@ -268,8 +268,38 @@ def upstream_parameters() -> str:
     return "\n".join(rows)
 
 
+def openai_members() -> str:
+    """Return a Markdown table of the members of each endpoint of the OpenAI surface."""
+    import json
+
+    from tidewire_server.openai.request_members import ENDPOINTS, Member
+
+    def cell(member: Member | None) -> str:
+        if member is None:
+            return "–"
+        neutral = " or ".join(f"`{json.dumps(each)}`" for each in member.neutral)
+        if member.ignored:
+            return "no effect"
+        if member.refused:
+            return f"only {neutral}: {member.refused}" if neutral else f"refused: {member.refused}"
+        meaning = f"`{member.generate}`" if member.generate else "yes"
+        return f"{meaning}; {member.note}" if member.note else meaning
+
+    names = sorted({name for members in ENDPOINTS.values() for name in members})
+    rows = [
+        f"| parameter | {' | '.join(f'`{path}`' for path in ENDPOINTS)} |",
+        "|---|" + "---|" * len(ENDPOINTS),
+    ]
+    rows += [
+        f"| `{name}` | {' | '.join(cell(members.get(name)) for members in ENDPOINTS.values())} |"
+        for name in names
+    ]
+    return "\n".join(rows)
+
+
 PARTS = {
     "upstream.md": {"parameters": upstream_parameters},
+    "openai.md": {"members": openai_members},
     "conformance.md": {"options": suite_options, "plugin": plugin_options},
     "client.md": {
         "arguments": arguments_of_client,

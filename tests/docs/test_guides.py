@@ -36,8 +36,8 @@ def test_the_table_of_metrics_is_complete():
     metrics.measure("items_waiting", "", list)
     for name in ("pool_workers", "pool_workers_ready", "pool_workers_busy", "pool_workers_lost"):
         metrics.measure(name, "", list)
-    metrics.measure("workers", "", list)
-    metrics.measure("slots", "", list)
+    for name in ("workers", "slots", "batch_size", "generated_tokens"):
+        metrics.measure(name, "", list)
     served = {
         sample.removeprefix("# TYPE ").split()[0]
         for sample in metrics.page().decode().splitlines()

@@ -220,7 +220,7 @@ def test_parts_of_the_scored_text_after_the_prompt_add_no_rows(logged_rows: int)
 
     async def written() -> Any:
         harness = StreamHarness(value, tuple(columns_of(request)))
-        await _write(deltas(), request, harness.stream, LoggedTokens([7] * 11, "x" * 11))
+        await _write(deltas(), request, harness.stream, LoggedTokens([7] * 11, "x" * 11), context=128)
         return await harness.read()
 
     found = asyncio.run(written())

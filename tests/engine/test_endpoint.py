@@ -310,3 +310,18 @@ def test_a_model_may_be_text_with_a_tilde_and_its_loading_is_logged(tmp_path, mo
     assert re.match(rf"loaded the model {tmp_path}/tiny in [\d.]+ s \(cpu, float32\), memory: ", line)
     with pytest.raises(LoadError, match="hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"):
         add_generate(Server(), model="Qwen/Qwen3-0.6B")
+
+
+def test_without_max_tokens_a_text_may_fill_the_context(server: Server, engine: TorchEngine):
+    prompt = "def f("
+    value = server.call(
+        "generate", prompt=prompt, max_tokens=None, logprobs=True, seed=1, logit_bias={"0": -100}
+    )
+    assert value["finish_reason"] == "length"
+    tokens = len(value["token_ids"])
+    assert (
+        server.call("generate", prompt=prompt, max_tokens=tokens, seed=1, logit_bias={"0": -100})["text"]
+        == value["text"]
+    )
+    with pytest.raises(ProblemError, match=f"room for only {tokens} more"):
+        server.call("generate", prompt=prompt, max_tokens=tokens + 1)

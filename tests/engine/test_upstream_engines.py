@@ -169,6 +169,25 @@ def test_prompt_that_is_too_long_is_input_too_long(llama_cpp: str):
     assert error.value.code == "input_too_long"
 
 
+def test_text_fills_the_rest_of_the_context(llama_cpp: str):
+    with front(llama_cpp) as client:
+        value = client.run("generate", prompt="a b " * 240, max_tokens=None, temperature=0)
+    assert value["finish_reason"] == "length"
+    assert value["usage"]["prompt_tokens"] + value["usage"]["completion_tokens"] in range(1020, 1026)
+
+
+def test_openai_surface_works_in_front_of_an_engine(engine: str, model: Path):
+    with front(engine, **model_name(engine, model)) as client:
+        sent = {"model": "generate", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+        names = httpx.get(f"{client.url}/openai/v1/models").json()["data"]
+        answer = httpx.post(
+            f"{client.url}/openai/v1/completions", json={**sent, "model": names[0]["id"]}, timeout=60
+        )
+        direct = client.run("generate", prompt=PROMPT, max_tokens=12, temperature=0)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["text"] == direct["text"]
+
+
 def test_characters_of_several_tokens_are_complete(engine: str, model: Path):
     with front(engine, **model_name(engine, model)) as client:
         text = client.run("generate", prompt='x = "日本日本日', max_tokens=60, temperature=1.5, seed=5)[

@@ -19,7 +19,8 @@ from rich.console import Console
 
 from support.fuzzing import fuzzed
 from support.scripted_server import endpoint
-from tidewire.commands import check_schema_keywords, codegen
+from tidewire.commands.codegen import check_schema_keywords
+from tidewire.commands.codegen import typed_module as codegen
 from tidewire.commands.describe_text import describe_endpoint
 from tidewire.errors import TidewireError
 from tidewire.following.follower import Follower

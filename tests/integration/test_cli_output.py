@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from support.terminal import run, shown_on_terminal
+from support.terminal import Terminal, run, shown_on_terminal
 from tidewire import Client
 from tidewire.commands import cli
 from tidewire.http import transport
@@ -263,17 +263,20 @@ def test_the_members_next_to_the_text_follow_it_as_json(objects_url, words, outp
 
 
 def test_on_a_terminal_the_members_next_to_the_text_follow_it_as_json(objects_url):
-    shown = shown_on_terminal(200, "call", objects_url, "fitted", "named=true")
-    assert re.sub(r"\s+", " ", shown).endswith('step 0 step 1 { "losses": [ 1.0, 0.5 ], "name": "run" } ')
+    with Terminal("call", objects_url, "fitted", "named=true") as terminal:
+        assert terminal.end() == 0
+    shown = re.sub(r"\s+", " ", terminal.text)
+    assert 'step 0 step 1 { "losses": [ 1.0, 0.5 ], "name": "run" } succeeded after' in shown
 
 
 @pytest.mark.parametrize("words", [[], ["end=\n"], ["error=true"]], ids=["open", "break", "error"])
-def test_on_a_terminal_the_last_progress_follows_the_text(url, words):
-    shown = shown_on_terminal(200, "call", url, "counted", *words)
-    _, first, *others = [line.strip() for line in shown.splitlines() if line.strip()]
+def test_on_a_dumb_terminal_the_last_progress_follows_the_text(url, words):
+    with Terminal("call", url, "counted", *words, columns=200, TERM="dumb") as terminal:
+        assert terminal.end() == (words == ["error=true"])
+    _, first, *others = [line.strip() for line in terminal.lines if line.strip()]
     assert first == "running: 1 of 9 pages"
     assert others[:2] == [" ".join(f"text{number}" for number in range(1, 10)), "running: 9 of 9 pages"]
-    assert ("no ink" in shown) == (words == ["error=true"])
+    assert ("no ink" in terminal.text) == (words == ["error=true"])
 
 
 def test_a_lost_connection_is_shown_with_the_wait_and_the_number_of_the_attempt():

@@ -104,7 +104,7 @@ def test_the_progress_bar_of_map_counts_the_results_of_the_resume_file(url, tmp_
     first = run_in_terminal("> file", tmp_path, *arguments)
     second = run_in_terminal("> file", tmp_path, *arguments)
     assert second.stdout == first.stdout
-    assert "5/5 0 failed, 5 from the resume file" in second.terminal
+    assert "5 of 5 inputs  0 failed  5 from the resume file" in second.terminal
     assert "resume file" not in first.terminal
 
 

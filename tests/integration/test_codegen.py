@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from support.sample_server import sentence, served
 from tidewire import AsyncClient, Binary, Client
-from tidewire.commands import cli, codegen
+from tidewire.commands import cli
+from tidewire.commands.codegen import typed_module as codegen
 from tidewire.install_command import install_command
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.testing import FakeServer

@@ -14,7 +14,9 @@ import typer.testing
 pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
 
 from tidewire import Client
-from tidewire.commands import check_schema_keywords, cli, codegen, generated_code
+from tidewire.commands import cli
+from tidewire.commands.codegen import check_schema_keywords, generated_code
+from tidewire.commands.codegen import typed_module as codegen
 from tidewire.errors import EndpointNotFoundError
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.testing import FakeServer

@@ -26,7 +26,7 @@ def served(folder: Path, *arguments: str, port: int = 0, **environment: str) -> 
     port_file.unlink(missing_ok=True)
     process = run(folder, *arguments, "--port", str(port), "--port-file", str(port_file), **environment)
     try:
-        eventually(lambda: port_file.exists() or process.poll() is not None, within=30)
+        eventually(lambda: port_file.exists() or process.poll() is not None, within=60)
         assert process.poll() is None, process.communicate()
         with Peer(f"http://127.0.0.1:{int(port_file.read_text())}") as peer:
             yield process, peer

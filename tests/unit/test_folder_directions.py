@@ -36,6 +36,7 @@ ORDER = {
         {"http"},
         {"install_command"},
         {"inputs"},
+        {"notebook"},
         {
             "options",
             "updates",
@@ -45,13 +46,14 @@ ORDER = {
             "checkpoint",
             "terminal_escapes",
             "trace_context",
+            "terminal",
         },
         {"following"},
         {"protocol"},
     ],
     "tidewire_server": [
         {"__main__", "commands"},
-        {"__init__", "generation", "script_endpoint"},
+        {"__init__", "generation", "openai", "script_endpoint"},
         {"model", "default_model"},
         {"server"},
         {"serving"},

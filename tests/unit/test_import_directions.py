@@ -58,9 +58,9 @@ def offenders(package, forbidden, *, unless=lambda _: False):
     ]
 
 
-FOR_MESSAGES = ("tidewire.install_command", "tidewire.inputs.input_words")
-"""Modules of the client that the server may import: for the message about a package that is missing, and for the arguments
-of the commands that the server's banner shows.
+FOR_MESSAGES = ("tidewire.install_command", "tidewire.inputs.input_words", "tidewire.terminal.status_area")
+"""Modules of the client that the server may import: for the message about a package that is missing, for the arguments of
+the commands that the server's banner shows, and for the status line below its log.
 """
 
 PURE = ("tidewire.protocol", "tidewire.following")

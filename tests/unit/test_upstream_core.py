@@ -119,6 +119,25 @@ def test_each_served_member_changes_the_body_and_its_neutral_value_does_not(kind
             assert sent.name not in plain
 
 
+MISSING = object()
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt", "messages"),
+    [("vllm", None, MISSING), ("llama.cpp", -1, -1), ("openai", "refused", MISSING), ("transformers", "refused", "refused")],
+)  # fmt: skip
+def test_rest_of_the_context_is_asked_for_as_the_engine_understands_it(kind: str, prompt: Any, messages: Any):
+    for expected, source in ((prompt, {}), (messages, {"messages": [{"role": "user", "content": "a"}]})):
+        request = Generate(max_tokens=None, **source)
+        if expected == "refused":
+            with pytest.raises(InputError) as error:
+                check_kind(request, ENGINE_KINDS[kind])
+            assert error.value.member == "max_tokens"
+        else:
+            check_kind(request, ENGINE_KINDS[kind])
+            assert request_body(request, ENGINE_KINDS[kind], "m")[1].get("max_tokens", MISSING) == expected
+
+
 def test_parameters_of_transformers_are_one_text():
     sent = json.loads(body("transformers", top_k=5, logit_bias={"7": -1.0})["generation_config"])
     assert sent == {

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeVar, overload
 
 from pydantic import JsonValue
+from starlette.routing import Route
 
 from tidewire.protocol import strict_json
 from tidewire_server.endpoints.batch_options import Workers
@@ -258,7 +259,8 @@ class Server:
         """ASGI application, which any ASGI server can run. Settings cannot be changed after the first access."""
         serving = self._serving
         if serving.app is None:
-            serving.app = TidewireApp(self.endpoints, self.settings, serving.closers, serving.principal)
+            closers, principal, routes = serving.closers, serving.principal, serving.routes
+            serving.app = TidewireApp(self.endpoints, self.settings, closers, principal, routes)
         return serving.app
 
     def configure(self, **options: Any) -> None:
@@ -276,6 +278,20 @@ class Server:
     def on_close(self, function: Callable[[], Awaitable[None]]) -> None:
         """Register a coroutine function to call when the server closes, after all endpoint functions have ended."""
         self._serving.closers.append(function)
+
+    def add_routes(self, routes: Callable[[TidewireApp], Iterable[Route]]) -> None:
+        """Add routes to the application, next to those of the protocol.
+
+        Args:
+            routes: Function that returns the routes, which Starlette matches after those of the protocol. It is called
+                once, when `app` is first accessed. It must not use the application's `service`, which starts later.
+
+        Raises:
+            RuntimeError: `app` has been accessed, or the server is running.
+        """
+        if self._serving.app is not None:
+            raise RuntimeError("routes cannot be added once the server or its app is in use")
+        self._serving.routes.append(routes)
 
     def concurrency_limit_of(self, endpoint: str) -> int | None:
         """Return the concurrency limit of an endpoint or of its group, or None if there is no limit.
@@ -414,12 +430,14 @@ class _Serving:
     Attributes:
         app: The application; None until it is first accessed.
         closers: Functions that were registered with `Server.on_close`, to call when the application closes.
+        routes: Functions that were registered with `Server.add_routes`.
         principal: Function that returns the name of a caller, or None.
     """
 
     def __init__(self, principal: PrincipalFunction | None) -> None:
         self.app: TidewireApp | None = None
         self.closers: list[Callable[[], Awaitable[None]]] = []
+        self.routes: list[Callable[[TidewireApp], Iterable[Route]]] = []
         self.principal = principal
 
     def checked(self, settings: Settings) -> Settings:

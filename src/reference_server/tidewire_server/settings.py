@@ -20,6 +20,8 @@ from tidewire_server.user_paths import file_of, user_path
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+ModelName = Annotated[str, Field(pattern=r"^[!-~]{1,256}$")]
+"""Name of a model in requests to the OpenAI surface. It is a part of a URL."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 KIB = 1024
 MIB = KIB * KIB
@@ -293,6 +295,11 @@ class Settings(BaseModel):
         (),
         description="Origins whose pages may call this server; * for any origin, without credentials. By default "
         "there is no such origin.",
+    )
+    served_model_names: tuple[ModelName, ...] = Field(
+        (),
+        description="Further names of the model of `generate`, which requests to `/openai/v1` may use in place of its own "
+        "name.",
     )
     root_path: str = Field(
         "", pattern=r"^(/[^/?#]+)*$", description="Path prefix of this server behind a proxy."

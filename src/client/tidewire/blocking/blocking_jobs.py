@@ -17,6 +17,7 @@ from tidewire.jobs.generated_tokens import Token
 from tidewire.jobs.job import NO_COPY, AsyncJob, JobBase
 from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.map_work import MapWork
+from tidewire.notebook.cell_output import close_bar
 from tidewire.options import check_seconds
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource
@@ -131,6 +132,12 @@ class BlockingJobBase(Generic[J]):
             path.write_text(job.checkpoint().to_json())
         """
         return self._inner[1].checkpoint()
+
+    def _ipython_display_(self) -> None:
+        from tidewire.notebook.job_display import show_job  # noqa: PLC0415 - only notebooks need it
+
+        thread, job = self._inner
+        show_job(job._reader, self, start=partial(thread.call, _call))
 
     def __repr__(self) -> str:
         return repr(self._inner[1]).replace("Async", "", 1)
@@ -353,6 +360,10 @@ class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
         return thread.call(job.cancel, items)
 
 
+async def _call(work: Callable[[], None]) -> None:
+    work()
+
+
 def _wait(thread: LoopThread, job: JobBase[Any], timeout: float | None = None) -> None:
     # If the job has ended, its outcome needs no request, so it stays available after the client was closed.
     if job.ended:
@@ -386,5 +397,6 @@ def map_values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) ->
                 thread.call(work.fill)
                 report_progress()
     finally:
+        close_bar(work.listener)
         if work.needs_closing:
             thread.finish(work.aclose)

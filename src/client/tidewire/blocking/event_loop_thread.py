@@ -26,6 +26,7 @@ from tidewire.errors import ClientClosedError, EventLoopError, TidewireError
 from tidewire.hooks import ClientThread
 from tidewire.http.transport import UNCLOSED
 from tidewire.jobs.update_iterator import UpdateIterator
+from tidewire.notebook.cell_output import kernel_shell
 
 INTERRUPT_TIMEOUT: Final = 5.0
 """Time limit for an interrupted call to stop and to close its connection, in seconds."""
@@ -310,6 +311,8 @@ class _State:
             anyio.get_current_task()
         except RuntimeError:
             return
+        if kernel_shell() is not None:
+            return  # a cell of a notebook always runs within an event loop
         warnings.warn(
             "a blocking tidewire.Client is used on a thread with a running event loop and blocks that loop; "
             "use tidewire.AsyncClient instead",

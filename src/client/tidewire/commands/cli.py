@@ -1,12 +1,12 @@
 """The command-line interface `tidewire`.
 
-It has the commands `call`, `map`, `attach`, `cancel`, `jobs`, `describe` and `codegen`, and the commands of plugins.
+It has the commands `call`, `map`, `attach`, `cancel`, `jobs`, `chat`, `describe` and `codegen`, and the commands of plugins.
 """
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -14,17 +14,27 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tidewire.commands import codegen as generated
-from tidewire.commands import display, job_and_token_tables
+from tidewire.commands import display
+from tidewire.commands.chat import converse
+from tidewire.commands.codegen import typed_module
+from tidewire.commands.complete_names import endpoint_names, job_ids
 from tidewire.commands.describe_text import describe_endpoint, describe_server
 from tidewire.commands.error_advice import advise
-from tidewire.commands.follow_job import INTERRUPTED, follow
+from tidewire.commands.follow_job import JOB_FAILED, exit_of, follow, terminate
+from tidewire.commands.list_jobs import list_jobs, watch_jobs
+from tidewire.commands.map_progress import Failures, map_progress, reason_of
 from tidewire.commands.plugins import USAGE, Commands
-from tidewire.commands.read_arguments import expanded, read_headers, read_input, read_lines, read_words, typed
-from tidewire.commands.server_url import CommandWithUrl, check_url, command_line
+from tidewire.commands.read_arguments import (
+    expanded,
+    read_headers,
+    read_input,
+    read_lines,
+    read_words,
+    typed,
+    with_logprobs,
+)
+from tidewire.commands.server_url import DEFAULT_LOGPROBS, LOGPROBS, CommandWithUrl, check_url, command_line
 from tidewire.errors import (
-    EndpointNotFoundError,
-    InvalidInputError,
     InvalidValueError,
     ItemFailedError,
     JobCancelledError,
@@ -39,15 +49,15 @@ from tidewire.http.url_and_token import URL_VARIABLE
 from tidewire.inputs.submit_members import UNSET
 from tidewire.install_command import install_command
 from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
-from tidewire.protocol.resources import Discovery, EndpointDescription
+from tidewire.protocol.resources import Discovery
 from tidewire.sync import Client
 
-JOB_FAILED, UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 1, 3, 4, 141
+UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 3, 4, 141
 
 _EPILOG = (
     "Exit codes: 0 success; 1 the job failed or was cancelled; 2 the usage or the input is invalid; 3 the server is "
     "unreachable or too busy; 4 the server violates the protocol; 130 the command was interrupted (the job keeps "
-    "running); 141 the output pipe was closed, for example by `head`."
+    "running); 141 the output pipe was closed, for example by `head`; 143 the command received SIGTERM."
 )
 
 
@@ -84,7 +94,7 @@ Url = Annotated[
         f"{URL_VARIABLE} contains it.",
     ),
 ]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", autocompletion=job_ids)]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the output as lines of JSON, for use by programs.")
 ]
@@ -142,10 +152,10 @@ def _client(
     error. The advice mentions `endpoint` and `idempotency_key` if they are passed.
     """
     screen = display.Screen()
-    hooks = Hooks(on_reconnect=screen.show_reconnect)
+    hooks = Hooks(on_reconnect=screen.show_reconnect, on_request=screen.show_request)
     retries = display.ShowRetries(screen)
     log.addHandler(retries)
-    level = log.level
+    terminated, level = signal.signal(signal.SIGTERM, terminate), log.level
     log.setLevel(min(level or retries.level, retries.level))
     try:
         check_url(url)
@@ -163,10 +173,11 @@ def _client(
     except ValueError as error:
         screen.error(str(error))
         raise typer.Exit(USAGE) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         screen.note("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
+        raise exit_of(interrupt) from None
     finally:
+        signal.signal(signal.SIGTERM, terminated)
         log.setLevel(level)
         log.removeHandler(retries)
 
@@ -199,7 +210,7 @@ def _exit_code(error: TidewireError) -> int:
     cls=CommandWithUrl,
     epilog=_examples(
         f"call {_URL} generate prompt='import ' max_tokens=40",
-        f"call {_URL} generate prompt='import ' top_logprobs=3   (also prints the most probable tokens)",
+        f"call {_URL} generate prompt='import ' --logprobs   (colors the tokens by their probabilities)",
         f"call {_URL} generate -i @input.json --json | jq 'select(.type == \"result\").value.text'",
         f"call {_URL} generate prompt=hello --detach   (prints the job's id, for `tidewire attach`)",
     ),
@@ -210,6 +221,7 @@ def call(
         list[str] | None,
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
+            autocompletion=endpoint_names,
             help="Name of the endpoint, followed by members of the input. The name is optional if the server has only one "
             "endpoint. The input schema of the endpoint determines how a value is read: as text if only a string is valid, "
             "and otherwise as JSON. Example: prompt=hello max_tokens=64 'stop=[\"\\n\"]'. KEY=@FILE sends the content of a "
@@ -226,6 +238,17 @@ def call(
         ),
     ] = None,
     as_json: AsJson = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            LOGPROBS,
+            metavar="[=N]",
+            help="Request the log-probabilities of generated tokens, and N alternatives of each token ("
+            f"{DEFAULT_LOGPROBS} by default). The live "
+            "view colors each token by its probability.",
+            min=0,
+        ),
+    ] = None,
     timeout: Timeout = None,
     deadline: Annotated[
         float | None,
@@ -247,16 +270,19 @@ def call(
 ) -> None:
     """Start a job and show its result as it arrives.
 
-    Text is printed to standard output as it arrives. Any other value, and
-    the members of the value next to the text, are printed when they are
-    complete. The queue position, the progress and lost connections are
-    printed to standard error, followed by the notes and the usage at the
-    end. If the text is on the same terminal, the progress waits until the
-    end of the text, and only its last line is printed. If you press
-    Ctrl+C, the job keeps running, and the commands that attach to it and
-    cancel it are printed. If the result is generated text with
-    log-probabilities, and standard output is a terminal, a table of the
-    tokens is printed after the text.
+    On a terminal, text is printed as it grows. Below it, a live view shows
+    the queue position, the progress, the tokens per second, lost
+    connections, and with --logprobs the alternatives of the latest token.
+    Any other value, and the members of the value next to the text, are
+    printed when they are complete.
+
+    If you press Ctrl+C, the job keeps running, and the command that
+    attaches to it is printed. A second Ctrl+C within a second cancels the
+    job. In a pipe, the command ends at once.
+
+    In a pipe, standard output receives only the text, or with --json one
+    line per update. The queue position, the progress and lost connections
+    are printed to standard error.
     """
     endpoint = words[0] if words and "=" not in words[0] else None
     with _client(
@@ -267,14 +293,16 @@ def call(
         if whole is not UNSET and members:
             raise ValueError("the input was passed twice; use either --input or KEY=VALUE, not both")
         value = typed(client, endpoint, members) if whole is UNSET else whole
+        if logprobs is not None:
+            value = with_logprobs(client, endpoint, value, logprobs)
         try:
             job = client.with_options(deadline=deadline).submit(
                 endpoint, value, idempotency_key=idempotency_key
             )
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             look = command_line(client.url, "jobs", *_uds_option(uds))
             screen.note(f"interrupted; the job may or may not have started. To look for it, run: {look}")
-            raise typer.Exit(INTERRUPTED) from None
+            raise exit_of(interrupt) from None
         if detach:
             screen.json({"job": job.id}) if as_json else screen.value(job.id)
             return
@@ -293,7 +321,9 @@ def call(
 )
 def map_(
     url: Url,
-    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")],
+    endpoint: Annotated[
+        str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.", autocompletion=endpoint_names)
+    ],
     inputs: Annotated[
         str,
         typer.Argument(metavar="FILE|-", help="File with one JSON input per line, or - for standard input."),
@@ -345,7 +375,7 @@ def map_(
             screen,
         ),
         read_lines(inputs) as (lines, total),
-        screen.bar(total) as move,
+        map_progress(screen, total) as move,
     ):
         if resume is not None and idempotency_key is not None:
             raise ValueError("--resume and --idempotency-key were both passed; use one of the two")
@@ -364,18 +394,18 @@ def map_(
             retry_failed=retry_failed,
             shared=shared,
         )
-        done = failed = 0
+        done, failures = 0, Failures()
         try:
             for result in results:
                 line: dict[str, Any] = {"index": done}
                 if isinstance(result, ItemFailedError):
-                    failed += 1
-                    line["error"] = {"code": result.code, "message": _reason(result)}
+                    line["error"] = {"code": result.code, "message": reason_of(result)}
+                    failures.add(done, **line["error"])
                 else:
                     line["value"] = result
                 screen.json(line)
                 done += 1
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             again = "with the same key to get their results" if idempotency_key else "to continue"
             advice = (
                 f"the jobs keep running on the server; repeat the command {again}"
@@ -383,24 +413,17 @@ def map_(
                 else "the running jobs were cancelled"
             )
             screen.note(f"interrupted after {done} inputs; {advice}")
-            raise typer.Exit(INTERRUPTED) from None
+            raise exit_of(interrupt) from None
     if lines.fault is not None:
         screen.error(f"{lines.fault}. This line and the lines after it were not run.")
+    failed = failures.number
     if failed or lines.fault is not None:
         details = "; see the member `error` of their output lines" if failed else ""
         again = " To run them again, repeat the command with --retry-failed." if failed and resume else ""
         screen.error(f"{failed} of {done} inputs failed{details}.{again}")
+        for each in failures.summary():
+            screen.note(each)
         raise typer.Exit(JOB_FAILED if lines.fault is None else USAGE)
-
-
-def _reason(error: ItemFailedError) -> str:
-    """Return the reason why an input of `map` failed.
-
-    If the server refused the input, use the client's message: the index in the server's message counts the inputs of one
-    job, not all inputs of `map`.
-    """
-    detail = None if error.problem is None else error.problem.detail
-    return error.what if detail is None or isinstance(error.__cause__, InvalidInputError) else detail
 
 
 # `attach` and `cancel` treat unknown options as arguments, because the id of a job may begin with a dash.
@@ -430,7 +453,11 @@ def attach(
         follow(client, client.job(job), screen, as_json, _uds_option(uds), from_now=from_now)
 
 
-@app.command(cls=CommandWithUrl, epilog=_EPILOG, context_settings=_IDS)
+@app.command(
+    cls=CommandWithUrl,
+    epilog=_examples(f"cancel {_URL} 5f1c…   (`call --detach` and `jobs` print the ids of jobs)"),
+    context_settings=_IDS,
+)
 def cancel(
     url: Url,
     job: JobId,
@@ -445,28 +472,75 @@ def cancel(
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
 
 
-@app.command(cls=CommandWithUrl, epilog=_EPILOG)
+@app.command(
+    cls=CommandWithUrl,
+    epilog=_examples(
+        f"jobs {_URL}",
+        f"jobs {_URL} --watch",
+        f"jobs {_URL} --json | jq -r 'select(.status == \"running\").id'",
+    ),
+)
 def jobs(
     url: Url,
     as_json: AsJson = False,
     limit: Annotated[int, typer.Option(help="Maximum number of jobs to list.", min=1)] = 50,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Update the list every second until Ctrl+C. In a pipe, print the jobs whose status has changed.",
+        ),
+    ] = False,
     header: Headers = None,
     token_file: TokenFile = None,
     uds: Uds = None,
 ) -> None:
     """List your jobs, newest first."""
     with _client(url, header, token_file, uds) as (client, screen):
-        found = client.jobs(limit=limit)
-        if as_json:
-            for job in found:
-                screen.json(job.model_dump(exclude_none=True, exclude={"state", "columns"}))
-        elif found:
-            waits = any(job.status == "queued" for job in found)
-            endpoints = client.discover().endpoints if waits else []
-            without = {each.name for each in endpoints if each.workers == 0}
-            screen.wide(job_and_token_tables.jobs(found, without))
+        if watch:
+            watch_jobs(client, limit, screen, as_json=as_json)
         else:
-            screen.note("no jobs")
+            list_jobs(client, limit, screen, as_json=as_json)
+
+
+@app.command(
+    cls=CommandWithUrl,
+    epilog=_examples(
+        f"chat {_URL}",
+        f"chat {_URL} --system 'Answer in one sentence.' max_tokens=200",
+        f"echo 'Who are you?' | tidewire chat {_URL}   (one question per line)",
+    ),
+)
+def chat(
+    url: Url,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ENDPOINT] [KEY=VALUE]…",
+            autocompletion=endpoint_names,
+            help="Name of the endpoint, which is `generate` by default, followed by members of each input, such as "
+            "max_tokens=200.",
+        ),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Text of the system message that begins the conversation."),
+    ] = None,
+    header: Headers = None,
+    token_file: TokenFile = None,
+    uds: Uds = None,
+) -> None:
+    """Chat with a language model.
+
+    Each question is sent with the conversation so far, as the member
+    `messages` of the input. Ctrl+C stops a reply, and the conversation
+    continues with the part that has arrived. Ctrl+D ends the command. The
+    server does not store the conversation.
+    """
+    endpoint = words.pop(0) if words and "=" not in words[0] else "generate"
+    with _client(url, header, token_file, uds, endpoint=endpoint) as (client, screen):
+        members = typed(client, endpoint, read_words(words or []))
+        converse(client, endpoint, members, screen, system=system, options=_uds_option(uds))
 
 
 @app.command(
@@ -478,7 +552,9 @@ def describe(
     endpoint: Annotated[
         str | None,
         typer.Argument(
-            metavar="ENDPOINT", help="Name of an endpoint. Without a name, the command describes the server."
+            autocompletion=endpoint_names,
+            metavar="ENDPOINT",
+            help="Name of an endpoint. Without a name, the command describes the server.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -544,8 +620,10 @@ def codegen(
     with _client(url, header, token_file, uds) as (client, screen):
         discovery = client.discover()
         offered = [each.name for each in discovery.endpoints]
-        described = [_described(client, name, offered) for name in dict.fromkeys(endpoint or offered)]
-        text = generated.module(client.url, discovery, described)
+        described = [
+            typed_module.described(client, name, offered) for name in dict.fromkeys(endpoint or offered)
+        ]
+        text = typed_module.module(client.url, discovery, described)
         if output is None:
             screen.write(text)
             return
@@ -553,18 +631,6 @@ def codegen(
             expanded(output).write_text(text, encoding="utf-8")
         except OSError as error:
             raise ValueError(f"--output {output}: {error.strerror}") from None
-
-
-def _described(client: Client, name: str, offered: list[str]) -> EndpointDescription:
-    """Return the description of an endpoint that the server offers under this name."""
-    if name not in offered:
-        near = get_close_matches(name, offered, n=1)
-        advice = f"Did you mean {near[0]!r}?" if near else f"This server has: {', '.join(offered)}."
-        raise EndpointNotFoundError(f"the server has no endpoint {name!r}", advice=advice)
-    found = client.describe(name)
-    if found.name != name:
-        raise ProtocolError(f"the server describes the endpoint {name!r} under the name {found.name!r}")
-    return found
 
 
 @app.callback(invoke_without_command=True)

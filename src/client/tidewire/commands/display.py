@@ -8,27 +8,27 @@ The text is then wrapped in `Text` objects, because rich would interpret plain s
 import io
 import logging
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from pydantic import JsonValue
-from rich.console import Console
+from rich.console import COLOR_SYSTEMS, Console, RenderableType
 from rich.highlighter import JSONHighlighter
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from tidewire.hooks import ReconnectEvent
+from tidewire.commands.job_and_token_tables import seconds_between
+from tidewire.commands.live_view import JobStatus, amount_text, queue_text
+from tidewire.hooks import ReconnectEvent, RequestEvent
 from tidewire.http.api_session import RETRYING
 from tidewire.jobs.job_reader import IN_QUEUE
-from tidewire.jobs.map_work import MapProgress
 from tidewire.protocol.messages import Progress, Queue
 from tidewire.protocol.resources import JobResource
+from tidewire.terminal.status_area import StatusArea
 from tidewire.terminal_escapes import visible, visible_json
 
 PROGRESS_EVERY: Final = 1.0
@@ -42,18 +42,8 @@ _RECONNECTS: Final = {
     "resync": "an event did not match the state of the job",
 }
 """Messages for the reasons to reconnect. A planned reconnect (`goaway`) has no message and is not shown."""
-_UNIT: Final = re.compile("[a-z]{3,}")
-"""Pattern of units that form a plural with `s`, such as `token`. `MB` and `%` have no plural."""
-
 UNSHORTENED: Final = 1000
 """Width of the console for tables whose cells must not be shortened, in characters."""
-
-
-_WAITS_FOR: Final[Mapping[str | None, str]] = {
-    "worker": "; no worker runs this endpoint",
-    "version": "; the code of each worker rejects the input",
-}
-"""What a line about the queue adds for each `waits_for`."""
 
 
 class _Output(Console):
@@ -83,12 +73,55 @@ class Screen:
         self._last_progress = 0.0
         self._last_line = ""
         self._held_line = ""
+        self._outages: int | None = None
+        """Number of lost connections in the live view, after its end."""
         self._open_line = False
+        self.on_retry: Callable[[str], None] = self.note
+        """Function that shows that the client repeats a request."""
+        self._area: StatusArea | None = None
+        self.status: JobStatus | None = None
+        """Status of the job that the live view shows. None if there is no live view."""
 
     @property
     def live(self) -> bool:
         """Whether standard output is a terminal."""
         return self.out.is_terminal
+
+    @property
+    def can_redraw(self) -> bool:
+        """Whether standard output and standard error are a terminal whose lines can be erased and drawn again."""
+        return self._stdout_is_terminal and self.can_redraw_errors
+
+    @property
+    def can_redraw_errors(self) -> bool:
+        """Whether standard error is a terminal whose lines can be erased and drawn again."""
+        return sys.stderr.isatty() and not self.err.is_dumb_terminal
+
+    @contextmanager
+    def live_view(self) -> Iterator[None]:
+        """Show the status of a job below its text while the `with` block runs, if `can_redraw` is true."""
+        if not self.can_redraw:
+            yield
+            return
+        self.status = status = JobStatus()
+        try:
+            with self.area(self.out, status.lines):
+                yield
+        finally:
+            self.status = None
+            self._outages = status.outages
+            self.end_line()
+
+    @contextmanager
+    def area(self, console: Console, lines: Callable[[int], Sequence[RenderableType]]) -> Iterator[None]:
+        """Show the status lines that a function returns for a width, while the `with` block runs. The
+        console must be that of a terminal.
+        """
+        try:
+            with StatusArea(console, lines) as self._area:
+                yield
+        finally:
+            self._area = None
 
     @property
     def _within_text(self) -> bool:
@@ -100,6 +133,9 @@ class Screen:
 
         If the same terminal shows an unfinished line of text, show the last of these messages at the end of this line.
         """
+        if self.status is not None:
+            self.status.show_message(message)
+            return
         line = _line(message)
         now = time.monotonic()
         if self._within_text:
@@ -115,25 +151,54 @@ class Screen:
     def show_reconnect(self, event: ReconnectEvent) -> None:
         """Show that a stream was lost, when the client reconnects, and when it will give up."""
         reason = _RECONNECTS.get(event.cause)
-        if reason is not None:
+        if reason is not None and self.status is not None:
+            self.status.show_reconnect(event, reason)
+        elif reason is not None:
             failures = f"attempt {event.failures}, " if event.failures else ""
             limit = f"({failures}giving up in {_seconds(event.remaining)})"
             self.note(f"{reason}; retrying in {_seconds(event.wait)} {limit}")
 
+    def show_request(self, event: RequestEvent) -> None:
+        """Show in the live view that there is a connection again."""
+        if self.status is not None:
+            self.status.show_request(event)
+
     def show_end(self, job: JobResource) -> None:
-        """Show the notes and the usage of an ended job."""
+        """Show the notes and the usage of an ended job, and what the live view has counted."""
         self.end_line()
         for each in (job.state or {}).get("notes", ()):
             self.note(f"{each['level']}: {each['text']}")
         if job.done is not None and job.done.usage:
             parts = [f"{name} {_value(value)}" for name, value in job.done.usage.items()]
             self.note(f"usage: {', '.join(parts)}")
+        if self._outages is not None:
+            self.note("; ".join(_summary(job, self._outages)))
 
-    def write(self, text: str) -> None:
-        """Write text to standard output, and flush standard output. A pipe receives the text unchanged."""
+    def write(self, text: str, parts: Iterable[tuple[str, str]] = ()) -> None:
+        """Write text to standard output, and flush standard output. A pipe receives the text unchanged.
+
+        Args:
+            text: The text.
+            parts: The same text in parts, each with its style. Only the live view has styles.
+        """
         self._open_line = not text.endswith("\n")
+        if self._area is not None and self._stdout_is_terminal:
+            self._area.write(
+                visible(text), "".join(self._styled(visible(part), style) for part, style in parts) or None
+            )
+            return
         sys.stdout.write(visible(text) if self._stdout_is_terminal else text)
         sys.stdout.flush()
+
+    def _styled(self, text: str, style: str) -> str:
+        """Return a text with the escape sequences of its style, which do not extend over line breaks."""
+        if not style or self.out.color_system is None:
+            return text
+        styled = Style.parse(style)
+        if self.out.no_color:
+            styled = styled.without_color
+        colors = COLOR_SYSTEMS[self.out.color_system]
+        return "\n".join(styled.render(line, color_system=colors) for line in text.split("\n"))
 
     def note_retraction(self, count: int) -> None:
         """Print a note that the server has retracted some of the printed text.
@@ -156,8 +221,7 @@ class Screen:
 
     def json(self, value: Any) -> None:
         """Write a value as one line of compact JSON."""
-        sys.stdout.write(visible_json(value) + "\n")
-        sys.stdout.flush()
+        self.write(visible_json(value) + "\n")
 
     def value(self, value: JsonValue) -> None:
         """Write a complete value.
@@ -185,36 +249,13 @@ class Screen:
         for line in lines:
             self.out.print(line)
 
-    @contextmanager
-    def bar(self, total: int | None) -> Iterator[Callable[[MapProgress], None]]:
-        """Show a progress bar while the `with` block runs, if standard error is a terminal.
-
-        Yields a function that updates the progress bar.
-        """
-        with Bar(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[counts]}"),
-            TimeRemainingColumn(),
-            console=self.err,
-            disable=not self.err.is_terminal,
-            transient=True,
-            # With `redirect_stdout`, rich sends everything that is written to `sys.stdout` to the bar's own terminal.
-            # If standard output is a file or a pipe, it would receive nothing.
-            redirect_stdout=self._stdout_is_terminal,
-        ) as bar:
-            task = bar.add_task("", total=total, counts="0 failed")
-
-            def move(progress: MapProgress) -> None:
-                counts = f"{progress.failed} failed"
-                if progress.resumed:
-                    counts += f", {progress.resumed} from the resume file"
-                bar.update(task, completed=progress.ended, counts=counts)
-
-            yield move
-
     def note(self, text: str) -> None:
         """Print a note to standard error. If the terminal shows an unfinished line of text, end that line first."""
+        if self._area is not None:
+            self.end_line()
+            with self._area.erased():
+                self.err.print(Text(visible(text)), style="dim")
+            return
         if self._within_text:
             self.err.print()
             self._open_line = False
@@ -245,11 +286,11 @@ class ShowRetries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record that has the message `RETRYING` or `IN_QUEUE`, and ignore all others."""
         if record.msg == IN_QUEUE:
-            self._screen.note(record.getMessage())
+            self._screen.on_retry(record.getMessage())
         elif record.msg == RETRYING and isinstance(record.args, tuple):
             _, _, reason, wait = record.args
             if isinstance(wait, float) and wait >= SHORT_WAIT:
-                self._screen.note(f"{reason}; retrying in {_seconds(wait)}")
+                self._screen.on_retry(f"{reason}; retrying in {_seconds(wait)}")
 
 
 def _seconds(time: float) -> str:
@@ -262,15 +303,18 @@ def _value(value: Any) -> str:
 
 def _line(message: Queue | Progress) -> str:
     if isinstance(message, Queue):
-        soon = "" if message.eta_ms is None else f", about {message.eta_ms / 1000:.0f} s"
-        return f"queued: position {message.position}{soon}{_WAITS_FOR.get(message.waits_for, '')}"
-    parts = [message.phase or "running"]
-    if message.current is not None:
-        whole = "" if message.total is None else f" of {message.total:g}"
-        number = message.current if message.total is None else message.total
-        parts.append(f"{message.current:g}{whole} {_plural(message.unit or '', number)}".strip())
-    return ": ".join(parts)
+        return queue_text(message)
+    label = message.phase or "running"
+    if message.current is None:
+        return label
+    return f"{label}: {amount_text(message.current, message.total, message.unit or '')}"
 
 
-def _plural(unit: str, number: float) -> str:
-    return f"{unit}s" if number != 1 and _UNIT.fullmatch(unit) and not unit.endswith("s") else unit
+def _summary(job: JobResource, outages: int) -> Iterator[str]:
+    """Yield the duration of a job, its speed, and the number of times that the connection was lost."""
+    seconds = seconds_between(job.started_at or job.created_at, job.ended_at)
+    tokens = (job.done.usage if job.done else {}).get("completion_tokens")
+    speed = f", {tokens / seconds:.0f} tokens/s" if isinstance(tokens, int) and seconds else ""
+    yield job.status if seconds is None else f"{job.status} after {seconds:.1f} s{speed}"
+    if outages:
+        yield f"reconnected {outages} time{'s' if outages > 1 else ''}, nothing lost"

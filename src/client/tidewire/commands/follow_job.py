@@ -1,15 +1,17 @@
 """Print the result of a job as it arrives, either in a format for a terminal or a pipe, or as lines of JSON."""
 
 import copy
+import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, Final, NoReturn
 
 import typer
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.checkpoint import Checkpoint
 from tidewire.commands import display, job_and_token_tables
+from tidewire.commands.live_view import TokenColors
 from tidewire.commands.server_url import command_line
 from tidewire.errors import (
     ItemFailedError,
@@ -24,10 +26,26 @@ from tidewire.protocol.document import json_pointer
 from tidewire.protocol.messages import ENDED
 from tidewire.sync import Client
 
-INTERRUPTED: Final = 130
-"""Exit code of a command that was interrupted with Ctrl+C."""
+JOB_FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
+"""Exit codes of a command whose job did not succeed, and of a command that received SIGINT (Ctrl+C) or SIGTERM."""
+CANCEL_WINDOW: Final = 1.0
+"""Time after a Ctrl+C in which a second one cancels the job, in seconds."""
 _VALUE: Final = "/items/0/value"
 """JSON Pointer of the value in the state of a job with one item."""
+
+
+class Terminated(KeyboardInterrupt):
+    """The command received SIGTERM. It ends as after Ctrl+C, but at once."""
+
+
+def exit_of(interrupt: KeyboardInterrupt) -> typer.Exit:
+    """Return the exit of a command that was interrupted."""
+    return typer.Exit(TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED)
+
+
+def terminate(_signum: int, _frame: object) -> NoReturn:
+    """Handle SIGTERM. The signal alone would end the command without erasing the live view."""
+    raise Terminated
 
 
 def follow(
@@ -59,8 +77,9 @@ def follow(
     with _watching(client, job, screen, options):
         if has_ended:
             screen.note("the job has already ended; to see its result, omit --from-now")
-        if (job.item_count or len((job.read().state or {})["items"])) > 1:
-            _follow_items(client.batch_job(job.id), screen, as_json, shown)
+        total = job.item_count or len((job.read().state or {})["items"])
+        if total > 1:
+            _follow_items(client.batch_job(job.id), total, screen, as_json, shown)
         elif has_ended:
             job.result()  # raises an error if the job failed
         else:
@@ -83,13 +102,24 @@ def _watching(
         if screen.err.is_terminal:
             screen.note(f"job {job.id}")
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         job.listener = None
         screen.end_line()
         attach, cancel = (command_line(client.url, name, job.id, *options) for name in ("attach", "cancel"))
         screen.note(f"interrupted; the job keeps running. To attach to the job, run: {attach}")
+        if screen.live and not isinstance(interrupt, Terminated):
+            screen.note("To cancel the job, press Ctrl+C again now.")
+            try:
+                time.sleep(CANCEL_WINDOW)
+            except KeyboardInterrupt:
+                screen.note("cancelling the job …")
+                status = job.cancel()
+                screen.note(
+                    "the server cancels the job" if status not in ENDED else f"the job has ended: {status}"
+                )
+                raise typer.Exit(0 if status == "succeeded" else JOB_FAILED) from None
         screen.note(f"To cancel the job, run: {cancel}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise exit_of(interrupt) from None
     except TotalTimeoutError as error:
         attach = command_line(client.url, "attach", job.id, *options)
         error.advice = f"The job keeps running. To attach to the job, run: {attach}"
@@ -112,18 +142,19 @@ def _follow_one(
     if as_json:
         _follow_as_json(job, screen)
         return
-    texts = _write_live(job, screen) if screen.live else _write_into_pipe(client, job, screen, options)
+    written: list[str] = []
+    colored = write_text(client, job, screen, options, written)
     screen.end_line()
     value = job.result()
-    if not texts:
+    if not written:
         # With `attach --from-now`, do not print a text that has not grown since the command started.
         if not (from_now and isinstance(value, str)):
             screen.value(value)
     elif isinstance(value, dict) and "finish_reason" not in value:
         if others := _without_text(value, job.checkpoint().columns):
             screen.value(others)
-    # The result of a text generation is the text. On a terminal, a table shows its tokens.
-    elif screen.live and isinstance(value, dict) and "token_ids" in value:
+    # The result of a text generation is the text. On a terminal, a table shows its tokens, unless their colors did.
+    elif screen.live and isinstance(value, dict) and value.get("logprobs") and not colored:
         screen.out.print(job_and_token_tables.tokens(job.tokens()))
 
 
@@ -147,7 +178,7 @@ def _without_text(value: dict[str, Any], columns: Sequence[str]) -> dict[str, An
 
 
 def _follow_items(
-    batch: BatchJob[Any], screen: display.Screen, as_json: bool, shown: Collection[int] = ()
+    batch: BatchJob[Any], total: int, screen: display.Screen, as_json: bool, shown: Collection[int] = ()
 ) -> None:
     """Print one line for each item when the item ends, except for the items that were shown before.
 
@@ -155,38 +186,63 @@ def _follow_items(
     """
     batch.listener = screen.show_progress
     failed: ItemFailedError | None = None
-    for index, result in batch.as_completed():
-        if index in shown:
-            continue
-        if isinstance(result, ItemFailedError):
-            failed = failed or result
-            screen.json({"type": "error", "item": index, "code": result.code, "message": str(result)})
-        elif as_json:
-            screen.json({"type": "result", "item": index, "job": batch.id, "value": result})
-        else:
-            screen.json({"item": index, "value": result})
+    with nullcontext() if as_json else screen.live_view():
+        for ended, (index, result) in enumerate(batch.as_completed(), 1):
+            if screen.status is not None:
+                screen.status.show_items(ended, total)
+            if index in shown:
+                continue
+            if isinstance(result, ItemFailedError):
+                failed = failed or result
+                screen.json({"type": "error", "item": index, "code": result.code, "message": str(result)})
+            elif as_json:
+                screen.json({"type": "result", "item": index, "job": batch.id, "value": result})
+            else:
+                screen.json({"item": index, "value": result})
     if failed is not None:
         raise failed
 
 
-def _write_live(job: Job[Any], screen: display.Screen) -> bool:
-    """Write the text of a job to a terminal while it grows. Return whether there was any text."""
-    texts = False
-    for update in job:
-        if update.deleted:
-            screen.note_retraction(update.deleted)
-        if update.text:
-            texts = True
-            screen.write(update.text)
-    return texts
+def write_text(
+    client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str], written: list[str]
+) -> bool:
+    """Write the text of a job while it grows. On a terminal, show the live view.
+
+    Args:
+        client: Client of the job's server.
+        job: The job.
+        screen: Output of the command.
+        options: Options of the running command that other commands for the same job also need.
+        written: List to which the pieces of the text are added.
+
+    Returns:
+        Whether tokens were shown with their probabilities.
+    """
+    if not screen.live:
+        _write_into_pipe(client, job, screen, options, written)
+        return False
+    colors = TokenColors()
+    with screen.live_view():
+        for update in job:
+            if screen.status is not None:
+                screen.status.show_update(update._change)
+                colors.read(update._change)
+                screen.status.show_token(colors.latest)
+            if update.deleted:
+                screen.note_retraction(update.deleted)
+                written[:] = ["".join(written)[: -update.deleted]]
+            if update.text:
+                written.append(update.text)
+                screen.write(update.text, colors.paint(update.text))
+    return colors.latest is not None
 
 
-def _write_into_pipe(client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str]) -> bool:
-    """Write the text of a job to a pipe while it grows. Return whether there was any text."""
-    texts = False
+def _write_into_pipe(
+    client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str], written: list[str]
+) -> None:
     try:
         for text in job.iter_text():
-            texts = True
+            written.append(text)
             screen.write(text)
     except NoTextError:
         pass
@@ -195,7 +251,6 @@ def _write_into_pipe(client: Client, job: Job[Any], screen: display.Screen, opti
         again = command_line(client.url, "attach", job.id, *options, "--json")
         error.advice = f"The text above is not the result. To get the result, run: {again}"
         raise
-    return texts
 
 
 def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:

@@ -5,6 +5,8 @@ Text from the server is wrapped in `Text` objects, because rich would interpret 
 
 import math
 from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -50,16 +52,31 @@ def tokens(found: Iterable[Token]) -> Table:
         others = [one for one in token.alternatives if one.id != token.id]
         table.add_row(
             server_text(repr(token.text)),
-            "" if token.logprob is None else _percent(token.logprob),
+            "" if token.logprob is None else f"{probability(token.logprob):.1%}",
             "" if token.rank is None else str(token.rank),
-            server_text(", ".join(f"{one.text!r} {_percent(one.logprob)}" for one in others)),
+            server_text(", ".join(f"{one.text!r} {probability(one.logprob):.1%}" for one in others)),
         )
     return table
 
 
-def _percent(logprob: float) -> str:
-    # A faulty server may send a log-probability above 0, and `exp` of a large number overflows.
-    return f"{math.exp(min(logprob, 0.0)):.1%}"
+def probability(logprob: Any) -> float:
+    """Return the probability for a log-probability in JSON, where null means probability 0."""
+    # A faulty server may send anything: a text, a log-probability above 0, or a number that no float can represent.
+    try:
+        return math.exp(min(logprob, 0.0))
+    except (TypeError, OverflowError):
+        return 0.0
+
+
+def seconds_between(start: str, end: str | None) -> float | None:
+    """Return the time between two timestamps of a server in seconds, or from the first one until now if there is no second
+    one. None if one of them is not a timestamp.
+    """
+    try:
+        until = datetime.now(UTC) if end is None else datetime.fromisoformat(end)
+        return max(0.0, (until - datetime.fromisoformat(start)).total_seconds())
+    except (ValueError, TypeError):
+        return None
 
 
 def server_text(text: str, style: str = "") -> Text:

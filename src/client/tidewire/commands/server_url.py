@@ -8,6 +8,10 @@ import typer.core
 
 from tidewire.http.url_and_token import URL_VARIABLE, url_of_environment
 
+LOGPROBS: Final = "--logprobs"
+"""Option whose value may be omitted."""
+DEFAULT_LOGPROBS: Final = 5
+
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -15,6 +19,8 @@ class CommandWithUrl(typer.core.TyperCommand):
     """Command whose first argument is a URL. Without a URL on the command line, the command uses TIDEWIRE_URL."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # The next argument is not the value of this option.
+        args = [f"{LOGPROBS}={DEFAULT_LOGPROBS}" if arg == LOGPROBS else arg for arg in args]
         url = url_of_environment()
         if url is not None and not _is_url(self._first_argument(args)):
             args = [url, *args]

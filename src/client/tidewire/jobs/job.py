@@ -129,6 +129,11 @@ class JobBase(Generic[R]):
         """
         return self._reader.checkpoint()
 
+    def _ipython_display_(self) -> None:
+        from tidewire.notebook.job_display import show_job  # noqa: PLC0415 - only notebooks need it
+
+        show_job(self._reader, self, start=lambda work: work())
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} at {self._reader.base}>"
 

@@ -28,12 +28,14 @@ from tidewire.errors import (
     TotalTimeoutError,
     Where,
 )
+from tidewire.following.follower import Follower
 from tidewire.following.follower_outcomes import Applied, Notice
 from tidewire.hooks import Hook, tell
 from tidewire.http.api_session import ApiSession
 from tidewire.jobs.item_text_changes import TextColumns
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.options import Options, check_seconds
+from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource, StreamToken
 from tidewire.updates import ItemChange, Position
@@ -267,6 +269,24 @@ class JobReader(ABC):
                 "POST", f"{self._stream.job_url}/cancel", self._options, body=body, job_id=self.id
             )
         return self._session.read(JobResource, response, what="job", job_id=self.id).status
+
+    # ---- called by the display in a notebook -------------------------------------------------------------------
+
+    @property
+    def last_state(self) -> View | None:
+        """Final state of a job whose end was received, otherwise None."""
+        return self._stream.view if self.ended else None
+
+    def display_stream(self) -> JobStream:
+        """Return another event stream of the job. Reading it consumes no updates."""
+        policy, limit = self._session.policy(self._options), self._options.max_state_bytes
+        follower = Follower(policy=policy, job_id=self.id, max_state_bytes=limit)
+        urls = {"job_url": self._stream.job_url, "events_url": self._stream.events_url}
+        return JobStream(self._session, follower, self._options, **urls)
+
+    async def token_reader(self, view: View) -> Callable[[View, int], Sequence[Any]] | None:
+        """Return a function that returns the last tokens of a state, or None if the job has no tokens yet."""
+        return None
 
     # ---- called by iterators -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_args
@@ -125,6 +126,7 @@ def _serve(
         # Import these modules late. Importing pydantic-settings takes 0.15 s of CPU time, and `--help` does not need
         # it.
         from tidewire_server.commands.banner import startup_banner  # noqa: PLC0415
+        from tidewire_server.commands.status_line import status_line  # noqa: PLC0415
         from tidewire_server.errors import WorkersUnavailableError  # noqa: PLC0415
         from tidewire_server.serving import serve as serving  # noqa: PLC0415
         from tidewire_server.serving.exposure_check import ExposedServerError  # noqa: PLC0415
@@ -147,15 +149,22 @@ def _serve(
         listener = bind(launch.host, launch.port, free="--port 0", uds=launch.uds)
     except OSError as error:
         fail(str(error.strerror))
+    stack = ExitStack()
+
+    def started(url: str) -> None:
+        print(startup_banner(server, url, launch.uds), flush=True)
+        stack.enter_context(status_line(server, quiet="log_level" not in launch.model_fields_set))
+
     try:
-        serving.serve(
-            server.app,
-            server.settings,
-            listener=listener,
-            port_file=launch.port_file,
-            started=lambda url: print(startup_banner(server, url, launch.uds), flush=True),
-            switch_interval=launch.switch_interval,
-        )
+        with stack:
+            serving.serve(
+                server.app,
+                server.settings,
+                listener=listener,
+                port_file=launch.port_file,
+                started=started,
+                switch_interval=launch.switch_interval,
+            )
     except ExposedServerError as error:
         fail(str(error), code=2)
     except (StoreError, WorkersUnavailableError, PortFileError) as error:

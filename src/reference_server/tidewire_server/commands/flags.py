@@ -57,6 +57,7 @@ FLAGS: Final = {
         "upstream_timeout",
         "tokenizer",
     ),
+    "OpenAI surface": ("served_model_names",),
     "Jobs": (
         "default_concurrency_limit",
         "max_queue_size",
@@ -108,6 +109,7 @@ SINGULAR: Final = {
     "allowed_hosts": "allowed_host",
     "cors_origins": "cors_origin",
     "upstream": "upstream",
+    "served_model_names": "served_model_name",
 }
 """Settings with several values. Their flag has a singular name and is repeated for each value."""
 

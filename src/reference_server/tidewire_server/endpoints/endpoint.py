@@ -192,6 +192,8 @@ class Endpoint:
         """Batching options, or None if each call of the function handles one input."""
         self.outputs: int | None = None
         self.takes_late_joiners = False
+        self.generated_tokens: int | None = None
+        """Number of tokens that text generation has generated since the start; None if the endpoint is another function."""
         self.warned_about_pieces = False
         """Whether the server has already logged the warning that the generator yields pieces instead of whole texts."""
         self.warned_about_columns = False

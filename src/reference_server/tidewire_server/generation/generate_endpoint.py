@@ -36,6 +36,7 @@ from tidewire_server.generation.generate_input_and_value import (
     served_input,
     served_value,
 )
+from tidewire_server.openai import add_openai
 from tidewire_server.server import Server
 from tidewire_server.user_paths import MEMORY
 
@@ -96,7 +97,7 @@ def add_engine(
     start: Callable[[], Awaitable[None]] | None = None,
     unavailable: Callable[[], str | None] = lambda: None,
 ) -> Callable[[], None]:
-    """Add the endpoint `generate` to a server. The engine is closed together with the server.
+    """Add the endpoint `generate` and the OpenAI surface to a server. The engine is closed together with the server.
 
     The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
     clients can see their position and cancel them.
@@ -146,7 +147,9 @@ def add_engine(
             async with aclosing(
                 engine.generate(request, logged) if logged else engine.generate(request)
             ) as deltas:
-                await _write(deltas, request, stream, logged, counts_rows=caps.counts_rows)
+                await _write(
+                    deltas, request, stream, logged, caps=engine.caps, endpoint=server.endpoints["generate"]
+                )
         except asyncio.CancelledError:
             with suppress(
                 StreamClosedError
@@ -203,6 +206,7 @@ def add_engine(
     # The engine computes each element of the value, and the log writer rejects a row that does not match the columns.
     served.checks_value = False
     served.start, served.unavailable = start, unavailable
+    served.generated_tokens = 0
     _explain_missing_messages(served, caps)
     if "n" in caps.served:
         served.samples = samples_of
@@ -212,6 +216,7 @@ def add_engine(
             "continue" if caps.continues and server.settings.log != MEMORY else "rerun"
         )
     served.continues = continues
+    add_openai(server)
 
     def update() -> None:
         served.describe_as(Endpoint(generate, Options(name="generate", **options())))
@@ -264,7 +269,8 @@ async def _write(
     stream: Stream[Any],
     logged: LoggedTokens | None,
     *,
-    counts_rows: bool = True,
+    caps: EngineCapabilities,
+    endpoint: Endpoint,
 ) -> None:
     value, writer = stream.value, writer_of(stream)
     # If the job was submitted while the endpoint did not continue, its value has no column `token_ids`.
@@ -272,7 +278,6 @@ async def _write(
     at = None if len(request.columns) == 1 else "/text"
     prompt_columns = [f"/{name}" for name in request.prompt_columns]
     prompt_tokens, scored = len(value[request.prompt_columns[0]]) if prompt_columns else 0, 0
-    part = -(-request.max_tokens // PROGRESS_PARTS)
     hypothesis = None
     if request.num_beams > 1:
         hypothesis = HypothesisWriter(stream, request.prompt if request.echo else "", text_only=text_only)
@@ -312,16 +317,22 @@ async def _write(
         if delta.text_after and not delta.replaces:
             stream.append(delta.text_after, at="/text")
         # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
-        if counts_rows:
+        if caps.counts_rows:
             tokens += len(delta.rows) - delta.retracted
+            endpoint.generated_tokens = (endpoint.generated_tokens or 0) + len(delta.rows)
             stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
         elif delta.usage is not None:
+            more = max(0, delta.usage.completion_tokens - tokens)
+            endpoint.generated_tokens = (endpoint.generated_tokens or 0) + more
             tokens = delta.usage.completion_tokens
             stream.usage(**asdict(delta.usage))
-        if tokens - reported >= part:
-            stream.progress(tokens, request.max_tokens, unit="token")
+        most = request.max_tokens
+        if most is None and caps.context is not None:
+            most = caps.context - delta.prompt_tokens
+        if most is not None and tokens - reported >= -(-most // PROGRESS_PARTS):
+            stream.progress(tokens, most, unit="token")
             reported = tokens
-        if not counts_rows:
+        if not caps.counts_rows:
             marks.add(delta)
         if delta.finish_reason is not None:
             stream.set("/finish_reason", delta.finish_reason)

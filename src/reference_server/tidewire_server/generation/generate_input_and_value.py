@@ -52,10 +52,10 @@ class Generate(BaseModel):
         max_length=1024,
         description="Conversation to continue, as an alternative to `prompt`. It requires a model with a chat template.",
     )
-    max_tokens: int = Field(
+    max_tokens: Annotated[int, Field(ge=1)] | None = Field(
         64,
-        ge=1,
-        description="Maximum number of tokens to generate. Together with the prompt, they must fit into the context.",
+        description="Maximum number of tokens to generate. Together with the prompt, they must fit into the context. With "
+        "null, the text may fill the rest of the context.",
     )
     temperature: float = Field(
         1.0,

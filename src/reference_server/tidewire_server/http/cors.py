@@ -13,7 +13,22 @@ from tidewire_server.http.problem_responses import problem_response
 
 METHODS: Final = ("GET", "POST", "DELETE", "HEAD", "OPTIONS")
 ALLOW_HEADERS: Final = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")  # TW-BRW-008
-EXPOSE_HEADERS: Final = ("Location", "Content-Location", "Retry-After", "Idempotency-Replayed")  # TW-BRW-009
+EXPOSE_HEADERS: Final = (
+    *("Location", "Content-Location", "Retry-After", "Idempotency-Replayed"),  # TW-BRW-009
+    "Tidewire-Job",
+)
+_STAINLESS: Final = (
+    "Arch",
+    "Lang",
+    "OS",
+    "Package-Version",
+    "Retry-Count",
+    "Runtime",
+    "Runtime-Version",
+    "Timeout",
+)
+OPENAI_HEADERS: Final = ("User-Agent", *(f"X-Stainless-{name}" for name in _STAINLESS))
+"""Headers that the JavaScript package `openai` adds to each request."""
 PREFLIGHT_MAX_AGE: Final = 600  # TW-BRW-010
 
 
@@ -30,11 +45,12 @@ class Cors(CORSMiddleware):
             app,
             allow_origins=origins,
             allow_methods=METHODS,
-            allow_headers=ALLOW_HEADERS,
+            allow_headers=(*ALLOW_HEADERS, *OPENAI_HEADERS),
             expose_headers=EXPOSE_HEADERS,
             max_age=PREFLIGHT_MAX_AGE,
         )
-        own = {"Access-Control-Allow-Headers": ", ".join(ALLOW_HEADERS), "Vary": "Origin"}
+        allowed = ", ".join((*ALLOW_HEADERS, *OPENAI_HEADERS))
+        own = {"Access-Control-Allow-Headers": allowed, "Vary": "Origin"}
         self.preflight_headers |= own | self.simple_headers
 
     def preflight_response(self, request_headers: Headers) -> Response:

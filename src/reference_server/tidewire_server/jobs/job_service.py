@@ -618,6 +618,13 @@ class JobService:
         """Return the numbers of running and waiting items of an endpoint."""
         return self._scheduler.depth(endpoint)
 
+    def batch_size(self, endpoint: str) -> float:
+        """Return the moving average of the number of items in one call of an endpoint that runs here, or 0 before the first
+        call.
+        """
+        load = self._scheduler.load(endpoint)
+        return 0.0 if load is None or load.mean_duration is None else load.mean_rows
+
     # ---- shutdown ----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:

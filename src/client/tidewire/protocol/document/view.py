@@ -99,6 +99,14 @@ class View:
         node = self.node(tokens)
         return node.length_at(self.version) if type(node) is Rope else len(node) if type(node) is str else 0
 
+    def text_since(self, tokens: Tokens, start: int) -> str:
+        """Return the text at a path after its first `start` code points, or an empty text. For internal use."""
+        node = self.node(tokens)
+        if type(node) is not Rope:
+            return node[start:] if type(node) is str else ""
+        surplus = node.length_at(self.version) - start
+        return node.text_since(start)[:surplus] if surplus > 0 else ""
+
     def text(self, tokens: Tokens) -> str | None:
         """Return the text at a path, or None if there is no text at the path. For internal use."""
         node = self.node(tokens)

@@ -81,7 +81,7 @@ class RequestReader:
     def surely_fits(self, request: Generate) -> bool:
         """Return whether the size of the prompt in bytes already shows that `tokenize` accepts it."""
         size = len(request.prompt.encode()) if request.messages is None and self._byte_per_token else 0
-        return not self._surplus and 0 < size <= self._context - request.max_tokens - SPARE_TOKENS
+        return not self._surplus and 0 < size <= self._context - (request.max_tokens or 1) - SPARE_TOKENS
 
     def tokenize(self, request: Generate) -> list[int]:
         """Tokenize the prompt or the messages of a request.
@@ -127,7 +127,7 @@ class RequestReader:
                 f"tokenizer, but the model has only the tokens up to {self._checkpoint.vocab_size - 1}; remove it",
                 member=member,
             )
-        if len(ids) + request.max_tokens > context:
+        if request.max_tokens is not None and len(ids) + request.max_tokens > context:
             raise InputError(
                 f"max_tokens is {request.max_tokens}, but {member} has {_tokens(len(ids))}, and the context of {context} "
                 f"tokens has room for only {context - len(ids)} more",

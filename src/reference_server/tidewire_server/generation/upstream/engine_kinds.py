@@ -14,6 +14,8 @@ from tidewire_server.generation.generate_input_and_value import Generate
 
 OMIT: Final = object()
 """Value of a member that is left out of the body."""
+NULL: Final = object()
+"""Value of a member that is sent as null."""
 GENERATION_CONFIG: Final = "generation_config"
 """Member of the body of `transformers serve` that contains further parameters as JSON text."""
 LOGPROB_MEMBERS: Final = frozenset({"logprobs", "top_logprobs", "token_text", "logprobs_mode"})
@@ -130,6 +132,9 @@ class EngineKind:
     """Members of the body with which the engine continues the last message. None if it cannot."""
     salt: str = ""
     """Member of the body that separates the prefix caches of callers."""
+    rest_of_context: tuple[Any, Any] = (None, None)
+    """What is sent as `max_tokens` with a prompt, and with messages, if the text may fill the context. None if the engine has
+    no such value."""
 
     @property
     def has_ids(self) -> bool:
@@ -141,7 +146,7 @@ _USAGE: Final = {"stream_options": {"include_usage": True}}
 _USAGE_IN_CHUNKS: Final = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
 ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
-    "openai": EngineKind("any other", _OPENAI, _USAGE),
+    "openai": EngineKind("any other", _OPENAI, _USAGE, rest_of_context=(None, OMIT)),
     "vllm": EngineKind(
         "vLLM",
         _VLLM,
@@ -150,6 +155,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         counts=True,
         continues_messages={"continue_final_message": True, "add_generation_prompt": False},
         salt="cache_salt",
+        rest_of_context=(NULL, OMIT),
     ),
     "sglang": EngineKind(
         "SGLang",
@@ -158,6 +164,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         logprobs_mode="processed",
         counts=True,
         continues_messages={"continue_final_message": True},
+        rest_of_context=(None, OMIT),
     ),
     "tgi": EngineKind("TGI", _TGI, _USAGE),
     "llama.cpp": EngineKind(
@@ -176,6 +183,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         always_ids=True,
         counts=True,
         continues_messages={},
+        rest_of_context=(-1, -1),
     ),
     "transformers": EngineKind("transformers serve", _TRANSFORMERS, {f"{GENERATION_CONFIG}.do_sample": True}),
 }

@@ -98,7 +98,8 @@ class OutputRows:
                 raise LostAnswerError("the answer ended without a finish reason")
             delta.text_after = self._stops.flush()
             used = 0 if delta.usage is None else delta.usage.completion_tokens
-            self.finish_reason = "length" if used >= self._request.max_tokens else "stop"
+            most = self._request.max_tokens
+            self.finish_reason = "length" if most is not None and used >= most else "stop"
         delta.finish_reason = self.finish_reason
         # An end-of-text token may have no log-probability.
         missing = (0 if self._usage is None else self._usage.completion_tokens) - self._rows

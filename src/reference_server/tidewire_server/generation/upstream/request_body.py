@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from tidewire_server.generation.engine_interface import InputError, TokenUsage
 from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.upstream.engine_kinds import GENERATION_CONFIG, EngineKind, sent_members
+from tidewire_server.generation.upstream.engine_kinds import (
+    GENERATION_CONFIG,
+    NULL,
+    OMIT,
+    EngineKind,
+    sent_members,
+)
 
 PROMPT_PATH: Final = "completions"
 MESSAGES_PATH: Final = "chat/completions"
@@ -30,6 +36,11 @@ def check_kind(request: Generate, kind: EngineKind) -> None:
         raise InputError(
             f"json_schema works only with messages on this engine ({kind.title}), not with a prompt",
             member="json_schema",
+        )
+    if request.max_tokens is None and kind.rest_of_context[request.messages is not None] is None:
+        raise InputError(
+            f"max_tokens must be a number, because this engine ({kind.title}) cannot fill the rest of its context",
+            member="max_tokens",
         )
     if "logprobs" in request.columns and request.logprobs_mode != kind.logprobs_mode:
         raise InputError(
@@ -69,7 +80,13 @@ def request_body(
         with_ids: Whether the answer needs token ids.
     """
     body: dict[str, Any] = {"model": model, "stream": True, **kind.always, **sent_members(request, kind)}
-    body["max_tokens"] = request.max_tokens - generated
+    most: Any = kind.rest_of_context[request.messages is not None]
+    if request.max_tokens is not None:
+        body["max_tokens"] = request.max_tokens - generated
+    elif most is OMIT:
+        del body["max_tokens"]
+    else:
+        body["max_tokens"] = None if most is NULL else most
     if own := {name: body.pop(name) for name in [*body] if name.startswith(f"{GENERATION_CONFIG}.")}:
         body[GENERATION_CONFIG] = json.dumps({name.partition(".")[2]: value for name, value in own.items()})
     if kind.salt and request.cache_scope:

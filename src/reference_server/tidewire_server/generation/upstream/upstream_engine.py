@@ -243,7 +243,7 @@ class UpstreamEngine:
         check_kind(request, kind)
         if request.json_schema is not None:
             check_schema(request.json_schema, LimitCounts())
-        tokens, context = request.max_tokens, self.caps.context
+        tokens, context = request.max_tokens or 1, self.caps.context
         if context is not None and self._tokenizer is not None and request.messages is None:
             tokens += await asyncio.to_thread(self._tokenizer.count, request.prompt)
         most = MAX_TOKENS if context is None else context
@@ -317,7 +317,8 @@ class UpstreamEngine:
         began = bool(text or progress.reasoning)
         base = progress.usage if began and continues else None
         generated = 0 if base is None else base.completion_tokens
-        if generated >= request.max_tokens:
+        most = request.max_tokens
+        if most is not None and generated >= most:
             yield Delta(finish_reason="length", usage=base)
             return
         seam = 0 if base is None else progress.counted
@@ -336,7 +337,9 @@ class UpstreamEngine:
             with_ids=len(request.columns) > 1,
         )
         rows = OutputRows(request, self.caps.vocabulary, base)
-        async with aclosing(self._blocks(url, path, body, rows, request.max_tokens - generated)) as blocks:
+        async with aclosing(
+            self._blocks(url, path, body, rows, (most or self.caps.context or MAX_TOKENS) - generated)
+        ) as blocks:
             async for block in blocks:
                 delta = block if catch_up is None else catch_up.feed(block)
                 if delta is not None:

@@ -22,11 +22,14 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
-from tidewire.commands import generated_code
-from tidewire.commands.check_schema_keywords import DEFINITIONS, checked, map_subschemas
+from tidewire.commands.codegen import generated_code
+from tidewire.commands.codegen.check_schema_keywords import DEFINITIONS, checked, map_subschemas
+from tidewire.errors import EndpointNotFoundError, ProtocolError
 from tidewire.protocol.resources import Discovery, EndpointDescription
+from tidewire.sync import Client
 
 IMPORTS: Final = (
     "collections.abc.Iterable",
@@ -339,3 +342,15 @@ def _class(name: str, client: str, endpoints: Sequence[_Endpoint]) -> Iterator[s
 
 def _of(form: str, endpoint: _Endpoint) -> str:
     return form.format(input=endpoint.input, value=endpoint.value)
+
+
+def described(client: Client, name: str, offered: list[str]) -> EndpointDescription:
+    """Return the description of an endpoint that the server offers under this name."""
+    if name not in offered:
+        near = get_close_matches(name, offered, n=1)
+        advice = f"Did you mean {near[0]!r}?" if near else f"This server has: {', '.join(offered)}."
+        raise EndpointNotFoundError(f"the server has no endpoint {name!r}", advice=advice)
+    found = client.describe(name)
+    if found.name != name:
+        raise ProtocolError(f"the server describes the endpoint {name!r} under the name {found.name!r}")
+    return found

@@ -1,0 +1,129 @@
+"""A conversation with a language model, for `tidewire chat`. The server does not store it: each question is sent with all
+messages before it.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from tidewire.blocking.blocking_jobs import Job
+from tidewire.commands.display import Screen
+from tidewire.commands.error_advice import advise
+from tidewire.commands.follow_job import Terminated, write_text
+from tidewire.errors import TidewireError
+from tidewire.inputs.input_words import resolved
+from tidewire.protocol.resources import EndpointDescription
+from tidewire.sync import Client
+from tidewire.terminal_escapes import visible
+
+PROMPT: Final = "> "
+
+
+def converse(
+    client: Client,
+    endpoint: str,
+    members: dict[str, Any],
+    screen: Screen,
+    *,
+    system: str | None = None,
+    options: Sequence[str] = (),
+) -> None:
+    """Read questions from standard input, and write the replies to standard output, until the input ends.
+
+    Args:
+        client: Client of the server.
+        endpoint: Name of the endpoint, whose input has the member `messages`.
+        members: Other members of each input.
+        screen: Output of the command.
+        system: System message that begins the conversation.
+        options: Options of the running command that other commands for the same job also need.
+
+    Raises:
+        ValueError: The endpoint does not accept messages.
+        TidewireError: A job failed, and standard input is not a terminal.
+    """
+    _require_messages(client.describe(endpoint))
+    interactive = sys.stdin.isatty() and screen.live
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    for question in _typed_questions(screen) if interactive else _lines():
+        asked = [*messages, {"role": "user", "content": question}]
+        try:
+            job = client.submit(endpoint, {**members, "messages": asked})
+            reply = _reply(client, job, screen, options, interactive=interactive)
+        except TidewireError as error:
+            if not interactive:
+                raise
+            advise(error, client.url, endpoint)
+            screen.error(str(error))
+            screen.note("The conversation continues without this question.")
+        else:
+            messages = [*asked, {"role": "assistant", "content": reply}]
+
+
+def _require_messages(endpoint: EndpointDescription) -> None:
+    schema = endpoint.input_schema
+    if "messages" in resolved(schema, schema).get("properties", {}):
+        return
+    if model := endpoint.capabilities.model:
+        raise ValueError(
+            f"the model {visible(model.name)} has no chat template, so it cannot chat; use `tidewire call … prompt=TEXT`, or serve "
+            "a copy of the checkpoint with a file chat_template.jinja"
+        )
+    raise ValueError(f"the endpoint {endpoint.name!r} has no input member `messages`, so it cannot chat")
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines of standard input that are not empty."""
+    for line in sys.stdin:
+        if text := line.strip():
+            yield text
+
+
+def _typed_questions(screen: Screen) -> Iterator[str]:
+    """Yield the questions that the user types, until Ctrl+D."""
+    with suppress(ImportError):
+        import readline  # noqa: F401, PLC0415 - gives `input` an editable line and a history; Windows lacks it
+    screen.note("Type a question. Ctrl+C stops a reply, Ctrl+D ends the chat.")
+    while True:
+        try:
+            question = input(PROMPT).strip()
+        except EOFError:
+            screen.write("\n")
+            return
+        except Terminated:
+            screen.write("\n")
+            raise
+        except KeyboardInterrupt:
+            screen.write("\n")
+            screen.note("To end the chat, press Ctrl+D.")
+            continue
+        if question:
+            yield question
+
+
+def _reply(
+    client: Client, job: Job[Any], screen: Screen, options: Sequence[str], *, interactive: bool
+) -> str:
+    """Write the reply while it grows, and return it. An interrupt of a user stops it, and the part before counts."""
+    written: list[str] = []
+    try:
+        write_text(client, job, screen, options, written)
+        value = job.result()
+    except KeyboardInterrupt as interrupt:
+        if not interactive or isinstance(interrupt, Terminated):
+            raise
+        screen.end_line()
+        job.cancel()
+        screen.note("[stopped]")
+        return "".join(written)
+    finally:
+        screen.end_line()
+    text = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise ValueError(  # noqa: TRY004 - the server's value, not an argument
+            "the value of the endpoint has no text, so it is not a reply"
+        )
+    if not written:
+        screen.value(text)
+    return text

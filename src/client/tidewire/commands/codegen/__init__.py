@@ -1,0 +1,1 @@
+"""Generation of typed Python modules from the descriptions of endpoints, for `tidewire codegen`."""

@@ -1,0 +1,1 @@
+"""Output on a terminal that the commands of the client and of the server share."""

@@ -1,0 +1,77 @@
+"""Errors in the shape of OpenAI's API, and the conversion of problems to them."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+
+from tidewire.protocol.problems import Problem
+
+_STATUSES: Final = {422: 400, 410: 404}
+"""Status of an error for the statuses of problems that OpenAI's API does not use."""
+
+_CODES: Final = {
+    "unauthorized": "invalid_api_key",
+    "invalid_input": "invalid_value",
+    "input_too_long": "context_length_exceeded",
+    "queue_full": "rate_limit_exceeded",
+}
+"""Code of an error for the codes of problems that have another name in OpenAI's API. All others are kept."""
+
+
+class ApiError(Exception):
+    """Error that the client receives in the shape of OpenAI's API. `param` is the name of the invalid member of the request,
+    and `code` the machine-readable kind of the error. The status is used only if the response has not begun.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+        self._headers = dict(headers or {})
+
+    def response(self) -> Response:
+        """Return the response that reports the error."""
+        headers = {"cache-control": "no-store", **self._headers}
+        return Response(orjson.dumps(self.body), self.status, headers, "application/json")
+
+
+def invalid(param: str, message: str) -> ApiError:
+    """Create the error for a member with an invalid value. The caller must raise it."""
+    return ApiError(400, f"{param} {message}", param=param, code="invalid_value")
+
+
+def error_of(
+    found: Problem, params: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+) -> ApiError:
+    """Convert a problem whose response has these headers. `params` has the name of the request's member by the member of the
+    input of `generate` that it has set.
+    """
+    status, code = _STATUSES.get(found.status, found.status), _CODES.get(found.code, found.code)
+    pointer = found.pointer or ""
+    # A pointer into the job's body, such as `/input/max_tokens` or `/inputs/3/prompt`.
+    path = re.sub("^/inputs/[0-9]+", "/input", pointer).split("/")
+    param = (params or {}).get(path[2]) if len(path) > 2 else None
+    message = (found.detail or found.title).removeprefix(f"{pointer}: ")
+    if param is not None and param not in message:
+        message = f"{param}: {message}"
+    further: dict[str, Any] = dict(headers or {})
+    if found.retry_after_ms is not None:
+        further["retry-after"] = str(math.ceil(found.retry_after_ms / 1000))
+    if not found.retryable:
+        # Otherwise the clients of OpenAI would repeat a request that has failed with a status of 500 or above.
+        further["x-should-retry"] = "false"
+    return ApiError(status, message, param=param, code=code, headers=further)

@@ -1,0 +1,230 @@
+"""Translation of the served members of a request to inputs of `generate` (`JobRequest`). Members that mean the same are
+validated by `generate` itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
+
+from tidewire.protocol import strict_json
+from tidewire_server.openai.api_errors import ApiError, invalid
+from tidewire_server.openai.request_members import MAX_SHOWN, Members, boolean, count
+
+DEFAULT_COMPLETION_TOKENS: Final = 16
+"""Maximum number of tokens of a completion, if the request has no limit."""
+
+MAX_SAMPLES: Final = 64
+"""Maximum of `n`, as in the input of `generate`."""
+
+OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
+"""Value of `include` with which a response has log-probabilities."""
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class JobRequest:
+    """A request, as a job of `generate`."""
+
+    inputs: list[dict[str, Any]]
+    stream: bool
+    params: dict[str, str]
+    """Name of the request's member by the member of the input that it has set, for errors."""
+    samples: int = 1
+    """Number of texts for each prompt."""
+    has_logprobs: bool = False
+    include_usage: bool = False
+    background: bool = False
+    store: bool = True
+
+    @property
+    def items(self) -> int:
+        """Number of items of the job."""
+        return self.samples if len(self.inputs) == 1 else len(self.inputs)
+
+    def body(self) -> bytes:
+        """Return the body of the job. Equal requests have equal bodies, as an idempotency key requires."""
+        body: dict[str, Any] = {"input": self.inputs[0]} if len(self.inputs) == 1 else {"inputs": self.inputs}
+        # The clients of OpenAI repeat a request without an idempotency key, so the job of a lost request must end.
+        end = {} if self.background else {"on_disconnect": "cancel", "grace_ms": 0}
+        return strict_json.dumps(body | end).encode()
+
+
+class _Shape(BaseModel):
+    """Object in which a member that is null, or an empty list, counts as absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_members(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: each for name, each in value.items() if each is not None and each != []}
+
+
+class _TextPart(_Shape):
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+    logprobs: list[JsonValue] = []
+
+
+class _Message(_Shape):
+    """Message of a conversation, also as an earlier answer contained it."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[_TextPart]
+    id: str = ""
+    status: str = ""
+
+    def turn(self) -> dict[str, str]:
+        content = self.content
+        text = content if isinstance(content, str) else "".join(part.text for part in content)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class _Format(_Shape):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = ""
+    schema_: dict[str, JsonValue] | None = Field(None, alias="schema")
+    description: str = ""
+    strict: bool = False
+
+
+class _TextConfig(_Shape):
+    format: dict[str, JsonValue] | None = None
+    verbosity: Literal["medium"] = "medium"
+
+
+class _StreamOptions(_Shape):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+_MESSAGES: Final = TypeAdapter(Annotated[list[_Message], Field(min_length=1)])
+_FORMAT: Final = TypeAdapter(_Format)
+_TEXT_CONFIG: Final = TypeAdapter(_TextConfig)
+_STREAM_OPTIONS: Final = TypeAdapter(_StreamOptions)
+
+
+def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest:
+    """Translate a request for completions. Its items are the samples of the first prompt, then those of the second. Raise an
+    `ApiError` if a member is not valid.
+    """
+    prompt = given.get("prompt")
+    prompts = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(each, str) for each in prompts):
+        raise invalid("prompt", "must be a text or a list of texts; token ids are not supported")
+    request, common = _request(given, members, read_here=("prompt", "logprobs", "n"))
+    common.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
+    if "logprobs" in given:
+        request.has_logprobs = True
+        common |= {"logprobs": True, "top_logprobs": count(given, "logprobs", 0)}
+    n = request.samples
+    if len(prompts) == 1:
+        request.inputs = [{"prompt": prompts[0], **common, **({"n": n} if n > 1 else {})}]
+    else:
+        # A job with several inputs has no samples, so each sample is a separate input with its seed.
+        seed = given.get("seed")
+        seeds = [{"seed": (seed + i) % 2**53} if type(seed) is int else {} for i in range(n)]
+        request.inputs = [{"prompt": each, **common, **own} for each in prompts for own in seeds]
+    return request
+
+
+def chat_request(given: Mapping[str, Any], members: Members) -> JobRequest:
+    """Translate a request for a chat completion. Raise an `ApiError` if a member is not valid."""
+    limits = [given[name] for name in ("max_completion_tokens", "max_tokens") if name in given]
+    if limits[1:] and limits[0] != limits[1]:
+        raise invalid("max_tokens", "must equal max_completion_tokens, or be removed")
+    read_here = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "response_format")
+    request, generated = _request(given, members, read_here=read_here)
+    request.has_logprobs = boolean(given, "logprobs")
+    if "top_logprobs" in given and not request.has_logprobs:
+        raise invalid("top_logprobs", "needs logprobs: true")
+    if request.has_logprobs:
+        generated |= {"logprobs": True, "top_logprobs": count(given, "top_logprobs", 0)}
+    turns, limit = _turns(given.get("messages"), "messages"), limits[0] if limits else None
+    schema = _json_schema(given.get("response_format"), "response_format")
+    request.inputs = [{**generated, "messages": turns, "max_tokens": limit, **schema}]
+    return request
+
+
+def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
+    """Translate a request for a response. Raise an `ApiError` if a member is not valid."""
+    read_here = ("input", "instructions", "include", "top_logprobs", "text")
+    request, generated = _request(given, members, read_here=read_here)
+    request.background, request.store = boolean(given, "background"), boolean(given, "store", default=True)
+    if request.background and not request.store:
+        raise invalid("store", "must not be false with background, because the response is retrieved later")
+    text = given.get("input")
+    turns = [{"role": "user", "content": text}] if isinstance(text, str) else _turns(text, "input")
+    if "instructions" in given:
+        if not isinstance(given["instructions"], str):
+            raise invalid("instructions", "must be a text")
+        turns.insert(0, {"role": "system", "content": given["instructions"]})
+    include = given.get("include", [])
+    if include not in ([], [OUTPUT_LOGPROBS]):
+        raise invalid("include", f"may contain only {OUTPUT_LOGPROBS}")
+    top = count(given, "top_logprobs", 0)
+    if include or top:
+        request.has_logprobs = True
+        generated |= {"logprobs": True, "top_logprobs": top}
+    chosen = _read(_TEXT_CONFIG, given.get("text", {}), "text").format
+    limit = {"max_tokens": given.get("max_output_tokens")}
+    request.inputs = [{**generated, "messages": turns, **limit, **_json_schema(chosen, "text.format")}]
+    return request
+
+
+def _request(
+    given: Mapping[str, Any], members: Members, *, read_here: tuple[str, ...]
+) -> tuple[JobRequest, dict[str, Any]]:
+    """Return a request without inputs, and the input that consists of the members that are not in `read_here`."""
+    stream, options = boolean(given, "stream"), given.get("stream_options")
+    if options is not None and not stream:
+        raise invalid("stream_options", "needs stream: true")
+    include_usage = _read(_STREAM_OPTIONS, options or {}, "stream_options").include_usage
+    samples = count(given, "n", 1)
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise invalid("n", f"must be an integer from 1 to {MAX_SAMPLES}")
+    sets = {name: member.generate for name, member in members.items() if member.generate}
+    params = {sets[name]: name for name in [*sets, *given] if name in sets}
+    generated = {sets[name]: value for name, value in given.items() if name in sets and name not in read_here}
+    return JobRequest([], stream, params, samples, include_usage=include_usage), generated
+
+
+def _turns(messages: JsonValue, param: str) -> list[dict[str, str]]:
+    return [message.turn() for message in _read(_MESSAGES, messages, param)]
+
+
+def _json_schema(chosen: Any, param: str) -> dict[str, Any]:
+    """Return the member `json_schema` for a `response_format`, or for the `format` of a text, which has no inner object."""
+    if chosen is None:
+        return {}
+    if isinstance(chosen, dict) and isinstance(chosen.get("json_schema"), dict):
+        chosen = {**{name: chosen[name] for name in chosen if name != "json_schema"}, **chosen["json_schema"]}
+    read = _read(_FORMAT, chosen, param)
+    if read.type == "json_schema" and read.schema_ is None:
+        raise invalid(param, "of the type json_schema needs a schema")
+    if read.type == "text":
+        return {}
+    return {"json_schema": {"type": "object"} if read.type == "json_object" else read.schema_}
+
+
+def _read(shape: TypeAdapter[_T], value: JsonValue, param: str) -> _T:
+    """Validate the value of a member. Raise an `ApiError` that names the part of the value that is not valid."""
+    try:
+        return shape.validate_python(value)
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        # The type of a part decides which other members it may have.
+        first = next((each for each in found if each["loc"][-1:] == ("type",)), found[0])
+        for part in first["loc"]:
+            if isinstance(part, int):
+                param += f"[{part}]"
+            elif part != "str" and not part.startswith("list["):  # not a member of the union
+                param += f".{part}"
+        param = param[:MAX_SHOWN]
+        raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None

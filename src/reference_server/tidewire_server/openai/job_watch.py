@@ -1,0 +1,103 @@
+"""A request of the OpenAI surface as a reader of its job (`JobWatch`), which each change of the job wakes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+
+from tidewire_server.errors import refuse
+from tidewire_server.jobs.job_service import JobService
+from tidewire_server.store.interfaces import Block, LogReader, StateAt
+from tidewire_server.store.records import JobRecord
+
+COMMENT_HEARTBEATS: Final = 3
+"""Number of heartbeats (the setting `heartbeat`) without an event after which a stream sends a comment: by default, 15 s."""
+
+
+class JobWatch:
+    """Reader of one job. All methods must be called on the event loop of the service."""
+
+    def __init__(
+        self, service: JobService, record: JobRecord, log: LogReader, release_slot: Callable[[], None]
+    ) -> None:
+        """Create a reader. At its end, `attached` calls `release_slot`, which releases the principal's stream slot."""
+        self.service = service
+        self.record = record
+        self._log = log
+        self._release_slot = release_slot
+        self._wake = asyncio.Event()
+        self._leaves = self._gone = False
+
+    @property
+    def job_id(self) -> str:
+        """Id of the job."""
+        return self.record.id
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Count as a reader of the job, and of the server during its shutdown."""
+        shutdown = self.service.shutdown
+        detach = self.service.readers.attach(self.record.id)
+        unwatch = self._log.watch(self._on_change)
+        shutdown.stream_opened(self)
+        try:
+            yield
+        finally:
+            shutdown.stream_closed(self)
+            # The clients of OpenAI do not read the end of a job again.
+            shutdown.expected.answered(self.record.id)
+            unwatch()
+            detach(0.0)
+            self._release_slot()
+
+    async def states(self) -> AsyncIterator[StateAt | None]:
+        """Yield the state of the job now and after each change, and None after some time without one. The last state is that
+        of the ended job.
+
+        Raises:
+            ClientDisconnect: `disconnect` was called.
+            ProblemError: The server stops before the job has ended.
+            StoreError: The state cannot be read.
+        """
+        last, silence = None, COMMENT_HEARTBEATS * self.service.settings.heartbeat
+        while True:
+            # Clear the event before the log is read. If an event is appended after that, the event is set again.
+            self._wake.clear()
+            ended, at = self._log.extent().ended, await self._log.state()
+            if at.cursor != last:
+                last = at.cursor
+                yield at
+            if ended:
+                return
+            if self._leaves:
+                raise refuse(
+                    "unavailable", "the server stops before this text is complete; it may restart soon"
+                )
+            changed = False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(silence):
+                    changed = await self._wake.wait()
+            if self._gone:
+                raise ClientDisconnect
+            if not changed:
+                yield None
+
+    async def ended_record(self) -> JobRecord:
+        """Return the record of the job after its end. Raise a `ProblemError` if the job was deleted."""
+        await self.service.outcome(self.record)
+        return await self.service.find(self.record.principal, self.record.id)
+
+    def disconnect(self) -> None:
+        """Report that the client has disconnected."""
+        self._gone = True
+        self._wake.set()
+
+    def go_away(self, *, spread: float = 0.0, even_if_ended: bool = False) -> None:
+        """End with an error, because the server stops. See `OpenStream.go_away`."""
+        self._leaves = True
+        self._wake.set()
+
+    def _on_change(self, _block: Block | None) -> None:
+        self._wake.set()

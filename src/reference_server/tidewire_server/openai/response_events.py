@@ -1,0 +1,191 @@
+"""Responses, as objects and as events of a stream (`ResponseWriter`). The numbers of the events do not depend on the connection.
+
+The `sequence_number` of an event is computed from its position in the text, so that a resume needs only the state of the job.
+Numbers rise, with gaps. `length` is the length of the text up to the event, in code points:
+
+event                                | number
+-------------------------------------+--------------------------------------------------------------------------------
+before the text                      | 0 to 4
+`response.output_text.delta`         | `length << CRC_BITS`, plus the lowest bits of the CRC-32 of the text up to there
+after the text                       | `length + 1 << CRC_BITS`, plus 0 to 3
+
+The CRC shows whether the text that a client has received is still the beginning of the text, for example after the job ran
+again from the start. `CRC_BITS` is small, so that the number of an event up to a length of a million is below 2**31, as some
+clients require. A text that differs is therefore accepted once in 2048 cases.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+from zlib import crc32
+
+from tidewire_server.openai.completion_objects import sse_frame, usage_of
+from tidewire_server.openai.text_progress import RetractedError, TextChange
+from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
+from tidewire_server.store.records import JobRecord
+
+ID_PREFIX: Final = "resp_"
+"""Prefix of the id of a response. The id of the job follows."""
+
+CRC_BITS: Final = 11
+_MASK: Final = (1 << CRC_BITS) - 1
+
+_STATUSES: Final = {"running": "in_progress", "succeeded": "completed"}
+"""Status of a response by the status of its job, if they differ."""
+
+
+class ResponseWriter:
+    """Writes a response: one object, or the events of a stream."""
+
+    def __init__(
+        self,
+        record: JobRecord,
+        model: str,
+        tokens: TokenBytes | None,
+        *,
+        background: bool | None = None,
+        after: int = -1,
+    ) -> None:
+        """Create a writer. The tokens are needed only if log-probabilities were requested. `background` is None if it is not
+        known any more. Only events whose number is above `after` are written.
+        """
+        self._record = record
+        self._model = model
+        self._tokens = tokens
+        self._background = background
+        self.after = after
+        self._message_id = f"msg_{record.id}"
+        self._at_part = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+        self._length = self._crc = 0
+        self._pieces: list[str] = []
+        self._rows: list[TokenRow] = []
+        self._item: dict[str, Any] | None = None
+
+    def response(
+        self, status: str, whole: TextChange | None = None, record: JobRecord | None = None
+    ) -> dict[str, Any]:
+        """Return the response as an object, from the status of its job, the whole text, and the record of an ended job."""
+        status = _STATUSES.get(status, status)
+        if status == "completed" and whole is not None and whole.finish_reason == "length":
+            status = "incomplete"
+        usage = None if record is None else usage_of(record, 1)
+        error = whole.item["error"] if whole is not None and whole.item is not None else None
+        return {
+            "id": f"{ID_PREFIX}{self._record.id}",
+            "object": "response",
+            "created_at": int(self._record.created_at),
+            "status": status,
+            "background": self._background,
+            "error": error and {"code": "server_error", "message": error.get("detail") or error["title"]},
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "metadata": {},
+            "model": self._model,
+            "output": [] if whole is None else [self._message(status, [self._part(whole.text, whole.rows)])],
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": usage
+            and {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage["total_tokens"],
+            },
+        }
+
+    # ---- events ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> bytes:
+        """Return the events before the first text."""
+        item = {"output_index": 0, "item": self._message("in_progress", [])}
+        return self._events(
+            0,
+            ("response.created", {"response": self.response("queued")}),
+            ("response.queued", {"response": self.response("queued")}),
+            ("response.in_progress", {"response": self.response("running")}),
+            ("response.output_item.added", item),
+            ("response.content_part.added", self._at_part | {"part": self._part("", [])}),
+        )
+
+    def change(self, change: TextChange) -> bytes:
+        """Return the events for a new part of the text. Raise a `RetractedError` if the text does not begin with the text that
+        the client has received before.
+        """
+        self._item = change.item
+        if not self._length and self.after > _MASK:
+            change = self._without_received(change)
+        self._add(change.text, change.rows)
+        if not change.text:
+            return b""
+        number = (self._length << CRC_BITS) + (self._crc & _MASK)
+        delta = {"delta": change.text, "logprobs": self._logprobs(change.rows)}
+        return self._events(number, ("response.output_text.delta", self._at_part | delta))
+
+    def end(self, record: JobRecord) -> bytes:
+        """Return the events after the text of a job that has succeeded."""
+        whole = self._whole(self._item)
+        response = self.response(record.status, whole, record)
+        (message,) = response["output"]
+        done = {"text": whole.text, "logprobs": self._logprobs(whole.rows)}
+        return self._events(
+            (self._length + 1) << CRC_BITS,
+            ("response.output_text.done", self._at_part | done),
+            ("response.content_part.done", self._at_part | {"part": message["content"][0]}),
+            ("response.output_item.done", {"output_index": 0, "item": message}),
+            (f"response.{response['status']}", {"response": response}),
+        )
+
+    def fail(self, error: dict[str, Any], failed: TextChange | None) -> bytes:
+        """Return the end of a stream that ends with an error. If the job itself has failed, `failed` is its last change."""
+        frames = b""
+        if failed is not None and failed.item is not None and failed.item["status"] == "failed":
+            response = self.response("failed", self._whole(failed.item))
+            frames = self._events((self._length + 1) << CRC_BITS, ("response.failed", {"response": response}))
+        return frames + sse_frame(error)
+
+    def _events(self, first: int, *events: tuple[str, dict[str, Any]]) -> bytes:
+        return b"".join(
+            sse_frame({"type": kind, "sequence_number": number, **members}, kind)
+            for number, (kind, members) in enumerate(events, first)
+            if number > self.after
+        )
+
+    def _without_received(self, change: TextChange) -> TextChange:
+        """Return the first change without the text that the client has received before. See `change`."""
+        received, crc_bits, length = self.after >> CRC_BITS, self.after & _MASK, len(change.text)
+        if (
+            change.item is not None and received == length + 1
+        ):  # The client has received an event after the text.
+            received, crc_bits = length, _crc_of(change.text) & _MASK
+        before = change.text[:received]
+        if received > length or _crc_of(before) & _MASK != crc_bits:
+            raise RetractedError
+        rows = [] if self._tokens is None else self._tokens.rows_of(change.rows, received)
+        self._add(before, rows)
+        return change._replace(text=change.text[received:], rows=change.rows[len(rows) :])
+
+    def _add(self, text: str, rows: Sequence[TokenRow]) -> None:
+        self._pieces.append(text)
+        self._rows += rows
+        self._length += len(text)
+        self._crc = _crc_of(text, self._crc)
+
+    # ---- parts -------------------------------------------------------------------------------------------------
+
+    def _whole(self, item: dict[str, Any] | None) -> TextChange:
+        return TextChange(0, "".join(self._pieces), self._rows, item)
+
+    def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+        status = status if status in {"completed", "in_progress"} else "incomplete"
+        message = {"id": self._message_id, "type": "message", "status": status, "role": "assistant"}
+        return message | {"content": content}
+
+    def _part(self, text: str, rows: Sequence[TokenRow]) -> dict[str, Any]:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._logprobs(rows)}
+
+    def _logprobs(self, rows: Sequence[TokenRow]) -> list[dict[str, Any]]:
+        return [] if self._tokens is None else [self._tokens.chat_logprob(row) for row in rows]
+
+
+def _crc_of(text: str, before: int = 0) -> int:
+    return crc32(text.encode(), before)

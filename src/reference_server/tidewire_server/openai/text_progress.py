@@ -1,0 +1,102 @@
+"""Progress of the texts of a job (`TextProgress`): the new part of each text, and whether text was retracted.
+
+The clients of OpenAI's API can only append. Each state of the job is therefore compared with the one before: if the text that
+was sent is no longer the beginning of the item's text, the stream must end with an error.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tidewire.protocol.document.view import View
+from tidewire.protocol.messages import ENDED
+from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
+from tidewire_server.store.interfaces import StateAt
+
+
+class RetractedError(Exception):
+    """Text that was sent is no longer part of the item's text."""
+
+
+class TextChange(NamedTuple):
+    """New part of the text of one item."""
+
+    index: int  # type: ignore[assignment]  # replaces the method `tuple.index`
+    text: str
+    rows: list[TokenRow]
+    """Tokens of the new text, if log-probabilities were requested."""
+    item: dict[str, Any] | None
+    """The members `status`, `finish_reason` and `error` of the item in its last change. None in all others."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Reason why the text ended, if it has ended."""
+        found: str | None = None if self.item is None else self.item["finish_reason"]
+        return found
+
+
+class _Item:
+    """What was read of one item."""
+
+    def __init__(self) -> None:
+        self.length = self.rows = 0
+        self.lengths = TextLengths()
+        self.ended = False
+
+
+class TextProgress:
+    """Reads the new texts of a job from its states."""
+
+    def __init__(self, items: int, tokens: TokenBytes | None) -> None:
+        """Create a reader of a job with this number of items. With the bytes of the tokens, the changes have the tokens."""
+        self._items = [_Item() for _ in range(items)]
+        self._tokens = tokens
+        self._last: View | None = None
+
+    def changes(self, at: StateAt) -> Iterator[TextChange]:
+        """Yield the changes since the last state, which must be older. Raise a `RetractedError` if text of an earlier change
+        was retracted.
+        """
+        view = at.view
+        for index, item in enumerate(self._items):
+            change = None if item.ended else self._change(index, item, view)
+            if change is not None:
+                yield change
+        self._last = view
+
+    def _change(self, index: int, item: _Item, view: View) -> TextChange | None:
+        at = ("items", str(index))
+        path = (*at, "value", "text")
+        length = view.text_length(path)
+        if length < item.length or not (self._last or view).same_prefix(view, path, item.length):
+            raise RetractedError
+        found = None
+        item.ended = view.node((*at, "status")) in ENDED
+        if item.ended:
+            found = {name: view.node((*at, name)) for name in ("status", "error")}
+            found["finish_reason"] = view.node((*at, "value", "finish_reason"))
+        text = view.text_since(path, item.length)
+        item.length = length
+        if not text and found is None:
+            return None
+        return TextChange(index, text, self._rows_of(view, f"/items/{index}/value", item), found)
+
+    def _rows_of(self, view: View, at: str, item: _Item) -> list[TokenRow]:
+        """Return the tokens of the text that was read, without those of earlier changes.
+
+        The last of them is the first token with which the text of all tokens is as long as that text. The same part of a text
+        therefore always has the same tokens. When the item has ended, the remaining tokens are returned.
+        """
+        if self._tokens is None:
+            return []
+        names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
+        columns: list[list[Any]] = [view.elements(f"{at}/{name}", item.rows) for name in names]
+        columns[2:] = [column or [()] * len(columns[0]) for column in columns[2:]]
+        rows: list[TokenRow] = []
+        for row in map(TokenRow._make, zip(*columns, strict=True)):
+            if item.lengths.total >= item.length and not item.ended:
+                break
+            item.rows += 1
+            if self._tokens.adds_text(row.token_id):
+                item.lengths.add(self._tokens.bytes_of(row.token_id))
+                rows.append(row)
+        return rows

@@ -1,0 +1,99 @@
+"""Log-probabilities of tokens in the shapes of OpenAI's API, from the columns of a generation."""
+
+import base64
+import codecs
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+MIN_LOGPROB: Final = -9999.0
+"""Log-probability that OpenAI's API shows for a probability of 0."""
+
+
+def _number(logprob: float | None) -> float:
+    return MIN_LOGPROB if logprob is None else logprob
+
+
+class TokenRow(NamedTuple):
+    """A generated token with its log-probabilities: the elements of its row in the columns."""
+
+    token_id: int
+    logprob: float | None
+    """None for a probability of 0."""
+    top_ids: Sequence[int]
+    top_logprobs: Sequence[float | None]
+
+
+class TokenBytes:
+    """Bytes of the tokens of a model, from the vocabulary of `generate`."""
+
+    def __init__(self, vocabulary: bytes) -> None:
+        """Read a vocabulary, as the server sends it to clients."""
+        body = orjson.loads(vocabulary)
+        self._tokens = [base64.b64decode(token) for token in body["tokens"]]
+        self._special = frozenset(body["special"])
+
+    def adds_text(self, token_id: int) -> bool:
+        """Return whether a token is not special, such as the token that ends a text."""
+        return token_id not in self._special
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text. The bytes of a special token are its name."""
+        return self._tokens[token_id] if 0 <= token_id < len(self._tokens) else b""
+
+    def rows_of(self, rows: Sequence[TokenRow], length: int) -> Sequence[TokenRow]:
+        """Return the first tokens up to the one with which their text has this length in code points."""
+        lengths, count = TextLengths(), 0
+        while lengths.total < length and count < len(rows):
+            lengths.add(self.bytes_of(rows[count].token_id))
+            count += 1
+        return rows[:count]
+
+    def chat_logprob(self, row: TokenRow) -> dict[str, Any]:
+        """Return a token as `logprobs.content` of a chat completion, or `logprobs` of a response, contains it."""
+        top = [self._entry(one, logprob) for one, logprob in zip(row.top_ids, row.top_logprobs, strict=True)]
+        return {**self._entry(row.token_id, row.logprob), "top_logprobs": top}
+
+    def completion_logprobs(self, rows: Sequence[TokenRow], offset: int) -> dict[str, Any]:
+        """Return tokens as `logprobs` of a completion contains them. The first begins at `offset` of the text."""
+        found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        lengths = TextLengths()
+        for row in rows:
+            found["tokens"].append(self._label(row.token_id))
+            found["token_logprobs"].append(_number(row.logprob))
+            top = zip((*row.top_ids, row.token_id), (*row.top_logprobs, row.logprob), strict=True)
+            found["top_logprobs"].append({self._label(one): _number(logprob) for one, logprob in top})
+            found["text_offset"].append(offset + lengths.total)
+            lengths.add(self.bytes_of(row.token_id))
+        if not any(row.top_ids for row in rows):
+            found["top_logprobs"] = None
+        return found
+
+    def _entry(self, token_id: int, logprob: float | None) -> dict[str, Any]:
+        token = self.bytes_of(token_id)
+        return {
+            "token": token.decode("utf-8", "replace"),
+            "logprob": _number(logprob),
+            "bytes": [*token] if self.adds_text(token_id) else None,
+        }
+
+    def _label(self, token_id: int) -> str:
+        """Return the text of a token. A token with an incomplete character has its bytes instead, so that labels differ."""
+        token = self.bytes_of(token_id)
+        try:
+            return token.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
+
+
+class TextLengths:
+    """Length of the text of the tokens so far, in code points, without an incomplete character at its end."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.total = 0
+
+    def add(self, token: bytes) -> None:
+        """Add a token."""
+        self.total += len(self._decoder.decode(token))

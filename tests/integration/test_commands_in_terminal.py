@@ -1,0 +1,256 @@
+"""The commands `map`, `jobs --watch`, `chat` and `serve` in a terminal, and the completion of words in shells."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.testing
+
+from support.server_process import ServerProcess
+from support.terminal import Terminal, run
+from tidewire import Client
+from tidewire.commands import cli
+from tidewire.testing import FakeServer, FakeToken
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    settings = {"log": f"sqlite:///{folder}/log.db", "max_attempts": 100}
+    with ServerProcess(folder, "support.terminal_server:terminal_server", **settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def url(server):
+    return server.url
+
+
+@pytest.fixture
+def go(tmp_path):
+    """File for which the endpoint `tell` waits."""
+    return tmp_path / "go"
+
+
+def test_map_shows_its_progress_and_a_summary_of_the_failures(url, tmp_path):
+    inputs = tmp_path / "inputs.jsonl"
+    inputs.write_text("".join(f'{{"number": {number}}}\n' for number in range(40)))
+    with Terminal("map", url, "square", str(inputs), columns=100) as terminal:
+        terminal.wait_for(r"\d+ of 40 inputs  \d+ failed")
+        assert terminal.end() == 1
+    *_, numbers, summary, first, second = [line for line in terminal.lines if line]
+    assert re.fullmatch(r"40 of 40 inputs  20 failed  \d:\d\d", numbers)
+    assert summary == "tidewire: 20 of 40 inputs failed; see the member `error` of their output lines."
+    assert first == "  19 × item_refused: odd (first at index 1)"
+    assert second.startswith(r"  1 × item_refused: \x1b]0;owned")
+    assert second.endswith("(index 7)")
+
+
+def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(url, go):
+    with Client(url) as client, Terminal("jobs", url, "--watch", "--limit", "5", columns=100) as terminal:
+        terminal.wait_for("updated every second; press Ctrl\\+C to end")
+        job = client.submit("tell", count=6, go=str(go), pause_at=5)
+        terminal.wait_for(rf"{job.id}  running +\d:\d\d  tell")
+        go.touch()
+        terminal.wait_for(rf"{job.id}  succeeded")
+        terminal.resize(50, 20)
+        terminal.wait_for(rf"succeeded +\d:\d\d  tell\n  {job.id}")
+        terminal.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+    assert job.id in terminal.text
+    assert "updated every second" not in terminal.text
+
+
+def test_a_watched_list_survives_a_restart_of_the_server(server):
+    with Client(server.url) as client, Terminal("jobs", server.url, "--watch", columns=100) as terminal:
+        terminal.wait_for("updated every second")
+        server.kill()
+        terminal.wait_for(r"retrying in .* s")
+        server.start()
+        job = client.submit("tell", count=1)
+        terminal.wait_for(job.id)
+        terminal.send_signal(signal.SIGINT)
+        assert terminal.end() == 130
+
+
+def test_a_watched_list_in_a_pipe_has_a_line_for_each_change(url, go):
+    command = [sys.executable, "-m", "tidewire", "jobs", url, "--watch", "--limit", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, Client(url) as client:
+        process.stdout.readline()
+        job = client.submit("tell", count=6, go=str(go), pause_at=5)
+        assert process.stdout.readline() == f"{job.id}  tell  running\n"
+        go.touch()
+        assert process.stdout.readline() == f"{job.id}  tell  succeeded\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
+def test_a_chat_keeps_the_conversation_and_an_interrupt_stops_only_the_reply(url):
+    with Terminal("chat", url, "pause=1", "--system", "Be brief.", typed=True) as terminal:
+        terminal.wait_for(">$")
+        terminal.type("hello\r")
+        terminal.wait_for("2 messages, the last is 'hello'\n>$")
+        terminal.type("again\r")
+        terminal.wait_for("4 messages,")
+        terminal.type("\x03")
+        terminal.wait_for(r"\[stopped\]\n>$")
+        terminal.type("\x03")
+        terminal.wait_for(r"press Ctrl\+D.\n>$")
+        terminal.type("last\r")
+        terminal.wait_for("6 messages, the last is 'last'\n>$")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+
+
+def test_a_chat_continues_after_an_outage_of_the_server(server):
+    with Terminal("chat", server.url, "pause=2", typed=True) as terminal:
+        terminal.wait_for(">$")
+        terminal.type("hello\r")
+        terminal.wait_for("1 messages,")
+        server.again()
+        terminal.wait_for(r"the last is 'hello'\n(.*\n)?>$")
+        terminal.send_signal(signal.SIGTERM)
+        assert terminal.end() == 143
+
+
+def test_a_chat_in_a_pipe_answers_each_line(url):
+    chat = run("chat", url, stdin="one\n\ntwo\n")
+    assert (chat.exit_code, chat.stdout) == (
+        0,
+        "1 messages, the last is 'one'\n3 messages, the last is 'two'\n",
+    )
+
+
+def test_a_chat_without_a_chat_template_is_refused_in_one_line():
+    with FakeServer() as server:
+        server.endpoint("generate").generates([FakeToken("a")])
+        refused = run("chat", server.url)
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "chat" in refused.stderr
+
+
+# ---- serve --------------------------------------------------------------------------------------------------------
+
+
+def test_serve_shows_its_queue_in_one_line_below_its_output(tmp_path):
+    (tmp_path / "app.py").write_text(
+        "import asyncio\nfrom tidewire_server import Server\nserver = Server()\n@server.endpoint\n"
+        "async def wait(text: str = '') -> None:\n    print('printed', text)\n    await asyncio.sleep(3600)\n"
+        "@server.endpoint\ndef fail() -> None:\n    raise RuntimeError('broken function')\n"
+    )
+    port = tmp_path / "port"
+    arguments = (
+        "serve",
+        str(tmp_path / "app.py"),
+        "--port",
+        "0",
+        "--port-file",
+        str(port),
+        "--shutdown-timeout",
+        "0",
+    )
+    with Terminal(*arguments, columns=100) as terminal:
+        terminal.wait_for(r"2 endpoints  0 queued  0 running$")
+        with Client(f"http://127.0.0.1:{port.read_text().strip()}") as client:
+            jobs = [client.submit("wait", text=f"number {number}") for number in range(3)]
+            terminal.wait_for(r"printed number 0\n2 endpoints  2 queued  1 running$")
+            client.submit("fail").wait()
+            terminal.wait_for(r"broken function\n(.*\n)*2 endpoints")
+            terminal.resize(60, 10)
+            jobs[0].cancel()
+            terminal.wait_for(r"printed number 1\n2 endpoints  1 queued  1 running$")
+        terminal.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+    assert "queued  " not in terminal.text
+    # The line replaces the log of jobs that have ended, but not the errors.
+    assert "cancelled in" not in terminal.text
+
+
+def test_serve_writes_a_log_if_it_is_not_on_a_terminal(tmp_path):
+    (tmp_path / "app.py").write_text(
+        "from tidewire_server import Server\nserver = Server()\n@server.endpoint\ndef one() -> int:\n    return 1\n"
+    )
+    port = tmp_path / "port"
+    command = [
+        sys.executable,
+        "-m",
+        "tidewire",
+        "serve",
+        str(tmp_path / "app.py"),
+        "--port",
+        "0",
+        "--port-file",
+        str(port),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert "press Ctrl-C to stop" in process.stdout.readline()
+        with Client(f"http://127.0.0.1:{port.read_text().strip()}") as client:
+            client.run("one")
+        assert "one succeeded" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "\x1b" not in output + errors
+
+
+# ---- shells -------------------------------------------------------------------------------------------------------
+
+SHELLS = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], "source <(_TIDEWIRE_COMPLETE=source_bash tidewire)"),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        "autoload -Uz compinit; compinit -u -D; source <(_TIDEWIRE_COMPLETE=source_zsh tidewire)",
+    ),
+    "fish": (["fish", "--no-config", "--interactive"], "_TIDEWIRE_COMPLETE=source_fish tidewire | source"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_commands_endpoints_and_ids_of_jobs(url, shell, tmp_path):
+    command, setup = SHELLS[shell]
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    with Client(url) as client:
+        job = client.submit("tell", count=1)
+        job.wait()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"TIDEWIRE_URL": url, "PATH": path, "HOME": str(tmp_path), "PS1": "$ ", "PROMPT": "$ "}
+    with Terminal(*command, program=True, columns=150, **environment) as terminal:
+        terminal.type(f"{setup}; echo re''ady\r")
+        terminal.wait_for("(?m)^ready")
+        for typed, completed in (
+            ("tidewire cance", "tidewire cancel"),
+            ("tidewire call te", "tidewire call tell"),
+            (f"tidewire attach {job.id[:12]}", f"tidewire attach {job.id}"),
+        ):
+            terminal.type(f"{typed}\t")
+            terminal.wait_for(re.escape(completed))
+            terminal.type("\x15")
+
+
+def test_names_that_a_shell_might_evaluate_are_not_offered():
+    with FakeServer() as server:
+        for name in (
+            "good",
+            "$(touch owned)",
+            "a b",
+            "`x`",
+            "q'uote",
+            'd"ouble',
+            "new\nline",
+            "\x1b]0;x\x07",
+        ):
+            server.endpoint(name).calls(lambda: 1)
+        environment = {
+            "TIDEWIRE_URL": server.url,
+            "COMP_WORDS": "tidewire call ",
+            "COMP_CWORD": "2",
+            "_TIDEWIRE_COMPLETE": "complete_bash",
+        }
+        offered = typer.testing.CliRunner().invoke(cli.app, env=environment, prog_name="tidewire")
+    assert (offered.stdout.split(), offered.stderr) == (["good"], "")

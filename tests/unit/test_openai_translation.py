@@ -1,0 +1,331 @@
+"""Translation between the OpenAI surface and `generate`: members to inputs, states to texts, texts to numbered events."""
+
+import json
+import zlib
+
+import pytest
+
+from tidewire.protocol.cursor import Cursor
+from tidewire.protocol.document import Document
+from tidewire.protocol.problems import problem
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.openai.api_errors import ApiError, error_of
+from tidewire_server.openai.job_inputs import chat_request, completion_request, response_request
+from tidewire_server.openai.request_members import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES, served_members
+from tidewire_server.openai.response_events import CRC_BITS, ResponseWriter
+from tidewire_server.openai.text_progress import RetractedError, TextChange, TextProgress
+from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
+from tidewire_server.store.interfaces import StateAt
+from tidewire_server.store.records import JobRecord
+
+TURNS = [{"role": "user", "content": "hi"}]
+VOCABULARY = json.dumps(
+    {
+        "hash": "",
+        "tokens": ["YQ==", "8J8=", "mIA=", "Ymk=", "PHw+"],
+        "special": [4],
+    }  # a, 2 + 2 bytes of 😀, bi, <|>
+).encode()
+
+
+def chat(**members):
+    return chat_request(served_members(CHAT, {"model": "m", "messages": TURNS} | members), CHAT)
+
+
+def completion(**members):
+    return completion_request(
+        served_members(COMPLETIONS, {"model": "m", "prompt": "p"} | members), COMPLETIONS
+    )
+
+
+def response(**members):
+    return response_request(served_members(RESPONSES, {"model": "m", "input": "hi"} | members), RESPONSES)
+
+
+def refused(call, **members):
+    with pytest.raises(ApiError) as found:
+        call(**members)
+    return found.value.body["error"]["param"]
+
+
+def test_each_member_sets_a_member_of_generate_that_exists():
+    names = {member.generate for members in ENDPOINTS.values() for member in members.values()} - {""}
+    assert names <= set(Generate.model_fields)
+
+
+def test_no_member_is_both_served_and_refused():
+    for members in ENDPOINTS.values():
+        for name, member in members.items():
+            assert not (member.generate and member.refused), name
+            assert not (member.ignored and (member.refused or member.generate)), name
+
+
+def test_an_absent_limit_is_null_and_16_for_completions():
+    assert chat().inputs == [{"messages": TURNS, "max_tokens": None}]
+    assert response().inputs == [{"messages": TURNS, "max_tokens": None}]
+    assert completion().inputs == [{"prompt": "p", "max_tokens": 16}]
+    assert chat(max_completion_tokens=3).inputs[0]["max_tokens"] == 3
+    assert chat(max_tokens=3).inputs[0]["max_tokens"] == 3
+
+
+def test_developer_becomes_system_and_text_parts_are_joined():
+    parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    turns = chat(messages=[{"role": "developer", "content": "x"}, {"role": "user", "content": parts}]).inputs[
+        0
+    ]["messages"]
+    assert turns == [{"role": "system", "content": "x"}, {"role": "user", "content": "ab"}]
+    assert response(instructions="x").inputs[0]["messages"] == [{"role": "system", "content": "x"}, *TURNS]
+
+
+def test_several_prompts_with_samples_are_inputs_with_seeds_of_their_own():
+    request = completion(prompt=["p", "q"], n=2, seed=2**53 - 1)
+    assert [(each["prompt"], each["seed"]) for each in request.inputs] == [
+        *(("p", 2**53 - 1), ("p", 0), ("q", 2**53 - 1), ("q", 0))
+    ]
+    assert all("n" not in each for each in request.inputs)
+    assert request.items == 4
+    assert completion(n=3, seed=1).inputs == [{"prompt": "p", "n": 3, "seed": 1, "max_tokens": 16}]
+    assert completion(n=3).items == 3
+
+
+def test_a_job_in_the_foreground_ends_with_its_reader():
+    assert json.loads(chat().body())["on_disconnect"] == "cancel"
+    assert json.loads(chat().body())["grace_ms"] == 0
+    assert "on_disconnect" not in json.loads(response(background=True).body())
+    assert chat(seed=1).body() == chat(seed=1).body()
+
+
+def test_log_probabilities_are_requested_as_the_endpoint_names_them():
+    assert chat(logprobs=True).inputs[0].items() >= {"logprobs": True, "top_logprobs": 0}.items()
+    assert completion(logprobs=0).inputs[0].items() >= {"logprobs": True, "top_logprobs": 0}.items()
+    assert completion(logprobs=5).inputs[0]["top_logprobs"] == 5
+    assert response(include=["message.output_text.logprobs"]).inputs[0]["logprobs"] is True
+    assert response(top_logprobs=2).inputs[0]["top_logprobs"] == 2
+    assert "logprobs" not in chat(logprobs=False).inputs[0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "schema"),
+    [
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}},
+            {"type": "array"},
+        ),
+        ({"type": "json_object"}, {"type": "object"}),
+    ],
+)
+def test_a_response_format_becomes_a_schema(chosen, schema):
+    assert chat(response_format=chosen).inputs[0]["json_schema"] == schema
+    flat = {"type": chosen["type"], **chosen.get("json_schema", {})}
+    assert response(text={"format": flat}).inputs[0]["json_schema"] == schema
+
+
+def test_refused_members_are_named():
+    assert refused(chat, tools=[1]) == "tools"
+    assert refused(chat, response_format={"type": "xml"}) == "response_format.type"
+    assert (
+        refused(chat, messages=[{"role": "user", "content": [{"type": "input_audio"}]}])
+        == "messages[0].content[0].type"
+    )
+    assert refused(response, input=[{"type": "function_call_output"}]) == "input[0].type"
+    assert refused(response, background=True, store=False) == "store"
+    assert refused(completion, prompt=[[1, 2]]) == "prompt"
+    assert refused(completion, n=65) == "n"
+    assert refused(completion, echo=1) == "echo"  # 1 is not the neutral value False, and not served
+
+
+def test_an_error_of_the_job_names_the_member_of_the_request():
+    params = response().params
+    found = problem("invalid_input", "/input/max_tokens: must be less", pointer="/input/max_tokens")
+    assert error_of(found, params).body["error"] == {
+        "message": "max_output_tokens: must be less",
+        "type": "invalid_request_error",
+        "param": "max_output_tokens",
+        "code": "invalid_value",
+    }
+    several = problem("invalid_input", "bad", pointer="/inputs/3/prompt")
+    assert error_of(several, completion().params).body["error"]["param"] == "prompt"
+    schema = problem("invalid_input", "bad", pointer="/input/json_schema/type")
+    assert error_of(schema, chat().params).body["error"]["param"] == "response_format"
+    assert error_of(schema, response().params).body["error"]["param"] == "text"
+
+
+# ---- texts -------------------------------------------------------------------------------------------------------------
+
+COLUMNS = [f"/items/0/value/{name}" for name in ("text", "token_ids", "logprobs")]
+
+
+class States:
+    """States of a job with one item, after each of some diffs."""
+
+    def __init__(self):
+        value = {"text": "", "token_ids": [], "logprobs": [], "finish_reason": None}
+        state = {
+            "status": "running",
+            "items": [{"status": "running", "value": value}],
+            "usage": {},
+            "notes": [],
+        }
+        self.document = Document(state, COLUMNS)
+        self.seq = 0
+
+    def after(self, *diffs, epoch=1):
+        for diff in diffs:
+            self.document.apply(diff)
+            self.seq += 1
+        return StateAt(Cursor(epoch, self.seq), tuple(COLUMNS), self.document.mark())
+
+
+def row(text, token):
+    return [["r", text, token, -1.0]]
+
+
+def texts(progress, at):
+    return [(change.text, [each.token_id for each in change.rows]) for change in progress.changes(at)]
+
+
+def test_a_state_without_new_text_is_no_change():
+    states, progress = States(), TextProgress(1, None)
+    assert texts(progress, states.after()) == []
+    assert texts(progress, states.after(row("a", 0))) == [("a", [])]
+    assert texts(progress, states.after()) == []
+
+
+def test_the_tokens_of_a_text_do_not_depend_on_the_blocks_in_which_it_is_read():
+    rows = [row("a", 0), row("", 1), row("😀", 2), row("", 4), row("bi", 3)]
+    one, other = States(), States()
+    alone = TextProgress(1, TokenBytes(VOCABULARY))
+    singly = [change for each in rows for change in texts(alone, one.after(each))]
+    assert singly == [("a", [0]), ("😀", [1, 2]), ("bi", [3])]
+    together = texts(TextProgress(1, TokenBytes(VOCABULARY)), other.after(*rows))
+    assert together == [("a😀bi", [0, 1, 2, 3])]
+
+
+def test_the_tokens_that_add_no_text_come_with_the_end():
+    states, progress = States(), TextProgress(1, TokenBytes(VOCABULARY))
+    assert texts(progress, states.after(row("a", 0), row("", 3))) == [("a", [0])]
+    ended = [["s", "/items/0/value/finish_reason", "stop"], ["s", "/items/0/status", "succeeded"]]
+    (change,) = progress.changes(states.after(ended))
+    assert (change.text, [each.token_id for each in change.rows], change.finish_reason) == ("", [3], "stop")
+
+
+@pytest.mark.parametrize("pieces", [["x"], ["one"], ["one tw"], ["one else", "more"]])
+def test_text_that_was_read_and_is_replaced_is_retracted(pieces):
+    states, progress = States(), TextProgress(1, None)
+    assert texts(progress, states.after(row("one two", 0))) == [("one two", [])]
+    at = states.after([["s", "/items/0/value/text", "".join(pieces)]])
+    with pytest.raises(RetractedError):
+        list(progress.changes(at))
+
+
+def test_equal_text_of_a_new_attempt_is_not_retracted():
+    states, progress = States(), TextProgress(1, None)
+    list(progress.changes(states.after(row("one", 0))))
+    assert texts(progress, states.after([["s", "/items/0/value/text", "one two"]], epoch=2)) == [(" two", [])]
+
+
+# ---- events ------------------------------------------------------------------------------------------------------------
+
+
+def writer(after=-1, tokens=None):
+    record = JobRecord("j", "generate", "anonymous", batch=False, created_at=1.5)
+    return ResponseWriter(record, "m", tokens, after=after), record
+
+
+def events_of(*changes, after=-1, tokens=None):
+    wrote, record = writer(after, tokens)
+    frames = wrote.begin() + b"".join(wrote.change(change) for change in changes)
+    if changes and changes[-1].item is not None:
+        record.status = "succeeded"
+        frames += wrote.end(record)
+    return [json.loads(frame.split(b"data: ")[1]) for frame in frames.split(b"\n\n")[:-1]]
+
+
+END = {"status": "succeeded", "finish_reason": "stop", "error": None}
+WHOLE = [TextChange(0, "né ", [], None), TextChange(0, "😀x", [], None), TextChange(0, "", [], END)]
+
+
+def test_the_numbers_of_events_follow_from_the_text():
+    found = events_of(*WHOLE)
+    numbers = [event["sequence_number"] for event in found]
+    crc = [zlib.crc32(text.encode()) & (1 << CRC_BITS) - 1 for text in ("né ", "né 😀x")]
+    assert numbers == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        (3 << CRC_BITS) + crc[0],
+        (5 << CRC_BITS) + crc[1],
+        *range(6 << CRC_BITS, (6 << CRC_BITS) + 4),
+    ]
+    assert [event["type"] for event in found][-4:] == [
+        *(
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.completed",
+        )
+    ]
+
+
+def test_a_resume_after_each_event_has_the_rest_however_the_text_is_read():
+    found = events_of(*WHOLE)
+    for at, event in enumerate(found):
+        for changes in (
+            WHOLE,
+            [TextChange(0, "né 😀x", [], END)],
+            [TextChange(0, "né 😀", [], None), TextChange(0, "x", [], END)],
+        ):
+            after = event["sequence_number"]
+            if len(changes[0].text) < min(after >> CRC_BITS, 5):
+                continue  # A reader of a later state reads at least the text that was sent.
+            rest = events_of(*changes, after=after)
+            assert all(each["sequence_number"] > after for each in rest)
+            text = "".join(each.get("delta", "") for each in [*found[: at + 1], *rest])
+            assert text == "né 😀x"
+            assert rest == [] or rest[-1] == found[-1]
+
+
+def test_a_number_below_two_to_the_31_for_a_million_code_points():
+    (change,) = [event for event in events_of(TextChange(0, "x" * 2**20, [], None)) if "delta" in event]
+    assert change["sequence_number"] < 2**31 + 2**CRC_BITS
+    (change,) = [event for event in events_of(TextChange(0, "x" * 10**6, [], None)) if "delta" in event]
+    assert change["sequence_number"] < 2**31
+
+
+@pytest.mark.parametrize("text", ["other text", "né", "", "né 😀y and more"])
+def test_another_text_at_the_position_of_a_resume_is_retracted(text):
+    after = events_of(*WHOLE)[6]["sequence_number"]
+    with pytest.raises(RetractedError):
+        events_of(TextChange(0, text, [], None), after=after)
+
+
+def test_a_resume_has_the_log_probabilities_of_the_rest_and_at_the_end_all():
+    tokens = TokenBytes(VOCABULARY)
+    rows = [TokenRow(token, -1.0, (), ()) for token in (0, 1, 2, 3)]
+    whole = events_of(TextChange(0, "a", rows[:1], None), TextChange(0, "😀bi", rows[1:], END), tokens=tokens)
+    rest = events_of(TextChange(0, "a😀bi", rows, END), after=whole[5]["sequence_number"], tokens=tokens)
+    assert rest == whole[6:]
+    assert [each["bytes"] for each in rest[0]["logprobs"]] == [[0xF0, 0x9F], [0x98, 0x80], [98, 105]]
+    assert len(rest[1]["logprobs"]) == 4
+
+
+def test_a_token_with_a_part_of_a_character_has_its_true_bytes():
+    tokens = TokenBytes(VOCABULARY)
+    found = tokens.chat_logprob(TokenRow(1, None, (4, 1), (-0.5, None)))
+    assert found == {
+        "token": "\ufffd",
+        "logprob": -9999.0,
+        "bytes": [0xF0, 0x9F],
+        "top_logprobs": [
+            {"token": "<|>", "logprob": -0.5, "bytes": None},
+            {"token": "\ufffd", "logprob": -9999.0, "bytes": [0xF0, 0x9F]},
+        ],
+    }
+    legacy = tokens.completion_logprobs(
+        [TokenRow(1, -1.0, (), ()), TokenRow(2, -1.0, (), ()), TokenRow(0, -1.0, (), ())], 7
+    )
+    assert legacy["tokens"] == ["bytes:\\xf0\\x9f", "bytes:\\x98\\x80", "a"]
+    assert legacy["text_offset"] == [7, 7, 8]
+    assert legacy["top_logprobs"] is None
