@@ -15,6 +15,7 @@ from support.server_process import ServerProcess
 from tidewire import Client
 from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
+from tidewire_server.generation import add_generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.upstream import add_upstream
 
@@ -186,6 +187,19 @@ def test_openai_surface_works_in_front_of_an_engine(engine: str, model: Path):
         direct = client.run("generate", prompt=PROMPT, max_tokens=12, temperature=0)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["text"] == direct["text"]
+
+
+def test_own_openai_surface_is_an_upstream(model: Path):
+    own = Server(**QUICK)
+    add_generate(own, model=model, device="cpu", dtype="float32", threads=1)
+    with own.running() as address, front(f"{address}/openai/v1") as client, Client(address) as direct:
+        for source in ({"prompt": PROMPT}, {"messages": MESSAGES}):
+            members = {**source, "max_tokens": 12, "temperature": 0}
+            job = client.submit("generate", **members)
+            assert "".join(job.iter_text()) == direct.run("generate", **members)["text"]
+            assert (
+                httpx.get(f"{client.url}/v1/jobs/{job.id}").json()["done"]["usage"]["completion_tokens"] == 12
+            )
 
 
 def test_characters_of_several_tokens_are_complete(engine: str, model: Path):
