@@ -49,7 +49,7 @@ check: $(STAMP)  ## lint, format, prose, types, drift of the specification, of i
 fix: $(STAMP)  ## mend what the linter can mend
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-BENCHES ?= start decoder apply finding wire short_runs "streams --full" end_to_end client "batching --full" readers busy_threads log jobs postgres_load replicas large_values growth arrays engine_cpu engine_sampling engine_http engine_restart engine_host migration
+BENCHES ?= start decoder apply finding wire short_runs "streams --full" end_to_end client "batching --full" readers busy_threads log jobs postgres_load replicas large_values growth arrays engine_cpu engine_sampling engine_http engine_restart engine_host migration upstream
 bench: $(STAMP)  ## the measurements of the documentation: half an hour; beside peers, as far as they can be installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]' \
 		|| echo "The peers are not installed, so the measurements leave out what is missing: pip install -e '.[peers]'"

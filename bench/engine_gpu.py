@@ -43,8 +43,7 @@ from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
-from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
-from tidewire_server.generation.torch_engine.models.tokenizer_bytes import vocabulary_of
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, vocabulary_of_tokenizer
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepPlan, StepScheduler
@@ -312,7 +311,7 @@ def prompts_of(plan: Plan) -> list[str]:
 def ours_per_second(c: Checkpoint, plan: Plan) -> float:
     """Return the tokens per second of the engine, with the 5 most probable tokens at each position."""
     tokenizer = byte_tokenizer()
-    vocabulary = vocabulary_of(tokenizer, c.vocab_size)
+    vocabulary = vocabulary_of_tokenizer(tokenizer, c.vocab_size)
     whole = dataclasses.replace(c, tokenizer=tokenizer, vocabulary=vocabulary)
     engine = TorchEngine(whole, slots=max(plan.batches), max_cache_bytes=1 << 36)
 

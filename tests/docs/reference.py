@@ -238,6 +238,36 @@ def plugin_options() -> str:
     return "\n".join(rows)
 
 
+def upstream_parameters() -> str:
+    """Return a Markdown table of the members that each kind of engine gets."""
+    from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS, LOGPROB_MEMBERS
+
+    kinds = list(ENGINE_KINDS.values())
+    names = dict.fromkeys(name for kind in kinds for name in kind.members)
+    rows = [
+        "| member | "
+        + " | ".join(
+            kind.title if name == "openai" else f"{kind.title} (`{name}`)"
+            for name, kind in ENGINE_KINDS.items()
+        )
+        + " |",
+        "|---|" + "---|" * len(kinds),
+    ]
+    for name in names:
+        cells = []
+        for kind in kinds:
+            sent = kind.members.get(name)
+            only = " with `messages`" if sent and sent.only_messages else ""
+            cells.append(f"`{sent.name}`{only}" if sent and sent.served else "")
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    shown = ", ".join(f"`{name}`" for name in sorted(LOGPROB_MEMBERS))
+    ids = [f"with `--tokenizer`, {kind.logprobs_mode}" if kind.has_ids else "" for kind in kinds]
+    rows.append(f"| {shown} | {' | '.join(ids)} |")
+    after = ["yes" if kind.counts else "runs again" for kind in kinds]
+    rows.append(f"| *continues after a crash* | {' | '.join(after)} |")
+    return "\n".join(rows)
+
+
 def openai_members() -> str:
     """Return a Markdown table of the members of each endpoint of the OpenAI surface."""
     import json
@@ -268,6 +298,7 @@ def openai_members() -> str:
 
 
 PARTS = {
+    "upstream.md": {"parameters": upstream_parameters},
     "openai.md": {"members": openai_members},
     "conformance.md": {"options": suite_options, "plugin": plugin_options},
     "client.md": {

@@ -3,11 +3,9 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from support.model_checkpoints import END, byte_level_tokens, random_tokenizer
+from tidewire_server.generation.tokenizer_bytes import UnsupportedTokenizerError
 from tidewire_server.generation.torch_engine.detokenizer import TextStream
-from tidewire_server.generation.torch_engine.models.tokenizer_bytes import (
-    UnsupportedTokenizerError,
-    vocabulary_of,
-)
+from tidewire_server.generation.torch_engine.models.load_checkpoint import vocabulary_of_tokenizer
 from tidewire_server.generation.vocabulary import Vocabulary
 
 
@@ -92,7 +90,7 @@ def test_stop_strings_are_found_as_in_a_search_of_the_whole_text():
 
 def test_vocabulary_has_raw_bytes_instead_of_the_byte_level_alphabet():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(), eos_token=END)
-    vocabulary = vocabulary_of(tokenizer, 300)
+    vocabulary = vocabulary_of_tokenizer(tokenizer, 300)
     for byte in range(256):
         token_id = tokenizer.convert_tokens_to_ids(byte_level_tokens(bytes([byte]))[0])
         assert vocabulary.bytes_of(token_id) == bytes([byte])
@@ -104,7 +102,7 @@ def test_vocabulary_has_raw_bytes_instead_of_the_byte_level_alphabet():
 
 def test_vocabulary_agrees_with_the_tokenizer_on_real_text():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=random_tokenizer(), eos_token=END)
-    vocabulary = vocabulary_of(tokenizer, len(tokenizer))
+    vocabulary = vocabulary_of_tokenizer(tokenizer, len(tokenizer))
     whole = "def naïve(x):\n    return '漢字 🙂'\n"
     ids = tokenizer(whole)["input_ids"]
     assert b"".join(vocabulary.bytes_of(i) for i in ids).decode() == whole == tokenizer.decode(ids)
@@ -119,7 +117,7 @@ def test_sentencepiece_tokens_become_spaces_and_bytes():
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
-    vocabulary = vocabulary_of(fast, 5)
+    vocabulary = vocabulary_of_tokenizer(fast, 5)
     assert [vocabulary.bytes_of(i) for i in (1, 2, 3, 4)] == [b" the", b"\xe2", b"\n", "é".encode()]
 
 
@@ -127,7 +125,7 @@ def test_tokenizer_without_byte_tokens_is_refused():
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "##ing": 1}, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece()
     with pytest.raises(UnsupportedTokenizerError, match="WordPiece"):
-        vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), 2)
+        vocabulary_of_tokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]"), 2)
 
 
 def test_vocabulary_hash_depends_only_on_its_content():

@@ -85,6 +85,7 @@ def test_every_setting_can_be_set_in_the_file(file):
         "root_path": "/under",
         "script": True,
         "forwarded_allow_ips": ["10.0.0.1"],
+        "upstream": ["http://127.0.0.1:1/v1"],
         "served_model_names": ["m"],
     }
     lines = []
@@ -353,7 +354,7 @@ def test_unknown_flag_is_refused_with_the_closest_flag():
     assert "--max-queue-size" in ended.stderr
 
 
-@pytest.mark.parametrize(("width", "most"), [(60, 66), (80, 50), (140, 40)])
+@pytest.mark.parametrize(("width", "most"), [(60, 68), (80, 51), (140, 41)])
 def test_help_is_short_and_help_all_shows_every_flag(monkeypatch, width, most):
     monkeypatch.setenv("COLUMNS", str(width))
     shown = CliRunner().invoke(serve, ["--help"]).stdout

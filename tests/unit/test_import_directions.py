@@ -151,10 +151,19 @@ def test_only_the_torch_engine_and_the_model_recipe_import_torch():
     def is_allowed(name):
         return name.startswith(("tidewire_server.generation.torch_engine", "tidewire_server.default_model"))
 
-    heavy = ["torch", "transformers", "tokenizers", "safetensors"]
+    heavy = ["torch", "transformers", "safetensors"]
     assert offenders("tidewire_server", heavy, unless=is_allowed) == []
-    assert offenders("tidewire", heavy) == []
-    assert offenders("tidewire_conformance", heavy) == []
+    # The tokenizer of an upstream's model needs no torch.
+    file = "tidewire_server.generation.tokenizer_file"
+    assert offenders("tidewire_server", ["tokenizers"], unless=lambda n: is_allowed(n) or n == file) == []
+    assert offenders("tidewire", [*heavy, "tokenizers"]) == []
+    assert offenders("tidewire_conformance", [*heavy, "tokenizers"]) == []
+
+
+def test_only_the_requests_to_engines_import_httpx_on_the_server():
+    http = ["httpx", "httpcore", "h11"]
+    allowed = "tidewire_server.generation.upstream.engine_requests"
+    assert offenders("tidewire_server", http, unless=lambda name: name == allowed) == []
 
 
 def test_only_the_tracing_of_the_server_imports_opentelemetry():
@@ -190,6 +199,14 @@ def loaded_after(code):
         ),
         ("import tidewire.testing", ["pytest", "tidewire_server", "typer"]),
         ("from tidewire import Checkpoint, RetryPolicy, Update, TextDelta", ["httpx", "anyio"]),
+        (
+            (
+                "from tidewire_server import Server; from tidewire_server.generation.upstream import add_upstream; "
+                "from tidewire_server.default_model import default_model as model; "
+                "add_upstream(Server(), 'http://127.0.0.1:1/v1', tokenizer=model())"
+            ),
+            ["torch", "transformers", "numpy"],
+        ),
         ("import tidewire.commands.cli", ["tidewire_server", "tidewire_conformance", "torch", "starlette"]),
     ],
 )

@@ -23,7 +23,7 @@ fault("max_tokens_reduced_to_context", "TW-GEN-004", "generation.unsupported_inp
       requests=change_input("max_tokens",
           change=lambda input_value, name: input_value.update(max_tokens=min(input_value[name], 4000))))
 
-fault("usage_without_completion_tokens", "TW-GEN-018", "generation.finish_reason_and_usage_are_reported",
+fault("usage_without_completion_tokens", "TW-GEN-044", "generation.finish_reason_and_usage_are_reported",
       "`usage` lacks `completion_tokens`.",
       frames=rewrite_events(b"completion_tokens", b"tokens_out"),
       also_fails=READ_DIFFERS)
@@ -58,17 +58,17 @@ fault("cancelled_item_has_no_finish_reason", "TW-GEN-017", "generation.cancelled
       frames=rewrite_events(rb'(finish_reason"[,:])"cancelled"', rb"\1null"),
       bodies=rewrite_body(rb'(finish_reason"[,:])"cancelled"', rb"\1null"),
       also_fails=READ_DIFFERS)
-fault("cancelled_job_has_empty_usage", "TW-GEN-018", "generation.cancelled_generation_reports_reason_and_usage",
+fault("cancelled_job_has_empty_usage", "TW-GEN-044", "generation.cancelled_generation_reports_reason_and_usage",
       "`usage` of a cancelled job is empty.",
       frames=rewrite_events(rb'("status":"cancelled","usage"):\{[^}]+\}', rb"\1:{}"),
       bodies=rewrite_body(rb'("status":"cancelled","usage"):\{[^}]+\}', rb"\1:{}"),
       also_fails=READ_DIFFERS)
 
-fault("usage_counts_only_last_item", "TW-GEN-018", "generation.usage_counts_all_items",
+fault("usage_counts_only_last_item", "TW-GEN-044", "generation.usage_counts_all_items",
       "`usage` of a batch counts only its last item.",
       frames=rewrite_events(rb'("completion_tokens":)11\b', rb"\g<1>3", within=b"event:done"),
       also_fails=READ_DIFFERS)
-fault("usage_counts_only_one_prompt", "TW-GEN-018", "generation.usage_counts_all_items",
+fault("usage_counts_only_one_prompt", "TW-GEN-044", "generation.usage_counts_all_items",
       "`prompt_tokens` of a batch counts only one prompt.",
       frames=rewrite_events(rb'("prompt_tokens":)(\d+)', lambda found: found[1] + b"%d" % (int(found[2]) // 2),
           within=b'"completion_tokens":11'),

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from tidewire_server.user_paths import without_password
 
-SECRET: Final = frozenset({"tokens", "operator_tokens", "stream_token_secret"})
+SECRET: Final = frozenset({"tokens", "operator_tokens", "stream_token_secret", "upstream_key"})
 """Settings whose value is never displayed."""
 
 _KINDS: Final = {

@@ -416,8 +416,42 @@ class Launch(BaseModel):
         description="File with tokens for /metrics. It has one token per line. Set either this or `operator_tokens`.",
     )
     port_file: Path | None = Field(None, description="File to write the port number to when ready.")
-    model: Path | None = Field(
-        None, description="Folder with a Hugging Face checkpoint; by default, a small bundled model."
+    model: str | None = Field(
+        None,
+        min_length=1,
+        description="Checkpoint folder, or name at the upstream. By default, a small bundled model, or the only model of the "
+        "upstream. The folder has the format of Hugging Face.",
+    )
+    upstream: tuple[str, ...] = Field(
+        (),
+        description="URL of an OpenAI-compatible engine. It generates the texts, as with http://127.0.0.1:8001/v1. Several URLs "
+        "share the load.",
+    )
+    upstream_kind: Literal["auto", "vllm", "sglang", "tgi", "llama.cpp", "transformers", "openai"] = Field(
+        "auto", description="Kind of the upstream; openai for any other, auto to ask it."
+    )
+    upstream_key: str | None = Field(
+        None,
+        min_length=1,
+        pattern=r"^[\x21-\x7e]+$",
+        repr=False,
+        description="Bearer token that the server sends to the upstream.",
+    )
+    upstream_key_file: Path | None = Field(
+        None, description="File with the bearer token for the upstream. Set either this or `upstream_key`."
+    )
+    upstream_concurrency: int = Field(
+        64, ge=1, le=4096, description="Number of requests that one upstream URL processes at the same time."
+    )
+    upstream_timeout: float = Field(
+        300.0,
+        ge=1,
+        le=86_400,
+        description="Time without a byte after which an upstream counts as lost.",
+    )
+    tokenizer: Path | None = Field(
+        None,
+        description="Folder with the tokenizer.json of the upstream's model. Log-probabilities need it.",
     )
     device: str = Field("auto", description="Device for the model: auto, cpu, cuda, cuda:1, mps.")
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
@@ -493,7 +527,9 @@ class Launch(BaseModel):
         description="Format of the log on stderr: text, or json with one object per line, which contains the id of the job.",
     )
 
-    @field_validator("uds", "token_file", "operator_token_file", "port_file", "model", "profile")
+    @field_validator(
+        "uds", "token_file", "operator_token_file", "upstream_key_file", "tokenizer", "port_file", "profile"
+    )
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else user_path(path)

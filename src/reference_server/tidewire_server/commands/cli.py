@@ -26,6 +26,7 @@ from tidewire_server.commands.flags import (
     GENERATION,
     SINGULAR,
     TURNED_OFF,
+    UPSTREAM,
     flag_of,
     not_a_flag,
     shown,
@@ -35,7 +36,7 @@ from tidewire_server.commands.flags import (
 from tidewire_server.roles import RUNS_FUNCTIONS
 from tidewire_server.setting_errors import allowed
 from tidewire_server.settings import Settings
-from tidewire_server.user_paths import is_database, without_password
+from tidewire_server.user_paths import is_database, user_path, without_password
 
 if TYPE_CHECKING:
     from tidewire_server.commands.configuration import Configuration
@@ -52,6 +53,17 @@ _LAST_GRACE = 1.0
 
 _GENERATE_ARGUMENTS = {name: name for name in FLAGS[GENERATION]} | {"max_top_logprobs": "max_top"}
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""
+
+_UPSTREAM_ARGUMENTS = {
+    name: name.removeprefix("upstream_") for name in FLAGS[UPSTREAM] if name != "upstream_key_file"
+} | {
+    "upstream_key": "key",
+    **{
+        name: _GENERATE_ARGUMENTS[name]
+        for name in ("model", "context", "max_top_logprobs", "on_restart", "share_prefixes")
+    },
+}
+"""Settings of the default server in front of another engine, with the arguments of `add_upstream`."""
 
 
 class ServeCommand(typer.core.TyperCommand):
@@ -243,7 +255,24 @@ def _require_database(what: str | None, settings: Settings) -> None:
 def _refuse_ignored_settings(configuration: "Configuration") -> None:
     """Exit if both a target and a setting of the default server are set, because the target would ignore the setting."""
     launch = configuration.launch
-    for name, argument in _GENERATE_ARGUMENTS.items():
+    for name in sorted(_GENERATE_ARGUMENTS.keys() - _UPSTREAM_ARGUMENTS.keys()):
+        if launch.upstream and name in launch.model_fields_set:
+            fail(
+                f"{configuration.origin(name)}: {name} has no effect together with upstream, whose engine has its own settings; "
+                "omit it",
+                code=2,
+            )
+    for name in () if launch.upstream else sorted(_UPSTREAM_ARGUMENTS.keys() - _GENERATE_ARGUMENTS.keys()):
+        # The key may be set in the environment of other commands.
+        if (
+            name in launch.model_fields_set
+            and name not in {"upstream", "upstream_key"}
+            and launch.target is None
+        ):
+            fail(f"{configuration.origin(name)}: {name} needs the URL of an engine: --upstream URL", code=2)
+    for name, argument in (_UPSTREAM_ARGUMENTS | _GENERATE_ARGUMENTS).items():
+        if name == "upstream_key":
+            continue
         if launch.target is not None and name in launch.model_fields_set:
             fail(
                 f"{configuration.origin(name)}: {name} applies only to the default server, not to the target {launch.target}; "
@@ -344,7 +373,10 @@ def _default_server(configuration: "Configuration") -> "Server":
     )
     from tidewire_server.server import Server  # noqa: PLC0415
 
-    model = configuration.launch.model
+    launch = configuration.launch
+    if launch.upstream:
+        return _upstream_server(configuration)
+    model = None if launch.model is None else user_path(launch.model)
     if model is not None and not model.is_dir():
         fail(f"--model: {missing_folder(model)}", code=2)
     folder = model or default_model()
@@ -354,15 +386,30 @@ def _default_server(configuration: "Configuration") -> "Server":
         with transient_line(f"loading {what} ({size_of(folder)}) …"):
             add_generate(
                 server,
-                **{
-                    argument: getattr(configuration.launch, name)
-                    for name, argument in _GENERATE_ARGUMENTS.items()
-                },
+                **{argument: getattr(launch, name) for name, argument in _GENERATE_ARGUMENTS.items()},
             )
     except ModuleNotFoundError as error:
         _missing(error, "engine")
     except LoadError as error:
         fail(str(error))
+    return server
+
+
+def _upstream_server(configuration: "Configuration") -> "Server":
+    """Create the server for text generation by other engines."""
+    from tidewire_server.generation.checkpoint_folder import LoadError  # noqa: PLC0415
+    from tidewire_server.generation.upstream import add_upstream  # noqa: PLC0415
+    from tidewire_server.server import Server  # noqa: PLC0415
+
+    launch = configuration.launch
+    arguments = {argument: getattr(launch, name) for name, argument in _UPSTREAM_ARGUMENTS.items()}
+    server = Server(**configuration.settings)
+    try:
+        add_upstream(server, *arguments.pop("upstream"), **arguments)
+    except ModuleNotFoundError as error:
+        _missing(error, "upstream")
+    except LoadError as error:
+        fail(f"{configuration.origin('tokenizer')}: {error}")
     return server
 
 

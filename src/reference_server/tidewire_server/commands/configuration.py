@@ -198,11 +198,15 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
     settings = {name: value for name, value in values_set.items() if name in Settings.model_fields}
     for name, file_setting in TOKEN_FILES.items():
         if (path := getattr(launch, file_setting)) is not None:
-            if name in settings:
+            if name in values_set:
+                are = "are" if name in Settings.model_fields else "is"
                 raise ConfigurationError(
-                    f"{origin(file_setting)}: {name} are also set in {origin(name)}; use one of the two"
+                    f"{origin(file_setting)}: {name} {are} also set in {origin(name)}; use one of the two"
                 )
-            settings[name] = _load_tokens(path, name, origin(file_setting), settings)
+            if name in Settings.model_fields:
+                settings[name] = _load_tokens(path, name, origin(file_setting), settings)
+            else:
+                launch = _with_key(launch, path, name, origin(file_setting))
     return Configuration(launch, settings, values.endpoints, origin)
 
 
@@ -236,6 +240,19 @@ def _load_tokens(path: Path, name: str, origin: str, settings: dict[str, Any]) -
     if not tokens:
         raise ConfigurationError(f"{origin}: {path} contains no token")
     return tokens
+
+
+def _with_key(launch: Launch, path: Path, name: str, origin: str) -> Launch:
+    """Return the settings with a secret from a file with one line."""
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+        return Launch(**(launch.model_dump(exclude_unset=True) | {name: key}))
+    except OSError as error:
+        raise ConfigurationError(f"{origin}: cannot read {path}: {error.strerror}") from None
+    except ValueError:  # also a UnicodeDecodeError and a ValidationError, which contains the secret
+        raise ConfigurationError(
+            f"{origin}: {path} must contain one line of visible ASCII characters"
+        ) from None
 
 
 def _environment_errors() -> list[str]:

@@ -16,6 +16,9 @@ from tidewire_server.user_paths import without_password
 GENERATION: Final = "Text generation, without a target"
 """Title of the flags of the default server."""
 
+UPSTREAM: Final = "Text generation by another engine"
+"""Title of the flags of the default server in front of another engine."""
+
 FLAGS: Final = {
     "Process": (
         "host",
@@ -47,6 +50,14 @@ FLAGS: Final = {
         "share_prefixes",
         "profile",
     ),
+    UPSTREAM: (
+        "upstream",
+        "upstream_kind",
+        "upstream_key_file",
+        "upstream_concurrency",
+        "upstream_timeout",
+        "tokenizer",
+    ),
     "OpenAI surface": ("served_model_names",),
     "Jobs": (
         "default_concurrency_limit",
@@ -63,7 +74,18 @@ FLAGS: Final = {
 """Settings that have a flag. The keys are the group titles in `--help-all`."""
 
 COMMON: Final = frozenset(
-    {"host", "port", "model", "device", "log", "token_file", "reload", "no_functions", "log_level"}
+    {
+        "host",
+        "port",
+        "model",
+        "upstream",
+        "device",
+        "log",
+        "token_file",
+        "reload",
+        "no_functions",
+        "log_level",
+    }
 )
 """Settings whose flags are shown by `--help`. The option `--help-all` shows all flags."""
 
@@ -75,7 +97,11 @@ ENV_PREFIX: Final = "TIDEWIRE_"
 CLIENT_TOKEN: Final = f"{ENV_PREFIX}TOKEN"
 """Environment variable with the token that a client sends. The server does not use it."""
 
-TOKEN_FILES: Final = {"tokens": "token_file", "operator_tokens": "operator_token_file"}
+TOKEN_FILES: Final = {
+    "tokens": "token_file",
+    "operator_tokens": "operator_token_file",
+    "upstream_key": "upstream_key_file",
+}
 """Settings whose values can be read from a file, with the setting that names the file."""
 
 TURNED_OFF: Final = frozenset({"page"})
@@ -86,6 +112,7 @@ SINGULAR: Final = {
     "operator_tokens": "operator_token",
     "allowed_hosts": "allowed_host",
     "cors_origins": "cors_origin",
+    "upstream": "upstream",
     "served_model_names": "served_model_name",
 }
 """Settings with several values. Their flag has a singular name and is repeated for each value."""

@@ -18,14 +18,14 @@ from tidewire_server.commands.cli import (
     flag_parameter,
     read_configuration,
 )
-from tidewire_server.commands.flags import FLAGS, GENERATION
+from tidewire_server.commands.flags import FLAGS, GENERATION, UPSTREAM
 
 worker = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application that the command line `tidewire` includes as its subcommand `worker`."""
 
 _GROUPS: Final = {
     "Process": ("log_level", "log_format", "debug"),
-    **{title: FLAGS[title] for title in (GENERATION, "Jobs", "Stored jobs")},
+    **{title: FLAGS[title] for title in (GENERATION, UPSTREAM, "Jobs", "Stored jobs")},
 }
 """Flags of `tidewire serve` that do not concern requests."""
 

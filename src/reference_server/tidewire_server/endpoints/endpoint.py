@@ -5,7 +5,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -266,6 +266,10 @@ class Endpoint:
         """Function that returns whether an item with this input, as it was submitted, and this logged value can continue
         after a restart, with
         `on_restart="continue"`. Otherwise it runs again from the start."""
+        self.start: Callable[[], Awaitable[None]] | None = None
+        """Coroutine function that the server calls when it starts, before any job runs."""
+        self.unavailable: Callable[[], str | None] = lambda: None
+        """Function that returns why the endpoint accepts no new jobs at the moment, or None."""
         self._columns = options.columns
         self._initial = options.initial
         text = inspect.cleandoc(body.__doc__ or "")
@@ -289,6 +293,12 @@ class Endpoint:
             **self._declared,
         }
         EndpointCapabilities.model_validate(self._capabilities)
+
+    def describe_as(self, other: "Endpoint") -> None:
+        """Take over the schemas, the examples, the links and the capabilities of another endpoint for the same function."""
+        self.input, self.value, self.examples = other.input, other.value, other.examples
+        self.links, self._served = other.links, {}
+        self._declared, self._capabilities = other._declared, other._capabilities
 
     @property
     def on_restart(self) -> OnRestart:

@@ -18,7 +18,7 @@ FinishReason = Literal["stop", "length"]
 CORE_MEMBERS = frozenset(
     {"prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "echo", "logprob_decimals"}
 )
-"""Input members that every engine supports. `EngineCapabilities.members` contains further members of one engine."""
+"""Input members that engines support in general. `EngineCapabilities` has further and missing members of one engine."""
 
 NO_CHAT_TEMPLATE = (
     "messages require a model with a chat template, and this model has none; use `prompt`, or serve a copy of the "
@@ -74,8 +74,24 @@ class EngineClosedError(EngineError):
     """The engine was closed."""
 
 
+class EngineUnavailableError(EngineError):
+    """The engine cannot process requests now, for example because the server in front of which it is cannot be reached."""
+
+
+class EngineLostError(EngineError):
+    """The engine lost a request several times, so it does not try it again."""
+
+
 class ContinuationError(EngineError):
     """The engine cannot continue a text, because the logged tokens do not belong to its model."""
+
+
+@dataclass(frozen=True)
+class TokenUsage:
+    """Numbers of tokens that a model has read and generated for one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
 
 
 @dataclass(frozen=True)
@@ -89,6 +105,12 @@ class LoggedTokens:
     token_ids: list[int]
     text: str
     """Text that these tokens had added, without the prompt."""
+    reasoning: str = ""
+    """Text of the value's member `reasoning`."""
+    usage: TokenUsage | None = None
+    """Numbers of tokens that the engine had reported, or None if they are not known."""
+    counted: int = 0
+    """Number of code points at the beginning of `text` to which `usage` applies."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +119,8 @@ class EngineCapabilities:
 
     model: str
     """Human-readable name of the model."""
-    context: int
-    """Maximum number of tokens of the prompt and the generated text together."""
+    context: int | None
+    """Maximum number of tokens of the prompt and the generated text together, or None if it is not known."""
     max_top: int
     """Maximum value of the input member `top_logprobs`."""
     concurrency: int
@@ -111,6 +133,11 @@ class EngineCapabilities:
     """Maximum value of the input member `num_beams`."""
     continues: bool = False
     """Whether the engine can continue after the tokens of an earlier attempt."""
+    without: frozenset[str] = frozenset()
+    """Members of `CORE_MEMBERS` that this engine does not support."""
+    counts_rows: bool = True
+    """Whether each row is one token. If not, only `Delta.usage` has numbers of tokens, the logged text is enough to
+    continue, and the engine can replace text that it has generated."""
     tokens: int | None = None
     """Number of token ids for which the model computes logits, or None if it is not known."""
     architecture: str = ""
@@ -123,7 +150,7 @@ class EngineCapabilities:
     @property
     def served(self) -> frozenset[str]:
         """All input members that this engine supports."""
-        return CORE_MEMBERS | self.members
+        return (CORE_MEMBERS | self.members) - self.without
 
 
 @dataclass
@@ -146,9 +173,22 @@ class Delta:
     stable: int | None = None
     """Number of rows at the beginning of the generation that later blocks do not retract. None if no rows are ever
     retracted."""
+    usage: TokenUsage | None = None
+    """Numbers of tokens so far, if `EngineCapabilities.counts_rows` is false and the engine knows them."""
+    text_after: str = ""
+    """Text that follows the text of the rows, and does not belong to a row."""
+    reasoning: str = ""
+    """Text that the model's reasoning adds to the value's member `reasoning`."""
+    replaces: bool = False
+    """Whether this block replaces everything that was generated before, because the request ran again."""
+    note: str = ""
+    """Note for the readers of the job."""
 
     def extend(self, later: Delta) -> None:
         """Append the tokens of the next block to this block."""
+        if self.text_after and later.rows:
+            first, *rest = later.rows[0]
+            later.rows[0], self.text_after = (self.text_after + first, *rest), ""
         kept = max(0, len(self.rows) - later.retracted)
         self.retracted += later.retracted - (len(self.rows) - kept)
         self.rows[kept:] = later.rows
@@ -156,6 +196,10 @@ class Delta:
         self.prompt_rows.extend(later.prompt_rows)
         self.finish_reason = later.finish_reason
         self.prompt_tokens = later.prompt_tokens
+        self.text_after += later.text_after
+        self.reasoning += later.reasoning
+        self.usage = later.usage or self.usage
+        self.note = self.note or later.note
 
 
 @dataclass(frozen=True)
@@ -178,7 +222,9 @@ class Engine(Protocol):
 
     @property
     def caps(self) -> EngineCapabilities:
-        """The engine's capabilities. They never change."""
+        """The engine's capabilities. If an engine learns them later than `add_engine` is called, it calls the function that
+        `add_engine` returns.
+        """
         ...
 
     async def check(self, request: Generate) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import orjson
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tidewire.protocol.document.json_values import common_prefix
 from tidewire.protocol.document.logprob_columns import initial_value
-from tidewire_server.endpoints.endpoint import Endpoint, OnRestart
+from tidewire_server.endpoints.endpoint import Endpoint, OnRestart, Options
 from tidewire_server.endpoints.stream import Stream, writer_of
 from tidewire_server.errors import ItemError, StreamClosedError
 from tidewire_server.generation.engine_interface import (
@@ -23,8 +23,12 @@ from tidewire_server.generation.engine_interface import (
     EngineCapabilities,
     EngineError,
     EngineFullError,
+    EngineLostError,
+    EngineUnavailableError,
+    InputError,
     InputTooExpensiveError,
     LoggedTokens,
+    TokenUsage,
 )
 from tidewire_server.generation.generate_input_and_value import (
     LIMITED_BY_MAX_TOP,
@@ -39,6 +43,9 @@ from tidewire_server.user_paths import MEMORY
 PROGRESS_PARTS = 10
 """Maximum number of progress events per generation. Few are enough, because the growing text also shows the progress."""
 
+MARK_INTERVAL = 0.5
+"""Minimum number of seconds between two marks of the numbers of tokens in a value."""
+
 EXAMPLES: list[dict[str, Any]] = [
     {},
     {"prompt": "import json\n\ndef load(path):", "max_tokens": 64, "temperature": 0.7, "top_logprobs": 5},
@@ -52,9 +59,14 @@ EXAMPLES: list[dict[str, Any]] = [
 
 
 def examples_of(caps: EngineCapabilities) -> list[dict[str, Any]]:
-    """Return the examples, with numbers that the engine accepts."""
-    most = {"max_tokens": caps.context // 2, "top_logprobs": caps.max_top}
-    return [{name: min(value, most.get(name, value)) for name, value in each.items()} for each in EXAMPLES]
+    """Return the examples, with the members and numbers that the engine accepts."""
+    most = {"top_logprobs": caps.max_top}
+    if caps.context is not None:
+        most["max_tokens"] = caps.context // 2
+    return [
+        {name: min(value, most.get(name, value)) for name, value in each.items() if name in caps.served}
+        for each in EXAMPLES
+    ]
 
 
 def columns_of(request: Generate) -> list[str]:
@@ -82,7 +94,9 @@ def add_engine(
     *,
     on_restart: OnRestart | Literal["auto"] = "auto",
     share_prefixes: bool = False,
-) -> None:
+    start: Callable[[], Awaitable[None]] | None = None,
+    unavailable: Callable[[], str | None] = lambda: None,
+) -> Callable[[], None]:
     """Add the endpoint `generate` and the OpenAI surface to a server. The engine is closed together with the server.
 
     The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
@@ -91,15 +105,20 @@ def add_engine(
     Args:
         server: The server.
         engine: The engine, which the server closes.
-        on_restart: See `add_generate`. With "continue", each value has the column `token_ids`, because a new attempt
-            continues after the logged tokens.
+        on_restart: See `add_generate`. With "continue", each value of an engine whose rows are tokens has the column
+            `token_ids`, because a new attempt continues after the logged tokens.
         share_prefixes: See `add_generate`.
+        start: Coroutine function that the server calls when it starts, before any job runs.
+        unavailable: Function that returns why the engine takes no new jobs at the moment, or None. While it returns a
+            reason, the server rejects new jobs with 503 and is not ready.
+
+    Returns:
+        Function that updates the description of the endpoint after the capabilities of the engine have changed.
 
     Raises:
         ValueError: The engine cannot continue, or an option is not valid.
     """
     caps = engine.caps
-    vocabulary = caps.vocabulary
     if on_restart == "continue" and not caps.continues:
         raise ValueError(f'on_restart is "continue", but the engine of {caps.model} cannot continue a text')
     server.on_close(engine.close)
@@ -111,43 +130,69 @@ def add_engine(
             return False  # The item fails when its input is checked.
         if request.num_beams > 1:
             return False  # The other hypotheses of a beam search are not logged.
-        logged = _logged_tokens(value, request)
+        logged = _logged_tokens(value, request, caps)
         return engine.continues(request, logged) if logged else not _generated_text(value, request)
 
     async def check(request: Generate) -> None:
         try:
             await engine.check(request)
-        except EngineFullError as error:
-            raise ItemError(str(error), code="queue_full") from error
+        except EngineError as error:
+            raise ItemError(str(error), code=_code_of(error)) from error
 
     async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
         request.cache_scope = "" if share_prefixes else writer_of(stream).principal
-        logged = _logged_tokens(stream.value, request)
+        logged = _logged_tokens(stream.value, request, caps)
         try:
             async with aclosing(
                 engine.generate(request, logged) if logged else engine.generate(request)
             ) as deltas:
-                await _write(deltas, request, stream, logged, caps.context, server.endpoints["generate"])
+                await _write(
+                    deltas, request, stream, logged, caps=engine.caps, endpoint=server.endpoints["generate"]
+                )
         except asyncio.CancelledError:
             with suppress(
                 StreamClosedError
             ):  # If the deadline caused the cancellation, the item has already ended.
                 stream.set("/finish_reason", "cancelled")
             raise
-        except EngineFullError as error:
-            raise ItemError(str(error), code="queue_full") from error
+        except InputError as error:
+            where = {"pointer": f"/input/{error.member}{error.within}"} if error.member else {}
+            raise ItemError(str(error), code=error.code, **where) from error
         except InputTooExpensiveError as error:
             raise ItemError(str(error), code="invalid_input", pointer="/input/json_schema") from error
         except EngineError as error:
-            raise ItemError(str(error), code="internal") from error
+            raise ItemError(str(error), code=_code_of(error)) from error
 
-    # The schemas of the endpoint have only what the engine supports.
-    maxima = dict.fromkeys(LIMITED_BY_MAX_TOP, caps.max_top) | {"num_beams": caps.max_num_beams}
-    generate.__annotations__ |= {
-        "request": served_input(caps.served, maxima, logs_ids=lambda: served.on_restart == "continue"),
-        "stream": Stream[served_value(caps.served)],  # type: ignore[misc]
-    }
+    def options() -> dict[str, Any]:
+        """Return the options of the endpoint, and annotate its function, for what the engine supports."""
+        caps = engine.caps
+        maxima = dict.fromkeys(LIMITED_BY_MAX_TOP, caps.max_top) | {"num_beams": caps.max_num_beams}
+        logs_ids = lambda: caps.counts_rows and served.on_restart == "continue"  # noqa: E731
+        generate.__annotations__ |= {
+            "request": served_input(caps.served, maxima, logs_ids=logs_ids),
+            "stream": Stream[served_value(caps.served, counts_rows=caps.counts_rows)],  # type: ignore[misc]
+        }
+        logprobs = (
+            {"logprobs": {"max_top": caps.max_top}} if caps.vocabulary is not None or caps.counts_rows else {}
+        )
+        return {
+            "capabilities": {
+                **logprobs,
+                "rollback": "num_beams" in caps.served or not caps.counts_rows,
+                "model": {
+                    "name": caps.model,
+                    "architecture": caps.architecture,
+                    "dtype": caps.dtype,
+                    "device": caps.device,
+                    "context": caps.context,
+                    "features": sorted(caps.served),
+                },
+            },
+            "examples": examples_of(caps),
+            "links": {} if caps.vocabulary is None else {"vocabulary": caps.vocabulary.body},
+        }
+
     server.endpoint(
         name="generate",
         concurrency_limit=caps.concurrency,
@@ -155,27 +200,14 @@ def add_engine(
         columns=columns_of,
         initial=initial_of,
         validate=check,
-        capabilities={
-            "logprobs": {"max_top": caps.max_top},
-            "rollback": "num_beams" in caps.served,
-            "model": {
-                "name": caps.model,
-                "architecture": caps.architecture,
-                "dtype": caps.dtype,
-                "device": caps.device,
-                "context": caps.context,
-                "features": sorted(caps.served),
-            },
-        },
-        examples=examples_of(caps),
-        links={} if vocabulary is None else {"vocabulary": vocabulary.body},
+        **options(),
     )(generate)
     served = server.endpoints["generate"]
     # The engine computes each element of the value, and the log writer rejects a row that does not match the columns.
     served.checks_value = False
+    served.start, served.unavailable = start, unavailable
     served.generated_tokens = 0
-    if "messages" not in caps.served:
-        served.input = replace(served.input, unsupported={"messages": NO_CHAT_TEMPLATE})
+    _explain_missing_messages(served, caps)
     if "n" in caps.served:
         served.samples = samples_of
     if on_restart == "auto":
@@ -186,6 +218,27 @@ def add_engine(
     served.continues = continues
     add_openai(server)
 
+    def update() -> None:
+        served.describe_as(Endpoint(generate, Options(name="generate", **options())))
+        _explain_missing_messages(served, engine.caps)
+
+    return update
+
+
+def _explain_missing_messages(served: Endpoint, caps: EngineCapabilities) -> None:
+    if "messages" not in caps.served:
+        served.input = replace(served.input, unsupported={"messages": NO_CHAT_TEMPLATE})
+
+
+def _code_of(error: EngineError) -> str:
+    """Return the code of the problem with which an error of the engine ends an item."""
+    codes = {
+        EngineFullError: "queue_full",
+        EngineUnavailableError: "unavailable",
+        EngineLostError: "worker_lost",
+    }
+    return codes.get(type(error), "internal")
+
 
 def _generated_text(value: Any, request: Generate) -> str:
     """Return the text without the prompt."""
@@ -193,10 +246,21 @@ def _generated_text(value: Any, request: Generate) -> str:
     return text.removeprefix(request.prompt if request.echo else "")
 
 
-def _logged_tokens(value: Any, request: Generate) -> LoggedTokens | None:
+def _logged_tokens(value: Any, request: Generate, caps: EngineCapabilities) -> LoggedTokens | None:
     """Return the tokens that the earlier attempts have logged, or None if there are none."""
     ids = value.get("token_ids")
-    return LoggedTokens(ids, _generated_text(value, request)) if ids else None
+    if caps.counts_rows:
+        return LoggedTokens(ids, _generated_text(value, request)) if ids else None
+    text, reasoning = _generated_text(value, request), value.get("reasoning") or ""
+    if not (ids or text or reasoning):
+        return None
+    mark = dict(value.get("usage") or {})
+    counted = mark.pop("characters", len(text))
+    usage = TokenUsage(**mark) if mark else None
+    if ids and usage is not None:
+        # Each element of the columns is a token, so their number is that of the whole text.
+        usage, counted = replace(usage, completion_tokens=len(ids)), len(text)
+    return LoggedTokens(ids or [], text, reasoning, usage, counted)
 
 
 async def _write(
@@ -204,7 +268,8 @@ async def _write(
     request: Generate,
     stream: Stream[Any],
     logged: LoggedTokens | None,
-    context: int,
+    *,
+    caps: EngineCapabilities,
     endpoint: Endpoint,
 ) -> None:
     value, writer = stream.value, writer_of(stream)
@@ -217,7 +282,17 @@ async def _write(
     if request.num_beams > 1:
         hypothesis = HypothesisWriter(stream, request.prompt if request.echo else "", text_only=text_only)
     tokens = reported = 0 if logged is None else len(logged.token_ids)
+    marks = _UsageMarks(stream, "" if logged is None else logged.text)
     async for delta in deltas:
+        if delta.note:
+            writer.note_once(delta.note, "info")
+        if delta.replaces:
+            _replace(delta, request, stream)
+        elif delta.reasoning:
+            if "reasoning" not in value:
+                value["reasoning"] = ""
+                stream.set("/reasoning", "")
+            stream.append(delta.reasoning, at="/reasoning")
         if delta.prompt_rows:
             # A new attempt scores the prompt again, and the logged tokens after it.
             end = max(0, delta.prompt_tokens - scored)
@@ -228,7 +303,9 @@ async def _write(
                     writer.append_encoded(elements, at=pointer)
                 else:
                     stream.append([*elements], at=pointer)
-        if hypothesis is not None:
+        if delta.replaces:
+            pass
+        elif hypothesis is not None:
             hypothesis.write(delta)
         elif not text_only and delta.rows and type(delta.rows[0][1]) is bytes:
             writer.encoded_rows(delta.rows)
@@ -237,16 +314,66 @@ async def _write(
                 stream.row(*row)
         elif text := "".join([row[0] for row in delta.rows]):
             stream.append(text, at=at)
-        tokens += len(delta.rows) - delta.retracted
-        endpoint.generated_tokens = (endpoint.generated_tokens or 0) + len(delta.rows)
+        if delta.text_after and not delta.replaces:
+            stream.append(delta.text_after, at="/text")
         # Report the usage with each block, so that clients get it even if the item fails or is cancelled.
-        stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
-        most = context - delta.prompt_tokens if request.max_tokens is None else request.max_tokens
-        if tokens - reported >= -(-most // PROGRESS_PARTS):
+        if caps.counts_rows:
+            tokens += len(delta.rows) - delta.retracted
+            endpoint.generated_tokens = (endpoint.generated_tokens or 0) + len(delta.rows)
+            stream.usage(prompt_tokens=delta.prompt_tokens, completion_tokens=tokens)
+        elif delta.usage is not None:
+            more = max(0, delta.usage.completion_tokens - tokens)
+            endpoint.generated_tokens = (endpoint.generated_tokens or 0) + more
+            tokens = delta.usage.completion_tokens
+            stream.usage(**asdict(delta.usage))
+        most = request.max_tokens
+        if most is None and caps.context is not None:
+            most = caps.context - delta.prompt_tokens
+        if most is not None and tokens - reported >= -(-most // PROGRESS_PARTS):
             stream.progress(tokens, most, unit="token")
             reported = tokens
+        if not caps.counts_rows:
+            marks.add(delta)
         if delta.finish_reason is not None:
             stream.set("/finish_reason", delta.finish_reason)
+
+
+class _UsageMarks:
+    """Writes the numbers of tokens of an engine whose rows are not tokens to the value, so that a new attempt can continue.
+
+    A mark has the length of the text to which the numbers apply. It is not written with each block, because it is larger
+    than most blocks. A new attempt generates the text after the last mark again, and compares it.
+    """
+
+    def __init__(self, stream: Stream[Any], text: str) -> None:
+        self._stream = stream
+        self._length = len(text)
+        self._next = 0.0
+
+    def add(self, delta: Delta) -> None:
+        """Count the text of a block, and write a mark if it is time, or if the block is the last one."""
+        text = sum(len(row[0]) for row in delta.rows) + len(delta.text_after)
+        self._length = text if delta.replaces else self._length + text
+        if delta.usage is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if delta.finish_reason is not None:
+            self._stream.set("/usage", asdict(delta.usage))
+        elif now >= self._next:
+            self._next = now + MARK_INTERVAL
+            self._stream.set("/usage", {**asdict(delta.usage), "characters": self._length})
+
+
+def _replace(delta: Delta, request: Generate, stream: Stream[Any]) -> None:
+    """Replace everything that was generated before. Readers receive only the differences."""
+    old = stream.value
+    new = initial_of(request) | {name: old[name] for name in request.prompt_columns}
+    columns = [*zip(*delta.rows, strict=True)] or [()] * len(request.columns)
+    new["text"] += "".join(columns[0]) + delta.text_after
+    new |= {name: _values(column) for name, column in zip(request.columns[1:], columns[1:], strict=True)}
+    if delta.reasoning or "reasoning" in old:
+        new["reasoning"] = delta.reasoning
+    writer_of(stream).replace(new)
 
 
 class HypothesisWriter:

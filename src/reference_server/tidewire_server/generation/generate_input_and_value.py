@@ -284,11 +284,12 @@ def served_input(
     return types.new_class("Generate", (ContinuedGenerate,), {}, lambda body: body.update(namespace))
 
 
-def served_value(members: Collection[str]) -> type[BaseModel]:
+def served_value(members: Collection[str], *, counts_rows: bool = True) -> type[BaseModel]:
     """Create a model of the value that has only the columns that an engine computes.
 
     Args:
         members: Names of the input members that the engine supports.
+        counts_rows: See `EngineCapabilities.counts_rows`.
     """
     fields: dict[str, Any] = {
         column.name: (list[column.element] | None, Field(None, description=column.description))  # type: ignore[name-defined]
@@ -297,6 +298,9 @@ def served_value(members: Collection[str]) -> type[BaseModel]:
     }
     fields["text"] = (str, Field(description=COLUMNS[0].description))
     fields["logprobs_mode"] = (Literal["raw", "processed"] | None, Field(None, description=MODE_DESCRIPTION))
+    if not counts_rows:
+        fields["reasoning"] = (str | None, Field(None, description=REASONING_DESCRIPTION))
+        fields["usage"] = (dict[str, int] | None, Field(None, description=USAGE_DESCRIPTION))
     fields["finish_reason"] = (
         Literal["stop", "length", "cancelled"] | None,
         Field(None, description=FINISH_DESCRIPTION),
@@ -319,6 +323,11 @@ FINISH_DESCRIPTION = (
     "Reason why the generation ended. With `stop`, the model ended the text, or a stop string occurred. With `length`, "
     "`max_tokens` was reached. With `cancelled`, the job was cancelled."
 )
+REASONING_DESCRIPTION = "Text that the model generated before its answer, if the engine separates the two."
+USAGE_DESCRIPTION = (
+    "Numbers of tokens that the engine has reported: `prompt_tokens` and `completion_tokens`. While the text grows, they apply to "
+    "its first `characters` code points. Absent if the engine reports none."
+)
 
-Generated = served_value(Generate.model_fields)
+Generated = served_value(Generate.model_fields, counts_rows=False)
 """Model of the value of an engine that computes all columns."""

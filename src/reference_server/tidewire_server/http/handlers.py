@@ -254,6 +254,9 @@ class Handlers:
         """Handle `GET /readyz`."""
         if self._lifespan.service.shutdown.began:
             raise refuse("unavailable", "this server is shutting down")
+        for endpoint in self._lifespan.service.endpoints.values():
+            if (reason := endpoint.unavailable()) is not None:
+                raise refuse("unavailable", reason)
         await self._lifespan.service.store.check()
         return json_response({"status": "ready"})
 

@@ -183,6 +183,8 @@ class JobService:
         for endpoint in self.endpoints.values():
             if self._functions and endpoint.workers is not None:
                 await endpoint.workers.start(self.settings.cancel_timeout)
+            if endpoint.start is not None:
+                await endpoint.start()
         if self._heartbeat is None:
             for job in await self.store.jobs.adopt():
                 await self._ownership.recover(job)
@@ -241,6 +243,8 @@ class JobService:
 
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
         self._refuse_while_draining()
+        if (reason := endpoint.unavailable()) is not None:
+            raise refuse("unavailable", reason)
         settings = self.settings
         CALLER.set(principal)
         limit = settings.max_jobs_per_principal

@@ -169,7 +169,7 @@ class TorchEngine:
         check_members(request, self.caps)
         prompt, grammar = await self._reader.read(request)
         if request.max_tokens is None:
-            request = request.model_copy(update={"max_tokens": self.caps.context - len(prompt)})
+            request = request.model_copy(update={"max_tokens": self._cache.context - len(prompt)})
         text = OutputText(request, self._checkpoint.vocabulary, self._checkpoint.end_ids)
         continued = [] if logged is None else logged.token_ids
         if logged is not None and (finish := text.feed_again(logged, self.caps.model)) is not None:

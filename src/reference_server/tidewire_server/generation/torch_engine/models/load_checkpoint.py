@@ -27,13 +27,10 @@ from transformers import (
 from transformers.utils.logging import set_tqdm_hook
 
 from tidewire_server.generation.checkpoint_folder import LoadError, missing_folder
+from tidewire_server.generation.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
 from tidewire_server.generation.torch_engine.models import transformers_model
 from tidewire_server.generation.torch_engine.models.attention import Probe
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
-from tidewire_server.generation.torch_engine.models.tokenizer_bytes import (
-    UnsupportedTokenizerError,
-    vocabulary_of,
-)
 from tidewire_server.generation.torch_engine.models.transformers_model import (
     Model,
     TransformersModel,
@@ -136,7 +133,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     weight_bytes = sum(weight.nbytes for weight in module.parameters())
     model: Model = LlamaModel(module) if LlamaModel.supports(config) else TransformersModel(module)
     try:
-        vocabulary = vocabulary_of(tokenizer, config.vocab_size)
+        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size)
         heads = _probe(model, where, config)
     except (UnsupportedTokenizerError, UnsupportedAttentionError) as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
@@ -190,7 +187,7 @@ def load_without_weights(folder: Path, *, device: str = "auto", dtype: str = "au
     except OSError:  # There is no generation_config.json.
         generation = None
     try:
-        vocabulary = vocabulary_of(tokenizer, config.vocab_size)
+        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size)
     except UnsupportedTokenizerError as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
     heads = config.num_attention_heads
@@ -453,3 +450,13 @@ def _counted(items: Any, interval: float) -> Iterator[Any]:
             last = time.monotonic()
             logger.info("loading the weights: %d %% (%d of %d tensors)", 100 * done // total, done, total)
         yield item
+
+
+def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
+    """Read the first `size` ids of a tokenizer's vocabulary.
+
+    Raises:
+        UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.
+    """
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    return vocabulary_of(content, tokenizer.get_vocab(), size, tokenizer.all_special_ids)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
-
-from transformers import PreTrainedTokenizerBase
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from tidewire_server.generation.vocabulary import Vocabulary
 
-BYTE_OF: dict[str, int] = {
-    character: byte
-    for byte, character in bytes_to_unicode().items()  # type: ignore[no-untyped-call]
+_PRINTABLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS: Final = sorted(set(range(0x100)) - set(_PRINTABLE))
+BYTE_OF: Final[dict[str, int]] = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(0x100 + i): byte for i, byte in enumerate(_OTHERS)
 }
-"""Byte of each character of the byte-level BPE alphabet."""
+"""Byte of each character of the byte-level BPE alphabet, in which characters above U+00FF represent the bytes that are not
+printable."""
 
 BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -24,15 +23,22 @@ class UnsupportedTokenizerError(Exception):
     """The tokenizer is neither a byte-level nor a SentencePiece tokenizer, so its tokens cannot be mapped to bytes."""
 
 
-def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
+def vocabulary_of(
+    tokenizer: Mapping[str, Any], ids: Mapping[str, int], size: int, special: Collection[int] = ()
+) -> Vocabulary:
     """Read the vocabulary of a tokenizer. The result contains `size` ids. Ids that the tokenizer does not use have empty
     bytes. Higher ids of the tokenizer are left out, because the model cannot generate them.
+
+    Args:
+        tokenizer: Content of the tokenizer's file `tokenizer.json`.
+        ids: Id of each token.
+        size: Number of ids.
+        special: Ids of special tokens in addition to those that the file names.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.
     """
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    steps = _decoders(backend.get("decoder"))
+    steps = _decoders(tokenizer.get("decoder"))
     if "ByteLevel" in steps:
         to_bytes = _byte_level
     elif "Metaspace" in steps or {"Replace", "ByteFallback"} <= steps:
@@ -42,10 +48,9 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
             "only byte-level and SentencePiece tokenizers are supported, but the decoders of this tokenizer are "
             f"{', '.join(sorted(steps)) or 'none'}"
         )
-    ids: dict[str, int] = tokenizer.get_vocab()
     known = {token_id: to_bytes(token) for token, token_id in ids.items()}
-    special = set(tokenizer.all_special_ids)
-    for added in backend.get("added_tokens", []):
+    special = set(special)
+    for added in tokenizer.get("added_tokens", []):
         known[added["id"]] = added["content"].encode()
         if added["special"]:
             special.add(added["id"])

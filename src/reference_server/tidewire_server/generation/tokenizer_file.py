@@ -1,0 +1,48 @@
+"""Tokenizer of an upstream's model (`TokenizerFile`), read from its file without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tidewire_server.generation.checkpoint_folder import LoadError
+from tidewire_server.generation.tokenizer_bytes import UnsupportedTokenizerError, vocabulary_of
+
+
+class TokenizerFile:
+    """Vocabulary and token counts of a model.
+
+    Args:
+        folder: Folder with `tokenizer.json`, or the file itself. `config.json` next to it has the number of ids.
+
+    Raises:
+        LoadError: The tokenizer cannot be read, or is not supported.
+        ModuleNotFoundError: The package tokenizers is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer  # noqa: PLC0415 - needed only with a tokenizer
+
+        path = folder / "tokenizer.json" if folder.is_dir() else folder
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            self._tokenizer = Tokenizer.from_str(json.dumps(content))
+        except OSError as error:
+            raise LoadError(f"cannot read the tokenizer {path}: {error.strerror}") from None
+        except Exception as error:  # noqa: BLE001 - tokenizers raises Exception itself
+            raise LoadError(f"cannot read the tokenizer {path}: {error}") from None
+        ids = self._tokenizer.get_vocab()
+        size = max(ids.values(), default=-1) + 1
+        try:
+            config = json.loads((path.parent / "config.json").read_text(encoding="utf-8"))
+            size = max(size, int(config["vocab_size"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # The file is optional.
+        try:
+            self.vocabulary = vocabulary_of(content, ids, size)
+        except UnsupportedTokenizerError as error:
+            raise LoadError(f"{path}: {error}") from None
+
+    def count(self, text: str) -> int:
+        """Return the number of tokens of a prompt. It takes time proportional to the text, and no lock of Python."""
+        return len(self._tokenizer.encode(text).ids)

@@ -1,0 +1,117 @@
+"""Engine in front of engines that speak OpenAI's API, such as vLLM, SGLang, TGI, llama.cpp and `transformers serve`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
+
+from tidewire_server.generation.generate_endpoint import add_engine
+from tidewire_server.generation.tokenizer_file import TokenizerFile
+from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS
+from tidewire_server.generation.upstream.upstream_engine import UpstreamEngine
+from tidewire_server.user_paths import user_path
+
+if TYPE_CHECKING:
+    import os
+
+    from tidewire_server.endpoints.endpoint import OnRestart
+    from tidewire_server.server import Server
+
+__all__ = ["UpstreamEngine", "add_upstream"]
+
+_KEY: Final = re.compile(r"[\x21-\x7e]+")
+
+
+def add_upstream(
+    server: Server,
+    *urls: str,
+    model: str | None = None,
+    kind: str = "auto",
+    key: str | None = None,
+    concurrency: int = 64,
+    timeout: float = 300.0,
+    tokenizer: str | os.PathLike[str] | None = None,
+    context: int | None = None,
+    max_top: int = 20,
+    on_restart: OnRestart | Literal["auto"] = "auto",
+    share_prefixes: bool = False,
+) -> None:
+    """Add the endpoint `generate` to a server, in front of engines that speak OpenAI's API.
+
+    The server starts before the engines answer. Until one of them has answered, it rejects new jobs with 503.
+
+    Args:
+        server: The server. It must not have an endpoint named `generate` yet.
+        urls: Base URLs of engines that serve the same model, such as `http://127.0.0.1:8001/v1`.
+        model: Name of the model at the engines. None selects the only model that they list.
+        kind: Kind of the engines: `vllm`, `sglang`, `tgi`, `llama.cpp`, `transformers`, `openai` for any other, or `auto`
+            to ask them.
+        key: Bearer token for the engines.
+        concurrency: Maximum number of requests that one URL processes at the same time. Further jobs wait.
+        timeout: Number of seconds without a byte after which an engine counts as silent.
+        tokenizer: Folder with the `tokenizer.json` of the model. Log-probabilities need it.
+        context: Maximum number of tokens of the prompt and the generated text together. None asks the engines.
+        max_top: Maximum value of `top_logprobs`.
+        on_restart: Treatment of generations whose engine or server stops: "continue", "rerun" or "fail". With "auto",
+            they continue. A generation that cannot continue runs again, and text is replaced only from where it differs.
+        share_prefixes: Whether vLLM may reuse its cache for the prompts of all callers. By default, only the prompts of
+            the same principal share it. The caches of other engines cannot be separated.
+
+    Raises:
+        ValueError: A URL, the key or another argument is not valid.
+        LoadError: The tokenizer cannot be read.
+        ModuleNotFoundError: `tokenizer` is set, and the package tokenizers is not installed.
+    """
+    if not urls:
+        raise ValueError("add_upstream needs the URL of an engine, such as http://127.0.0.1:8001/v1")
+    if kind != "auto" and kind not in ENGINE_KINDS:
+        raise ValueError(f"kind must be auto, {' or '.join(ENGINE_KINDS)}, not {kind!r}")
+    if key is not None and _KEY.fullmatch(key) is None:
+        raise ValueError("the key of the upstream must consist of visible ASCII characters")
+    engine = UpstreamEngine(
+        [base_url(url) for url in urls],
+        model=model,
+        kind=None if kind == "auto" else kind,
+        key=key,
+        concurrency=concurrency,
+        timeout=timeout,
+        tokenizer=None if tokenizer is None else TokenizerFile(user_path(tokenizer)),
+        context=context,
+        max_top=max_top,
+        on_loss="continue" if on_restart == "auto" else on_restart,
+    )
+    engine.learned = add_engine(
+        server,
+        engine,
+        on_restart=on_restart,
+        share_prefixes=share_prefixes,
+        start=engine.start,
+        unavailable=engine.unavailable,
+    )
+
+
+def base_url(url: str) -> str:
+    """Return the base URL of an engine without a slash at its end.
+
+    Raises:
+        ValueError: The URL is not one of an engine. The message does not contain credentials.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError("an upstream must be a URL such as http://127.0.0.1:8001/v1") from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            "the URL of an upstream must not contain credentials; set TIDEWIRE_UPSTREAM_KEY instead"
+        )
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or port == 0
+        or parts.query
+        or parts.fragment
+    ):
+        raise ValueError(f"{url[:80]!r} is not the URL of an engine, such as http://127.0.0.1:8001/v1")
+    return url.rstrip("/")

@@ -1,0 +1,745 @@
+"""The endpoint `generate` in front of a scripted engine: what is sent, where it is sent, and what happens to its answers."""
+
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tokenizers import Tokenizer, decoders, models
+from typer.testing import CliRunner
+
+from support.reference_server import QUICK
+from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine
+from tidewire import Client
+from tidewire.errors import InvalidInputError, JobFailedError
+from tidewire_server import Server
+from tidewire_server.commands.cli import serve
+from tidewire_server.default_model import default_model
+from tidewire_server.generation.upstream import add_upstream, url_states
+
+LIMIT = 20.0
+
+
+@pytest.fixture(scope="module")
+def shared_engine() -> Iterator[ScriptedEngine]:
+    with scripted_engine() as engine:
+        yield engine
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(url_states, "MIN_PAUSE", 0.05)
+    monkeypatch.setattr(url_states, "START_PAUSE", 0.05)
+
+
+@pytest.fixture
+def engine(shared_engine: ScriptedEngine) -> ScriptedEngine:
+    shared_engine.script()
+    return shared_engine
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made = Tokenizer(models.BPE(vocab={chr(97 + i % 26) * (1 + i // 26): i for i in range(50)}, merges=[]))
+    made.decoder = decoders.ByteLevel()
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def eventually(condition: Any, within: float = LIMIT) -> None:
+    give_up = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def ready(url: str) -> bool:
+    return httpx.get(f"{url}/readyz").status_code == 200
+
+
+@contextmanager
+def front(*urls: str, wait: bool = True, settings: dict[str, Any] = {}, **options: Any) -> Iterator[Client]:  # noqa: B006
+    """Serve the endpoint, and yield a client of it."""
+    server = Server(**QUICK | settings)
+    add_upstream(server, *urls, **options)
+    with server.running() as url:
+        if wait:
+            eventually(lambda: ready(url))
+        with Client(url) as client:
+            yield client
+
+
+def values(client: Client, n: int, **members: Any) -> list[Any]:
+    jobs = [client.submit("generate", prompt=MARK, **members) for _ in range(n)]
+    return [job.result(timeout=LIMIT) for job in jobs]
+
+
+# ---- start ------------------------------------------------------------------------------------------------------------
+
+
+def test_server_answers_503_until_the_engine_answers():
+    with ScriptedEngine() as engine:
+        engine.kill()
+        with front(engine.url, wait=False) as client:
+            url = client.url
+            answer = httpx.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"top_k": 3}})
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"]
+            assert "engine 1 cannot be reached" in answer.json()["detail"]
+            assert str(engine.port) not in answer.text  # Callers need not know where the engine is.
+            assert httpx.get(f"{url}/readyz").status_code == 503
+            assert httpx.get(f"{url}/v1/endpoints/generate").status_code == 200
+            engine.start()
+            # A client waits for the server without an error.
+            assert client.run("generate", prompt=MARK, max_tokens=3)["text"] == expected(3)
+            assert ready(url)
+
+
+def test_description_is_that_of_the_engines_kind(engine: ScriptedEngine):
+    engine.script(context=512)
+    with front(engine.url) as client:
+        model = client.describe("generate").capabilities.model
+        assert (model.name, model.context) == ("scripted", 512)
+        assert {"top_k", "min_p", "messages", "json_schema"} <= set(model.features)
+        assert {"num_beams", "typical_p", "logprobs"}.isdisjoint(model.features)
+        with pytest.raises(InvalidInputError, match="num_beams"):
+            client.submit("generate", num_beams=2)
+        with pytest.raises(InvalidInputError, match="512") as error:
+            client.submit("generate", max_tokens=513)
+        assert error.value.code == "input_too_long"
+    assert engine.journal() == []
+
+
+def test_unknown_kind_gets_only_the_members_of_openai(engine: ScriptedEngine):
+    engine.script(kind="somebody")
+    with front(engine.url) as client:
+        client.run("generate", prompt=MARK, max_tokens=2, stop=["1", "2", "3", "4", "5"])
+        with pytest.raises(InvalidInputError, match="top_k"):
+            client.submit("generate", top_k=3)
+    body = engine.journal()[0]["body"]
+    assert body == {
+        "model": "scripted",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "prompt": MARK,
+        "max_tokens": 2,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop": ["1", "2", "3", "4"],
+    }
+
+
+def test_kind_option_takes_precedence_over_the_engine(engine: ScriptedEngine):
+    engine.script(kind="somebody")
+    with front(engine.url, kind="vllm") as client:
+        client.run("generate", prompt=MARK, max_tokens=2, top_k=3)
+    assert engine.journal()[0]["body"]["top_k"] == 3
+
+
+@pytest.mark.parametrize("models", [[], 500, ["a", "b"]])
+def test_engine_without_exactly_one_model_needs_the_option_model(engine: ScriptedEngine, models: Any):
+    transformers = {"/openapi.json": {"paths": {"/load_model": {}, "/v1/completions": {}}}}
+    engine.script(models=models, pages=transformers)
+    with front(engine.url, wait=False) as client:
+        eventually(lambda: "--model" in httpx.get(f"{client.url}/readyz").text)
+    with front(engine.url, model="a") as client:
+        client.run("generate", prompt=MARK, max_tokens=2)
+    assert engine.journal()[0]["body"]["model"] == "a"
+
+
+def test_wrong_model_is_one_clear_error(engine: ScriptedEngine):
+    with front(engine.url, wait=False, model="other") as client:
+        eventually(lambda: "other" in httpx.get(f"{client.url}/readyz").text)
+        assert "scripted" in httpx.get(f"{client.url}/readyz").text
+
+
+def test_wrong_key_is_one_clear_error_without_the_key(
+    engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+):
+    engine.script(key="right-key")
+    with caplog.at_level(logging.DEBUG), front(engine.url, wait=False, key="wrong-key") as client:
+        eventually(lambda: "TIDEWIRE_UPSTREAM_KEY" in httpx.get(f"{client.url}/readyz").text)
+        answer = httpx.post(f"{client.url}/v1/endpoints/generate/jobs", json={"input": {}})
+        assert answer.status_code == 503
+        shown = answer.text + caplog.text + client.describe("generate").__repr__()
+    assert "wrong-key" not in shown
+    assert sum("rejects the key" in record.message for record in caplog.records) == 1
+    with front(engine.url, key="right-key") as client:
+        client.run("generate", prompt=MARK, max_tokens=2)
+    assert engine.journal()[0]["headers"]["authorization"] == "Bearer right-key"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://h/v1",
+        "http://",
+        "http://u:p@h/v1",
+        "http://h/v1?key=p",
+        "h:80/v1",
+        "http://h:99999/v1",
+        "http://h:0/v1",
+    ],
+)
+def test_url_of_an_upstream_is_checked(url: str):
+    with pytest.raises(ValueError) as error:
+        add_upstream(Server(), url)
+    assert "p@" not in str(error.value)
+    assert ":p" not in str(error.value)
+
+
+def test_command_with_an_upstream_imports_no_torch(engine: ScriptedEngine, tmp_path: Path):
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "tidewire_server",
+        "--upstream",
+        engine.url,
+        "--port",
+        "0",
+    ]
+    port_file = tmp_path / "port"
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(
+            [*command, "--port-file", str(port_file), "--tokenizer", str(default_model())],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    try:
+        eventually(port_file.exists, within=50)
+        url = f"http://127.0.0.1:{int(port_file.read_text())}"
+        eventually(lambda: ready(url))
+        with Client(url) as client:
+            assert client.run("generate", prompt=MARK, max_tokens=3, logprobs=True)["text"] == expected(3)
+    finally:
+        process.kill()
+        process.wait()
+    imported = {line.rpartition("|")[2].strip() for line in (tmp_path / "errors").read_text().splitlines()}
+    assert {"httpx", "tokenizers"} <= imported
+    assert imported.isdisjoint({"torch", "transformers", "numpy"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--slots", "3", "--upstream", "http://127.0.0.1:1/v1"], "--slots: slots has no effect together with upstream"),
+        (["--upstream-kind", "vllm"], "--upstream-kind: upstream_kind needs the URL of an engine"),
+        (["--upstream", "http://127.0.0.1:1"[:5]], "not the URL of an engine"),
+        (["--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "nowhere"], "--tokenizer: cannot read the tokenizer"),
+        (["--upstream-concurrency", "0", "--upstream", "http://127.0.0.1:1/v1"], "from 1 to 4096"),
+        (["mine.py", "--upstream", "http://127.0.0.1:1/v1"], "applies only to the default server"),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_the_command_are_one_clear_error(arguments: list[str], message: str):
+    answer = CliRunner().invoke(serve, arguments)
+    assert answer.exit_code in {1, 2}
+    assert message in answer.stderr
+
+
+# ---- what is sent -------------------------------------------------------------------------------------------------------
+
+
+def test_all_sampling_members_are_sent_with_neutral_values_translated(engine: ScriptedEngine):
+    with front(engine.url) as client:
+        client.run("generate", prompt=MARK, max_tokens=2)
+        client.run("generate", messages=[{"role": "user", "content": "a"}], max_tokens=2, top_k=5, seed=7)
+    prompt, chat = engine.journal()
+    assert (prompt["path"], chat["path"]) == ("/v1/completions", "/v1/chat/completions")
+    sent = {
+        name: prompt["body"][name]
+        for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    }
+    assert sent == {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert "messages" not in prompt["body"]
+    assert "prompt" not in chat["body"]
+    assert chat["body"]["messages"] == [{"role": "user", "content": "a"}]
+    assert (chat["body"]["top_k"], chat["body"]["seed"]) == (5, 7)
+
+
+def test_prefix_caches_of_callers_are_separate(engine: ScriptedEngine):
+    tokens = {"settings": {"tokens": ("ann:a-token-of-ann", "bob:a-token-of-bob")}}
+    with front(engine.url, **tokens) as client:
+        for token in ("a-token-of-ann", "a-token-of-bob", "a-token-of-ann"):
+            with Client(client.url, token=token) as caller:
+                caller.run("generate", prompt=MARK, max_tokens=1)
+    ann, bob, again = [entry["body"]["cache_salt"] for entry in engine.journal()]
+    assert ann == again != bob
+    assert "ann" not in ann
+
+
+def test_trace_of_the_caller_reaches_the_engine(engine: ScriptedEngine):
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with front(engine.url) as client:
+        httpx.post(
+            f"{client.url}/v1/endpoints/generate/jobs",
+            json={"input": {"prompt": MARK, "max_tokens": 2}},
+            headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"},
+        )
+        eventually(engine.journal)
+    assert trace in engine.journal()[0]["headers"]["traceparent"]
+
+
+def test_cancel_reaches_the_engine(engine: ScriptedEngine):
+    engine.script(pause=0.01)
+    with front(engine.url) as client:
+        job = client.submit("generate", prompt=MARK, max_tokens=5000)
+        for update in job:
+            if update.text:
+                break
+        job.cancel()
+        job.wait()
+        assert job.status() == "cancelled"
+        eventually(lambda: engine.journal()[0]["closed"])
+        value = httpx.get(f"{client.url}/v1/jobs/{job.id}").json()["state"]["items"][0]["value"]
+        assert value["finish_reason"] == "cancelled"
+
+
+# ---- load ---------------------------------------------------------------------------------------------------------------
+
+
+def test_requests_go_to_the_url_with_the_fewest_and_the_others_wait(engine: ScriptedEngine):
+    with scripted_engine(pause=0.01) as other:
+        engine.script(pause=0.01)
+        with front(engine.url, other.url, concurrency=2) as client:
+            jobs = [client.submit("generate", prompt=MARK, max_tokens=10_000) for _ in range(6)]
+            eventually(lambda: (len(engine.journal()), len(other.journal())) == (2, 2))
+            positions = [httpx.get(f"{client.url}/v1/jobs/{job.id}").json()["status"] for job in jobs]
+            assert positions.count("queued") == 2  # in the server's queue, with a position
+            for job in jobs:
+                job.cancel()
+
+
+def test_url_that_is_gone_is_left_out_and_comes_back(engine: ScriptedEngine):
+    with scripted_engine() as other, front(engine.url, other.url) as client:
+        assert {each["text"] for each in values(client, 4, max_tokens=3)} == {expected(3)}
+        other.kill()
+        assert {each["text"] for each in values(client, 6, max_tokens=3)} == {expected(3)}
+        other.start()
+
+        def comes_back() -> bool:
+            values(client, 4, max_tokens=3)
+            return len(other.journal()) > 0
+
+        eventually(comes_back)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_busy_engine_is_asked_again(engine: ScriptedEngine, status: int):
+    engine.script(answers=[{"status": status, "headers": {"retry-after": "0"}}] * 5 + [{}])
+    with front(engine.url) as client:
+        assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
+    assert len(engine.journal()) == 6
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code"),
+    [
+        (400, {"error": {"message": "top_p must be small"}}, "invalid_input"),
+        (422, {"detail": "Unexpected fields"}, "invalid_input"),
+        (400, {"message": "This model's maximum context length is 10 tokens"}, "input_too_long"),
+        (400, {"error": {"type": "exceed_context_size_error", "message": "exceeds the available context size"}}, "input_too_long"),
+        (413, {"error": "too many"}, "input_too_long"),
+    ],
+)  # fmt: skip
+def test_rejected_input_fails_the_item_and_says_nothing_about_the_url(
+    engine: ScriptedEngine, status: int, body: Any, code: str
+):
+    engine.script(answers=[{"status": status, "body": body}] * 5 + [{}])
+    with front(engine.url) as client:
+        for _ in range(5):
+            with pytest.raises(JobFailedError) as error:
+                client.run("generate", prompt=MARK, max_tokens=3)
+            assert error.value.code == code
+        assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
+    assert len(engine.journal()) == 6
+
+
+def test_engine_that_fails_three_times_is_worker_lost(engine: ScriptedEngine):
+    engine.script(answers=[{"status": 500, "body": {"error": "boom"}}])
+    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+        client.run("generate", prompt=MARK, max_tokens=3)
+    assert error.value.code == "worker_lost"
+    assert len(engine.journal()) == 3
+
+
+def test_silent_engine_is_left_out(engine: ScriptedEngine):
+    with scripted_engine() as other:
+        engine.script(answers=[{"send": ["hang"]}])
+        with front(engine.url, other.url, timeout=0.3) as client:
+            assert {each["text"] for each in values(client, 4, max_tokens=3)} == {expected(3)}
+
+
+def test_request_waits_only_for_a_limited_time():
+    with ScriptedEngine() as engine:
+        server = Server(**QUICK)
+        add_upstream(server, engine.url)
+        upstream = server.endpoints["generate"].start.__self__
+        upstream._max_wait = 0.3
+        with server.running() as url:
+            eventually(lambda: ready(url))
+            engine.kill()
+            with Client(url) as client, pytest.raises(JobFailedError, match="cannot be reached") as error:
+                client.run("generate", prompt=MARK, max_tokens=3)
+            assert error.value.code == "unavailable"
+
+
+# ---- answers ------------------------------------------------------------------------------------------------------------
+
+
+def chunk(**choice: Any) -> str:
+    return f"data: {json.dumps({'choices': [{'index': 0, **choice}]})}\n\n"
+
+
+def raw(data: bytes) -> dict[str, str]:
+    return {"hex": (b"data: %b\n\n" % data).hex()}
+
+
+def usage_of(client: Client, job: str) -> Any:
+    return httpx.get(f"{client.url}/v1/jobs/{job}").json()["done"]["usage"]
+
+
+def one(client: Client, engine: ScriptedEngine, *send: Any, **members: Any) -> Any:
+    engine.script(**engine.settings, answers=[{"send": list(send)}])
+    return client.run("generate", **({"prompt": MARK, "max_tokens": 8} | members))
+
+
+def test_usage_is_that_of_the_engine_and_never_counted(engine: ScriptedEngine):
+    with front(engine.url) as client:
+        job = client.submit("generate", prompt=MARK, max_tokens=6)
+        job.result()
+        assert usage_of(client, job.id) == {"prompt_tokens": 7, "completion_tokens": 6}
+        engine.script(
+            answers=[{"send": [chunk(text="a"), chunk(text="b"), chunk(text="", finish_reason="stop")]}]
+        )
+        job = client.submit("generate", prompt=MARK, max_tokens=6)
+        assert job.result() == {"text": "ab", "finish_reason": "stop"}
+        assert usage_of(client, job.id) == {}
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ([chunk(text="", finish_reason="length")], "length"),
+        ([chunk(text="", finish_reason="length"), "cut"], "length"),
+        (["data: [DONE]\n\n"], "stop"),
+    ],
+)
+def test_answer_is_complete_with_a_finish_reason_or_done(engine: ScriptedEngine, end: list[Any], reason: str):
+    with front(engine.url) as client:
+        assert one(client, engine, chunk(text="ab"), *end) == {"text": "ab", "finish_reason": reason}
+
+
+@pytest.mark.parametrize(
+    "end", [[], ["cut"], [chunk(text="", finish_reason="abort")], ['data: {"error":{"code":500}}\n\n']]
+)
+def test_answer_without_an_end_is_not_passed_on(engine: ScriptedEngine, end: list[Any]):
+    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+        one(client, engine, chunk(text="ab"), *end)
+    assert error.value.code == "worker_lost"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ([raw(b'{"choices":[{"text":"n\xc3"}]}'), raw(b'{"choices":[{"text":"\xa9!"}]}')], "né!"),
+        ([raw(b'{"choices":[{"text":"\xf0\x9f"}]}'), raw(b'{"choices":[{"text":"\x98\x80!"}]}')], "😀!"),
+        (
+            ['data: {"choices":[{"text":"\\ud83d"}]}\n\n', 'data: {"choices":[{"text":"\\ude00!"}]}\n\n'],
+            "😀!",
+        ),
+        (['data: {"choices":[{"text":"né', '😀"}]}\n\n'], "né😀"),
+        (['data: {"choices":[{"text":"a\\ud83d"}]}\n\n', 'data: {"choices":[{"text":"b"}]}\n\n'], "a\ufffdb"),
+    ],
+)
+def test_character_that_is_split_between_chunks_is_joined(
+    engine: ScriptedEngine, pieces: list[str], text: str
+):
+    with front(engine.url) as client:
+        assert one(client, engine, *pieces, "data: [DONE]\n\n")["text"] == text
+
+
+def test_reasoning_is_a_separate_text(engine: ScriptedEngine):
+    steps = [
+        chunk(delta={"role": "assistant", "reasoning_content": "Hm"}),
+        chunk(delta={"reasoning": "m."}),
+        chunk(delta={"content": "Yes."}, finish_reason="stop"),
+    ]
+    with front(engine.url) as client:
+        engine.script(answers=[{"send": steps}])
+        value = client.run("generate", messages=[{"role": "user", "content": "?"}])
+    assert value == {"text": "Yes.", "reasoning": "Hmm.", "finish_reason": "stop"}
+
+
+def test_tool_calls_fail_the_item(engine: ScriptedEngine):
+    engine.script(
+        answers=[
+            {
+                "send": [
+                    chunk(delta={"tool_calls": [{"id": "x"}]}),
+                    chunk(delta={}, finish_reason="tool_calls"),
+                ]
+            }
+        ]
+    )
+    with front(engine.url) as client, pytest.raises(JobFailedError, match="tool"):
+        client.run("generate", messages=[{"role": "user", "content": "?"}])
+    assert len(engine.journal()) == 1
+
+
+def test_text_never_contains_a_stop_string_that_the_engine_sends(engine: ScriptedEngine):
+    with front(engine.url) as client:
+        value = one(client, engine, *[chunk(text=each) for each in ("abS", "TO", "Pcd")], "hang", stop="STOP")
+        assert value == {"text": "ab", "finish_reason": "stop"}
+        value = one(client, engine, chunk(text="abSTO"), chunk(text="", finish_reason="length"), stop="STOP")
+        assert value == {"text": "abSTO", "finish_reason": "length"}
+
+
+# ---- log-probabilities ----------------------------------------------------------------------------------------------------
+
+
+def test_log_probabilities_need_a_tokenizer(engine: ScriptedEngine):
+    with front(engine.url) as client:
+        for members in ({"logprobs": True}, {"top_logprobs": 2}, {"token_text": True}):
+            with pytest.raises(InvalidInputError):
+                client.submit("generate", **members)
+    assert engine.journal() == []
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("chat", [False, True])
+def test_log_probabilities_are_columns(engine: ScriptedEngine, tokenizer: Path, tokens: int, chat: bool):
+    engine.script(tokens=tokens)
+    source = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": MARK}
+    with front(engine.url, tokenizer=tokenizer) as client:
+        value = client.run("generate", **source, max_tokens=4, top_logprobs=2, token_text=True)
+        vocabulary = client.vocabulary("generate") if hasattr(client, "vocabulary") else None
+    assert value == {
+        "text": expected(4),
+        "token_ids": [0, 1, 2, 3],
+        "logprobs": [-0.5] * 4,
+        "top_ids": [[0, 1], [1, 2], [2, 3], [3, 4]],
+        "top_logprobs": [[-0.5, -1.5]] * 4,
+        "token_text": ["a", "b", "c", "d"],
+        "top_text": [["a", "b"], ["b", "c"], ["c", "d"], ["d", "e"]],
+        "logprobs_mode": "raw",
+        "finish_reason": "length",
+        "usage": {"prompt_tokens": 7, "completion_tokens": 4},
+    }
+    assert vocabulary is None or vocabulary
+    body = engine.journal()[0]["body"]
+    assert body["return_tokens_as_token_ids"] is True
+    assert body["logprobs"] == (True if chat else 2)
+
+
+def scored(tokens: list[str], values: list[Any], tops: list[Any] | None = None, **choice: Any) -> str:
+    tops = tops or [{token: value} for token, value in zip(tokens, values, strict=True)]
+    return chunk(
+        text="x", logprobs={"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}, **choice
+    )
+
+
+A, B, C = "token_id:0", "token_id:1", "token_id:2"
+
+
+def test_impossible_values_become_null(engine: ScriptedEngine, tokenizer: Path):
+    steps = [scored([A], [-9999.0], [{A: -9999.0, B: -0.1, C: -9999}]), chunk(text="", finish_reason="stop")]
+    with front(engine.url, tokenizer=tokenizer) as client:
+        value = one(client, engine, *steps, top_logprobs=3)
+    assert value["logprobs"] == [None]
+    assert (value["top_ids"], value["top_logprobs"]) == ([[1, 0, 2]], [[-0.1, None, None]])
+
+
+def test_chosen_token_is_an_alternative_only_if_it_belongs_to_the_most_probable(
+    engine: ScriptedEngine, tokenizer: Path
+):
+    steps = [scored([C], [-3.0], [{C: -3.0, B: -0.5, A: -0.5}]), chunk(text="", finish_reason="stop")]
+    with front(engine.url, tokenizer=tokenizer) as client:
+        value = one(client, engine, *steps, top_logprobs=2)
+    assert (value["top_ids"], value["logprobs"]) == ([[0, 1]], [-3.0])
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([chunk(text="ab")], "no log-probabilities"),
+        ([scored([A], [-1.0], [{B: -2.0, C: -3.0}])], "do not belong"),
+        ([scored([A], [-1.0], [{A: -1.0}])], "1 alternatives"),
+        ([scored(["a"], [-1.0])], "without token ids"),
+        ([scored([A], [0.5], [{A: 0.5, B: -1}])], "not below 0"),
+        ([chunk(text="x", logprobs={"tokens": [A], "token_logprobs": []})], "different lengths"),
+        ([scored([A], [-1.0], [{A: -1.0, "token_id:77": -2.0}])], "77"),
+        (
+            [chunk(text="x", finish_reason="stop", usage=1), 'data: {"usage":{"completion_tokens":9}}\n\n'],
+            "left out",
+        ),
+    ],
+)
+def test_wrong_log_probabilities_are_not_passed_on(
+    engine: ScriptedEngine, tokenizer: Path, steps: list[str], message: str
+):
+    with (
+        front(engine.url, tokenizer=tokenizer) as client,
+        pytest.raises(JobFailedError, match=message) as error,
+    ):
+        one(client, engine, *steps, "data: [DONE]\n\n", top_logprobs=2, token_text=True)
+    assert error.value.code == "internal"
+    assert len(engine.journal()) == 1
+
+
+def test_only_the_mode_that_the_engine_computes_is_offered(engine: ScriptedEngine, tokenizer: Path):
+    with front(engine.url, tokenizer=tokenizer) as client:
+        with pytest.raises(InvalidInputError, match="logprobs_mode"):
+            client.submit("generate", logprobs=True, logprobs_mode="processed")
+
+
+def test_prompt_that_does_not_fit_is_refused_before_the_job(engine: ScriptedEngine, tokenizer: Path):
+    engine.script(context=20)
+    with front(engine.url, tokenizer=tokenizer) as client:
+        with pytest.raises(InvalidInputError) as error:
+            client.submit("generate", prompt="a" * 15, max_tokens=8)
+        assert error.value.code == "input_too_long"
+    assert engine.journal() == []
+
+
+# ---- lost answers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_lost_answer_is_continued_after_the_text_so_far(engine: ScriptedEngine, chat: bool):
+    engine.script(answers=[{"send": [{"tokens": 5}, "cut"]}, {"send": [{"tokens": 4}]}, {}])
+    source = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": MARK}
+    with front(engine.url) as client:
+        job = client.submit("generate", **source, max_tokens=12)
+        deleted = 0
+        for delta in job.iter_text_deltas():
+            deleted += delta.deleted
+        assert deleted == 0
+        assert job.result()["text"] == expected(12)
+        assert usage_of(client, job.id) == {"prompt_tokens": 7, "completion_tokens": 12}
+        notes = httpx.get(f"{client.url}/v1/jobs/{job.id}").json()["state"]["notes"]
+        assert ["seam" in note["text"] for note in notes] == [True]
+    sent = [entry["body"] for entry in engine.journal()]
+    assert [body["max_tokens"] for body in sent] == [12, 7, 3]
+    if chat:
+        assert sent[1]["messages"][-1] == {"role": "assistant", "content": expected(5)}
+        assert sent[1]["continue_final_message"] is True
+        assert sent[1]["add_generation_prompt"] is False
+    else:
+        assert [body["prompt"] for body in sent] == [MARK, MARK + expected(5), MARK + expected(9)]
+
+
+def test_engine_that_is_killed_and_started_again_continues():
+    with scripted_engine(pause=0.005) as other, front(other.url) as client:
+        job = client.submit("generate", prompt=MARK, max_tokens=200)
+        text, killed = "", False
+        for piece in job.iter_text():
+            text += piece
+            if len(text) > 60 and not killed:
+                other.kill()
+                other.start()
+                killed = True
+        assert text == expected(200)
+        assert other.journal()[0]["body"]["max_tokens"] < 200
+
+
+@pytest.mark.parametrize("members", [{"json_schema": {"type": "string"}}, {"logprobs": True}])
+def test_answer_that_cannot_be_continued_runs_again_and_keeps_equal_text(
+    engine: ScriptedEngine, tokenizer: Path, members: Any
+):
+    """The second answer is equal, so readers see no change of the text that they have."""
+    engine.script(answers=[{"send": [{"tokens": 5}, "cut"]}, {}])
+    with front(engine.url, tokenizer=tokenizer) as client:
+        job = client.submit("generate", prompt=MARK, max_tokens=12, **members)
+        assert "".join(job.iter_text()) == expected(12)
+        value = job.result()
+    if "logprobs" in members:
+        assert value["token_ids"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]
+        assert engine.journal()[1]["body"]["prompt"] == MARK + expected(5)
+    else:
+        assert engine.journal()[1]["body"]["prompt"] == MARK
+
+
+def test_text_that_differs_in_the_second_run_is_deleted(engine: ScriptedEngine):
+    end = chunk(text="!", finish_reason="stop")
+    answers = [
+        {"send": [chunk(text="the cat"), chunk(text=" sat"), "cut"]},
+        {"send": [chunk(text="the c"), chunk(text="ow"), end]},
+    ]
+    engine.script(kind="somebody", answers=answers)
+    with front(engine.url) as client:
+        job = client.submit("generate", prompt=MARK, max_tokens=12)
+        deltas = list(job.iter_text_deltas())
+        assert job.result() == {"text": "the cow!", "finish_reason": "stop"}
+        assert sum(delta.deleted for delta in deltas) == len("at sat")
+    assert [entry["body"]["max_tokens"] for entry in engine.journal()] == [12, 12]
+
+
+def test_columns_are_replaced_by_the_second_run(engine: ScriptedEngine, tokenizer: Path):
+    first = {"send": [scored([A], [-1.0]), scored([B], [-1.0]), "cut"]}
+    second = {"send": [scored([A], [-1.0]), scored([C], [-2.0], finish_reason="stop")]}
+    engine.script(answers=[first, second])
+    with front(engine.url, tokenizer=tokenizer) as client:
+        value = client.run("generate", prompt=MARK, max_tokens=12, logprobs=True)
+    assert value == {
+        "text": "xx",
+        "token_ids": [0, 2],
+        "logprobs": [-1.0, -2.0],
+        "logprobs_mode": "raw",
+        "finish_reason": "stop",
+    }
+
+
+def test_on_restart_fail_never_sends_a_request_twice(engine: ScriptedEngine):
+    engine.script(answers=[{"send": [{"tokens": 5}, "cut"]}, {}])
+    with front(engine.url, on_restart="fail") as client, pytest.raises(JobFailedError) as error:
+        client.run("generate", prompt=MARK, max_tokens=12)
+    assert error.value.code == "worker_lost"
+    assert len(engine.journal()) == 1
+
+
+def test_lost_answer_with_all_tokens_is_complete(engine: ScriptedEngine):
+    engine.script(answers=[{"send": [{"tokens": 12}, "cut"]}])
+    with front(engine.url) as client:
+        value = client.run("generate", prompt=MARK, max_tokens=12)
+    assert (value["text"], value["finish_reason"]) == (expected(12), "length")
+    assert len(engine.journal()) == 1
+
+
+def test_three_lost_answers_are_worker_lost(engine: ScriptedEngine):
+    engine.script(answers=[{"send": [{"tokens": 2}, "cut"]}])
+    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+        client.run("generate", prompt=MARK, max_tokens=12)
+    assert error.value.code == "worker_lost"
+    assert [entry["body"]["max_tokens"] for entry in engine.journal()] == [12, 10, 8]
+
+
+def test_reader_that_reconnects_runs_no_prompt_twice(engine: ScriptedEngine):
+    engine.script(pause=0.005)
+    with front(engine.url) as client:
+        job = client.submit("generate", prompt=MARK, max_tokens=60)
+        for _ in range(5):
+            for _update in client.job(job.id):
+                break
+        assert job.result()["text"] == expected(60)
+        assert "".join(client.job(job.id).iter_text()) == expected(60)
+    assert len(engine.journal()) == 1
+
+
+def test_samples_are_separate_requests(engine: ScriptedEngine):
+    with front(engine.url) as client:
+        job = client.submit("generate", prompt=MARK, max_tokens=3, n=3, seed=5)
+        job.wait()
+    assert sorted(entry["body"]["seed"] for entry in engine.journal()) == [5, 6, 7]
+    assert all("n" not in entry["body"] for entry in engine.journal())

@@ -1,0 +1,163 @@
+"""Engines of other projects in their own processes: llama.cpp's server and `transformers serve`, on a CPU."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from support.free_port import free_port
+from tidewire_server.default_model import default_model
+
+START_LIMIT = 150.0
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def chat_model(folder: Path) -> Path:
+    """Copy the default model, and add a chat template."""
+    for name in (
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ):
+        shutil.copy(default_model() / name, folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@contextlib.contextmanager
+def _process(command: list[str | Path], port: int, log: Path) -> Iterator[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(log.parent)}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*map(str, command)], stdout=output, stderr=output, env=environment, cwd=Path(__file__).parents[1]
+        )
+    try:
+        give_up = time.monotonic() + START_LIMIT
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
+                    break
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < give_up, log.read_text()
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def transformers_serve(model: Path, folder: Path) -> Iterator[str]:
+    """Run `transformers serve`, and yield its base URL."""
+    port = free_port()
+    program = Path(sys.executable).with_name("transformers")
+    command = [program, "serve", model, "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)]
+    with _process(command, port, folder / "transformers.log") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def llama_cpp_server(model: Path, folder: Path) -> Iterator[str]:
+    """Run llama.cpp's server with a Llama checkpoint, and yield its base URL."""
+    port = free_port()
+    command = [sys.executable, "-m", "support.real_engines", model, folder / "model.gguf", str(port)]
+    with _process(command, port, folder / "llama_cpp.log") as url:
+        yield url
+
+
+def write_gguf(model: Path, path: Path) -> None:
+    """Convert a Llama checkpoint to a GGUF file in float32. GGUF rotates adjacent pairs, so the rows of q and k are interleaved."""
+    import gguf
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    config = loaded.config
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(vocabulary, key=vocabulary.get))
+    kinds = (gguf.TokenType.CONTROL, gguf.TokenType.NORMAL)
+    writer.add_token_types([kinds[token not in special] for token in range(config.vocab_size)])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)
+    writer.add_add_bos_token(False)
+    if (template := model / "chat_template.jinja").exists():
+        writer.add_chat_template(template.read_text())
+
+    def interleaved(weight: "torch.Tensor", heads: int) -> "torch.Tensor":
+        return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+    def add(name: str, weight: "torch.Tensor") -> None:
+        writer.add_tensor(f"{name}.weight", weight.detach().contiguous().numpy())
+
+    add("token_embd", loaded.model.embed_tokens.weight)
+    add("output_norm", loaded.model.norm.weight)
+    for i, layer in enumerate(loaded.model.layers):
+        attention, mlp = layer.self_attn, layer.mlp
+        add(f"blk.{i}.attn_norm", layer.input_layernorm.weight)
+        add(f"blk.{i}.attn_q", interleaved(attention.q_proj.weight, config.num_attention_heads))
+        add(f"blk.{i}.attn_k", interleaved(attention.k_proj.weight, config.num_key_value_heads))
+        add(f"blk.{i}.attn_v", attention.v_proj.weight)
+        add(f"blk.{i}.attn_output", attention.o_proj.weight)
+        add(f"blk.{i}.ffn_norm", layer.post_attention_layernorm.weight)
+        add(f"blk.{i}.ffn_gate", mlp.gate_proj.weight)
+        add(f"blk.{i}.ffn_up", mlp.up_proj.weight)
+        add(f"blk.{i}.ffn_down", mlp.down_proj.weight)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _serve_llama_cpp(path: Path, port: int) -> None:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_parallel = 4
+    params.n_ctx = 4 * 1024
+    params.port = port
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.cpuparams.poll = params.cpuparams_batch.poll = 0
+    params.kv_unified = False
+    params.warmup = False
+    params.verbosity = -1
+    # The server runs in a thread of this object.
+    server = xllamacpp.Server(params)
+    while server:
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    write_gguf(Path(sys.argv[1]), Path(sys.argv[2]))
+    _serve_llama_cpp(Path(sys.argv[2]), int(sys.argv[3]))
