@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -65,9 +66,10 @@ async def expire_lease(store: Any) -> None:
 
 
 def trust(store: Any) -> None:
-    """Act as if the beats of a server had succeeded for a whole lease."""
+    """Act as if the beats of a server had succeeded for a whole lease, the last one just now."""
     store._server._first_beat = -1e9
     store._server._last_beat = store._server._clock()
+    store._server._until = datetime.now(UTC) + timedelta(seconds=5)
 
 
 def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_one_reads_it(
@@ -257,6 +259,10 @@ def test_the_jobs_of_a_dead_server_are_adopted_and_the_zombie_is_refused(
             await expire_lease(second)
             assert await first.jobs.adopt() == []  # its own beats have not succeeded for a whole lease
             await first.replicas.beat()
+            trust(first)
+            first._server._until -= timedelta(seconds=5)
+            # The statement has waited for the end of an outage, during which the leases of all servers expired.
+            assert await first.jobs.adopt() == []
             trust(first)
             assert await first.jobs.adopt() == ["a"]
             assert await first.jobs.adopt() == ["a"]  # until it is reopened

@@ -13,6 +13,7 @@ server writes are kept in memory. All users of a log share one log object, which
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -156,7 +157,7 @@ _CLAIM: Final = f"""
 """  # noqa: S608
 _ADOPT: Final = f"""
     WITH dead AS MATERIALIZED (
-        SELECT id, clean FROM server WHERE until < now() AND (clean OR %(trusted)s) AND id <> %(me)s),
+        SELECT id, clean FROM server WHERE until < now() AND (clean OR now() < %(trusted_until)s::timestamptz) AND id <> %(me)s),
     picked AS MATERIALIZED (
         SELECT j.number, d.clean FROM job j JOIN dead d ON d.id = j.owner
         WHERE j.owner = ANY (ARRAY(SELECT id FROM dead)) AND j.ended_at IS NULL
@@ -231,8 +232,8 @@ class PostgresJobs:
         self._queue = queue
         self._server = server
         self._notifier = notifier
-        self.trusts_leases: Callable[[], bool] = lambda: False
-        """Function that returns whether expired leases are those of dead servers. See `server_rows`."""
+        self.trusted_until: Callable[[], datetime | None] = lambda: None
+        """Function that returns until when expired leases are those of dead servers. See `ServerRow.trusted_until`."""
         self.has_others: Callable[[], bool] = lambda: False
         """Function that returns whether other servers are alive."""
         self._retention: Retention = access.retention
@@ -432,7 +433,7 @@ class PostgresJobs:
         mine = _listed(self._queue.endpoints())
         parameters = {
             "me": self._server,
-            "trusted": self.trusts_leases(),
+            "trusted_until": self.trusted_until(),
             "mine": mine,
             "known": mine if known is None else [*known],
             "n": _MAX_ADOPTED,

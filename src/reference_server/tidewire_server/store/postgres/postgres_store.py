@@ -119,7 +119,7 @@ class PostgresStore:
             self._jobs.stop_writing,
             self._queue.calls,
         )
-        self._jobs.trusts_leases = lambda: self._server.trusted
+        self._jobs.trusted_until = lambda: self._server.trusted_until
         self._jobs.has_others = lambda: self._server.has_others
         self.jobs: Jobs = self._jobs
         self.queue: Queue = self._queue

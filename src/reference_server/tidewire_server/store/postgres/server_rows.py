@@ -4,12 +4,15 @@ A server renews its lease each second by the database's clock. When the lease ha
 an outage of the database, all leases have expired. Therefore a server adopts jobs only after its own beats have succeeded for
 a whole lease, by which time every server that is alive has renewed its own. A pause of half a lease between two beats counts as
 an outage: otherwise a server whose beat comes first after a short outage would adopt the jobs of one whose beat is on its way.
+The database compares the time of the last beat when it adopts, because the statement itself may have waited for the end of an
+outage.
 """
 
 import math
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -36,7 +39,7 @@ readers each second, so the last reader may leave a second after it was recorded
 _RENEW: Final = """
     INSERT INTO server (id, host, until, endpoints) OVERRIDING SYSTEM VALUE
     VALUES (%(me)s, %(host)s, now() + make_interval(secs => %(lease)s), %(endpoints)s::jsonb)
-    ON CONFLICT (id) DO UPDATE SET until = EXCLUDED.until, endpoints = EXCLUDED.endpoints, clean = false
+    ON CONFLICT (id) DO UPDATE SET until = EXCLUDED.until, endpoints = EXCLUDED.endpoints, clean = false RETURNING until
 """
 _OWNED: Final = (
     "SELECT id, cancelled, purge FROM job WHERE owner = %(me)s AND ended_at IS NULL ORDER BY number"
@@ -115,19 +118,24 @@ class ServerRow:
         self._first_beat: float | None = None
         """Time of the first of the beats of which each came in time after the previous one."""
         self._last_beat = 0.0
+        self._until: datetime | None = None
+        """End of the lease, by the database's clock."""
         self.has_others = False
         """Whether other servers were alive at the last beat."""
         self._wake: Callable[[], None] | None = None
 
     @property
-    def trusted(self) -> bool:
-        """Whether the beats of this server have succeeded for a whole lease."""
-        now = self._clock()
-        return (
-            self._first_beat is not None
-            and now - self._first_beat >= LEASE_SECONDS
-            and now - self._last_beat < LEASE_SECONDS
-        )
+    def trusted_until(self) -> datetime | None:
+        """Time, by the database's clock, until which expired leases are those of dead servers, or None if the beats of this
+        server have not succeeded for a whole lease.
+        """
+        if (
+            self._until is None
+            or self._first_beat is None
+            or self._clock() - self._first_beat < LEASE_SECONDS
+        ):
+            return None
+        return self._until - timedelta(seconds=LEASE_SECONDS - _MAX_PAUSE)
 
     async def beat(self, endpoints: Mapping[str, EndpointLoad] = MappingProxyType({})) -> Beat:
         """Renew the lease. See `Replicas.beat`."""
@@ -144,7 +152,7 @@ class ServerRow:
             now = self._clock()
             if self._first_beat is None or now - self._last_beat >= _MAX_PAUSE:
                 self._first_beat = now
-            self._last_beat = now
+            self._last_beat, [[self._until]] = now, found[0]
             self.has_others = self._notifier.enabled = bool(found[2])
 
         command = Command([*statements, *self._calls.correction()], result=lambda found: found)
