@@ -37,6 +37,7 @@ REASONS = {
     "TW-GEN-021": "a size on the wire, measured by `bench/wire.py`",
     "TW-GEN-039": "needs a text that contains a special token; no input makes the model of a third-party server produce one reliably",
     "TW-GEN-040": "needs two vocabularies",
+    "TW-GEN-045": "needs the engine in front of which the server runs",
     "TW-ERR-009": "only a person can judge whether a text is helpful",
     "TW-BRW-001": _BROWSER_PAGE,
     "TW-BRW-002": _BROWSER_PAGE,

@@ -39,8 +39,9 @@ HARNESS = """
     step, states, text: document.getElementById("text").textContent, subtle: typeof crypto.subtle, secure: isSecureContext,
   }) });
   const step = Number(sessionStorage.step ?? 0);
+  // A state may last for less than a millisecond.
+  new MutationObserver(() => states.push(state.value)).observe(state, { childList: true, characterData: true, subtree: true });
   const timer = setInterval(async () => {
-    if (states.at(-1) !== state.value) states.push(state.value);
     if (step === 2 && state.value === "connected") document.getElementById("cancel").click();
     if (state.value !== "complete" && state.value !== "cancelled") return;
     clearInterval(timer);

@@ -24,8 +24,11 @@ EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 SCRIPTS_FOR_DOCS = {
     "demo.py",
     "draw_logprobs.py",
+    "pictured_server.py",
     "record_demo.py",
     "record_notebook.py",
+    "record_terminal.py",
+    "screenshots.py",
     "streaming_diffs.py",
 }
 """Longer programs, which draw the pictures of the documentation or demonstrate a claim."""

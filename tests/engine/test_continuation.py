@@ -13,8 +13,13 @@ from support.model_checkpoints import collect, crafted_checkpoint, generate
 from support.reference_server import QUICK, eventually, serving
 from support.stream_harness import StreamHarness
 from tidewire_server import Server
-from tidewire_server.endpoints.endpoint import OnRestart
-from tidewire_server.generation.engine_interface import ContinuationError, Delta, LoggedTokens
+from tidewire_server.endpoints.endpoint import Endpoint, OnRestart, Options
+from tidewire_server.generation.engine_interface import (
+    ContinuationError,
+    Delta,
+    EngineCapabilities,
+    LoggedTokens,
+)
 from tidewire_server.generation.generate_endpoint import _write, add_engine, columns_of, initial_of
 from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
 from tidewire_server.generation.torch_engine import TorchEngine
@@ -220,7 +225,14 @@ def test_parts_of_the_scored_text_after_the_prompt_add_no_rows(logged_rows: int)
 
     async def written() -> Any:
         harness = StreamHarness(value, tuple(columns_of(request)))
-        await _write(deltas(), request, harness.stream, LoggedTokens([7] * 11, "x" * 11), context=128)
+        await _write(
+            deltas(),
+            request,
+            harness.stream,
+            LoggedTokens([7] * 11, "x" * 11),
+            caps=EngineCapabilities("m", 128, 5, 1, frozenset(), None),
+            endpoint=Endpoint(written, Options(name="generate")),
+        )
         return await harness.read()
 
     found = asyncio.run(written())

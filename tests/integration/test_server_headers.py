@@ -9,7 +9,7 @@ from tidewire_server.http.cors import Cors
 
 PAGE = "https://app.example.com"
 OTHER_ORIGIN = "https://evil.example"
-EXPOSED = ["Location", "Content-Location", "Retry-After", "Idempotency-Replayed", "Tidewire-Job"]
+EXPOSED = ["Location", "Content-Location", "Retry-After", "Idempotency-Replayed"]
 AUTH = {"authorization": "Bearer sesame"}
 
 

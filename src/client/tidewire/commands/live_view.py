@@ -75,7 +75,7 @@ class JobStatus:
         self._outage: tuple[ReconnectEvent, str, float] | None = None
         """The last reconnect, its cause for the user, and the time of the next attempt; None while there is a connection."""
         self._token: _ShownToken | None = None
-        self.outages = 0
+        self.outages: int = 0
         """Number of times that the connection was lost. The client may need several attempts to reconnect."""
 
     def show_message(self, message: Queue | Progress) -> None:

@@ -53,7 +53,7 @@ class Failures:
     """Failed inputs of a map, counted by their reasons."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number: int = 0
         self._counts: Counter[tuple[str, str]] = Counter()
         self._first: dict[tuple[str, str], int] = {}
         """Index of the first input that failed for a reason."""

@@ -41,7 +41,7 @@ from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.http.authentication import Authentication
-from tidewire_server.http.cors import METHODS, Cors
+from tidewire_server.http.cors import METHODS, cors
 from tidewire_server.http.discovery import DiscoveryDocuments
 from tidewire_server.http.event_stream import STREAM
 from tidewire_server.http.handlers import Handlers
@@ -190,7 +190,7 @@ class TidewireApp:
         router = Router(self._routes, redirect_slashes=False)
         self._http: ASGIApp = ExceptionMiddleware(HostCheck(router, settings), errors)
         if settings.cors_origins:  # CORS is off by default [TW-BRW-006]
-            self._http = Cors(self._http, settings.cors_origins)
+            self._http = cors(self._http, settings.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle HTTP requests and the ASGI lifespan. WebSocket connections are closed immediately."""
