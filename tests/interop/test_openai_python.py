@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from support.free_port import free_port
-from support.openai_surface import ALIAS, chat_model, openai_client, read_until_error
+from support.openai_surface import ALIAS, CONTEXT, chat_model, openai_client, read_until_error
 from support.reference_server import eventually
 from support.serve_command import served
 from tidewire import Client
@@ -135,7 +135,7 @@ def test_a_streamed_chat_equals_the_same_chat_without_a_stream(client):
 def test_an_absent_limit_is_the_rest_of_the_context_and_16_for_completions(client):
     chat = client.chat.completions.create(model=ALIAS, messages=MESSAGES, seed=1, logit_bias={"0": -100})
     assert chat.choices[0].finish_reason == "length"
-    assert chat.usage.total_tokens == 1024
+    assert chat.usage.total_tokens == CONTEXT
     completion = client.completions.create(model=ALIAS, prompt="def f(", logit_bias={"0": -100})
     assert completion.usage.completion_tokens == 16
 

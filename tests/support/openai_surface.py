@@ -1,6 +1,7 @@
 """Servers for tests of the OpenAI surface: the bundled model with a chat template, and a generation in steps of a test."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,9 @@ from tidewire_server.openai import add_openai
 ALIAS = "gpt-5.5"
 """Model name in the examples of the package `openai`."""
 
+CONTEXT = 256
+"""Tokens of the prompt and the text together in the model of `chat_model`."""
+
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -23,10 +27,13 @@ TEMPLATE = (
 
 
 def chat_model(folder: Path) -> Path:
-    """Copy the bundled model into a folder, and add a chat template."""
-    shutil.copytree(default_model(), folder / "chat", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    (folder / "chat" / "chat_template.jinja").write_text(TEMPLATE)
-    return folder / "chat"
+    """Copy the bundled model into a folder, and add a chat template. Its context is short, because many requests fill it."""
+    copied = folder / "chat"
+    shutil.copytree(default_model(), copied, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (copied / "chat_template.jinja").write_text(TEMPLATE)
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
+    return copied
 
 
 def openai_client(url: str, **options: Any) -> OpenAI:
