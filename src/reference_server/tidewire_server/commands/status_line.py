@@ -89,7 +89,7 @@ class _Status:
     def lines(self, _width: int) -> list[Text]:
         """Return the status line."""
         service, endpoints = self._server.app.service, self._server.endpoints
-        depths = {name: service.depth(name) for name in endpoints}
+        depths = {name: service.scheduler.depth(name) for name in endpoints}
         running, waiting = (
             (sum(counts) for counts in zip(*depths.values(), strict=True)) if depths else (0, 0)
         )
@@ -100,7 +100,7 @@ class _Status:
         ]
         sizes = [
             # Text generation batches all running inputs.
-            (name, float(depths[name][0]) if each.batching is None else service.batch_size(name))
+            (name, float(depths[name][0]) if each.batching is None else service.scheduler.batch_size(name))
             for name, each in endpoints.items()
             if each.batching is not None or each.generated_tokens is not None
         ]

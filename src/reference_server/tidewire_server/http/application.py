@@ -285,13 +285,13 @@ class TidewireApp:
     def _queue_depths(self, which: int) -> list[tuple[str, float]]:
         if not self.lifespan.started:
             return []
-        return [(name, self.service.depth(name)[which]) for name in self._endpoints]
+        return [(name, self.service.scheduler.depth(name)[which]) for name in self._endpoints]
 
     def _batch_sizes(self) -> list[tuple[str, float]]:
         if not self.lifespan.started:
             return []
         return [
-            (name, self.service.batch_size(name))
+            (name, self.service.scheduler.batch_size(name))
             for name, each in self._endpoints.items()
             if each.batching is not None
         ]

@@ -153,6 +153,13 @@ class JobScheduler:
             return None
         return EndpointLoad(each.group.limit, each.group.running, each.mean_duration, each.mean_rows)
 
+    def batch_size(self, endpoint: str) -> float:
+        """Return the moving average of the number of items in one call of an endpoint that runs here, or 0 before the first
+        call.
+        """
+        load = self.load(endpoint)
+        return 0.0 if load is None or load.mean_duration is None else load.mean_rows
+
     def take_active(self) -> list[str]:
         """Return the endpoints with running items, or with items that have started since the last call."""
         started, self._started = self._started, set()

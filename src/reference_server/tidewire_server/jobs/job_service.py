@@ -133,7 +133,7 @@ class JobService:
         self._background: set[asyncio.Task[None]] = set()
         self.workers = LiveWorkers()
         self._commits = GroupCommit(metrics.logged, max(settings.merge_window, store.merge_window))
-        self._scheduler = JobScheduler(
+        self.scheduler = JobScheduler(
             self.store.queue,
             self.endpoints,
             settings,
@@ -151,7 +151,7 @@ class JobService:
         self.shutdown = Shutdown(
             self._live,
             self.readers,
-            self._scheduler.stop,
+            self.scheduler.stop,
             durable=store.durability != "process",
             retry=settings.retry,
             release=None if store.replicas is None else self._ownership.return_to_queue,
@@ -170,7 +170,7 @@ class JobService:
                 draining=lambda: self.shutdown.began,
                 on_beat=self._publish_positions,
             )
-        self._watchdog = LoopWatchdog(self._scheduler.take_active)
+        self._watchdog = LoopWatchdog(self.scheduler.take_active)
 
     async def start(self) -> None:
         """Recover interrupted jobs and start the background tasks. This method must have finished before the first
@@ -196,7 +196,7 @@ class JobService:
     async def resume(self) -> None:
         """Start waiting items. From now on, functions of the endpoints are called."""
         if not self.shutdown.began:
-            await self._scheduler.start_restored()
+            await self.scheduler.start_restored()
 
     # ---- submit ------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class JobService:
 
     def max_inputs(self, endpoint: Endpoint) -> int:
         """Return the maximum number of inputs in one job of an endpoint. All items of a job must fit into the queue."""
-        return int(min(self.settings.max_inputs, self._scheduler.max_items(endpoint.name)))
+        return int(min(self.settings.max_inputs, self.scheduler.max_items(endpoint.name)))
 
     async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
         self._refuse_while_draining()
@@ -267,7 +267,7 @@ class JobService:
         except TooManyJobsError:
             raise _too_many_jobs(limit) from None
         except QueueFullError as error:
-            raise self._scheduler.refusal(endpoint.name, error) from None
+            raise self.scheduler.refusal(endpoint.name, error) from None
         finally:
             submitting.over = True
             if not submitting.owned:
@@ -289,7 +289,7 @@ class JobService:
         """
         endpoint, submission = admitted.endpoint, admitted.submission
         prepared = prepare_job(
-            principal, admitted, body, key, self.settings, self._scheduler.limits(endpoint.name)
+            principal, admitted, body, key, self.settings, self.scheduler.limits(endpoint.name)
         )
         new, (record, entries) = prepared.new, (prepared.new.record, prepared.new.entries)
 
@@ -298,7 +298,7 @@ class JobService:
             submitting.owned = True
             if submitting.over:  # The client has disconnected during the commit.
                 self.inputs.add(record.id, principal, submission.size)
-                self._scheduler.start_soon(endpoint.name)
+                self.scheduler.start_soon(endpoint.name)
             else:
                 self.inputs.keep(record.id, principal, submission.size)
 
@@ -306,7 +306,7 @@ class JobService:
         self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
         _log.debug("job %s: %s submitted", record.id, endpoint.name)
         self.metrics.logged(1, len(new.first.frames[0]))
-        await self._scheduler.added(entries)
+        await self.scheduler.added(entries)
         return record
 
     def _activate(
@@ -344,7 +344,7 @@ class JobService:
             settings,
             stored=admitted.stored,
             crashed=crashed,
-            discard=self._scheduler.discard,
+            discard=self.scheduler.discard,
             on_item_end=self.shutdown.item_ended,
             on_end=self._on_end,
             restart=partial(self._restart, admitted),
@@ -441,7 +441,7 @@ class JobService:
         # The cancellations that arrived during the restart.
         await restarted.cancel(sorted(job.cancelled_items - cancelled))
         if self.store.replicas is None:
-            await self._scheduler.requeue(restarted)
+            await self.scheduler.requeue(restarted)
         else:
             await self._ownership.return_to_queue(restarted)
 
@@ -534,7 +534,7 @@ class JobService:
     # ---- callbacks --------------------------------------------------------------------------------------------
 
     async def _restore(self, entries: list[QueueEntry]) -> None:
-        await self._scheduler.restore(entries)
+        await self.scheduler.restore(entries)
 
     def _on_start(self, entry: QueueEntry) -> Job | None:
         """Update the metrics for an item that is about to run, and return the job of the item."""
@@ -578,7 +578,7 @@ class JobService:
     def _publish_positions(self) -> None:
         """Publish the positions of jobs that wait in the shared queue, if this process has readers of such jobs."""
         if not self.readers.jobs() <= self._live.keys():
-            self._scheduler.publish_positions()
+            self.scheduler.publish_positions()
 
     def _unread(self, job: Job, grace: float) -> None:
         """Cancel a job that has had no reader at this process for its grace period, unless another process had one."""
@@ -614,22 +614,11 @@ class JobService:
         self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)
         await self._cleanup.ended(record)
 
-    def depth(self, endpoint: str) -> tuple[int, int]:
-        """Return the numbers of running and waiting items of an endpoint."""
-        return self._scheduler.depth(endpoint)
-
-    def batch_size(self, endpoint: str) -> float:
-        """Return the moving average of the number of items in one call of an endpoint that runs here, or 0 before the first
-        call.
-        """
-        load = self._scheduler.load(endpoint)
-        return 0.0 if load is None or load.mean_duration is None else load.mean_rows
-
     # ---- shutdown ----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stop the service. Unfinished jobs are suspended if the store is persistent. Otherwise they fail."""
-        functions = self._scheduler.stop()
+        functions = self.scheduler.stop()
         await self.shutdown.end_jobs()
         if self.shutdown.durable:
             for job in list(self._live.values()):
