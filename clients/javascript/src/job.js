@@ -111,7 +111,21 @@ export class JobBase {
 
   /** Number of items; 0 until the client has received the job's state. */
   get itemCount() {
-    return this.stream.follower.document?.root.items.length ?? 0;
+    return this.state?.items.length ?? 0;
+  }
+
+  /**
+   * The job's state as far as it was received, or null. It is not a copy: later events change it, and a caller must not.
+   * A page that draws often reads it in place of `update.value`.
+   * @returns {any}
+   */
+  get state() {
+    return this.stream.follower.document?.root ?? null;
+  }
+
+  /** Id of the last event that was received, or null. @returns {string | null} */
+  get lastEventId() {
+    return this.stream.follower.id?.text ?? null;
   }
 
   /** Request the job's status from the server. @param {{signal?: AbortSignal}} [options] @returns {Promise<string>} */
@@ -388,7 +402,27 @@ export class JobBase {
     }
   }
 
+  [Symbol.asyncIterator]() {
+    return this.updates();
+  }
+
+  /**
+   * Each change of the value of an item, exactly once, whatever happens to the connection. If a `Job` failed or was
+   * cancelled, the loop then throws JobFailedError or JobCancelledError; for a `BatchJob`, it throws neither.
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
+   */
+  async *updates(options = {}) {
+    for await (const change of this.changes(options)) {
+      this.commit(change);
+      yield new Update(change);
+    }
+    this.requireOutcome();
+  }
+
   // ---- ends ----------------------------------------------------------------------------------------------------
+
+  /** Throw what a loop over the updates throws after the job's end. @protected */
+  requireOutcome() {}
 
   /** Throw the error of a job that has failed or was cancelled. @protected */
   requireSuccess() {
@@ -424,20 +458,8 @@ export class Job extends JobBase {
     if (count > 1) throw new SeveralItemsError(`this job has ${count} items, not one`, { jobId: this.id });
   }
 
-  [Symbol.asyncIterator]() {
-    return this.updates();
-  }
-
-  /**
-   * Each change of the value, exactly once, whatever happens to the connection. If the job failed or was cancelled, the
-   * loop then throws JobFailedError or JobCancelledError.
-   * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
-   */
-  async *updates(options = {}) {
-    for await (const change of this.changes(options)) {
-      this.commit(change);
-      yield new Update(change);
-    }
+  /** @protected @override */
+  requireOutcome() {
     this.requireSuccess();
   }
 
@@ -559,21 +581,6 @@ export class Job extends JobBase {
 
 /** A job with many inputs. */
 export class BatchJob extends JobBase {
-  [Symbol.asyncIterator]() {
-    return this.updates();
-  }
-
-  /**
-   * Each change of the value of an item, exactly once. The loop does not throw if items or the job failed.
-   * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
-   */
-  async *updates(options = {}) {
-    for await (const change of this.changes(options)) {
-      this.commit(change);
-      yield new Update(change);
-    }
-  }
-
   /**
    * The results of the items as they end, each with the index of its input. The result of an item that failed is an ItemFailedError.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}

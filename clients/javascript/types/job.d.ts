@@ -23,6 +23,14 @@ export class JobBase {
     get ended(): boolean;
     /** Number of items; 0 until the client has received the job's state. */
     get itemCount(): any;
+    /**
+     * The job's state as far as it was received, or null. It is not a copy: later events change it, and a caller must not.
+     * A page that draws often reads it in place of `update.value`.
+     * @returns {any}
+     */
+    get state(): any;
+    /** Id of the last event that was received, or null. @returns {string | null} */
+    get lastEventId(): string | null;
     /** Request the job's status from the server. @param {{signal?: AbortSignal}} [options] @returns {Promise<string>} */
     status(options?: {
         signal?: AbortSignal;
@@ -69,18 +77,21 @@ export class JobBase {
     protected textColumn(index: number): string | undefined;
     /** Call the listener. Its errors do not break the stream. @param {JobEvent} event */
     tell(event: JobEvent): void;
+    /**
+     * Each change of the value of an item, exactly once, whatever happens to the connection. If a `Job` failed or was
+     * cancelled, the loop then throws JobFailedError or JobCancelledError; for a `BatchJob`, it throws neither.
+     * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
+     */
+    updates(options?: LoopOptions): AsyncGenerator<Update, void, undefined>;
+    /** Throw what a loop over the updates throws after the job's end. @protected */
+    protected requireOutcome(): void;
     /** Throw the error of a job that has failed or was cancelled. @protected */
     protected requireSuccess(): void;
+    [Symbol.asyncIterator](): AsyncGenerator<Update, void, undefined>;
     #private;
 }
 /** A job with one input. The server runs the job even if no client reads its event stream. */
 export class Job extends JobBase {
-    /**
-     * Each change of the value, exactly once, whatever happens to the connection. If the job failed or was cancelled, the
-     * loop then throws JobFailedError or JobCancelledError.
-     * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
-     */
-    updates(options?: LoopOptions): AsyncGenerator<Update, void, undefined>;
     /**
      * The job's text in pieces, as they arrive. If the server announces which part of the text is stable, the rest is held
      * back until it is stable or the job has ended.
@@ -106,16 +117,10 @@ export class Job extends JobBase {
     cancel({ signal }?: {
         signal?: AbortSignal;
     }): Promise<string>;
-    [Symbol.asyncIterator](): AsyncGenerator<Update, void, undefined>;
     #private;
 }
 /** A job with many inputs. */
 export class BatchJob extends JobBase {
-    /**
-     * Each change of the value of an item, exactly once. The loop does not throw if items or the job failed.
-     * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
-     */
-    updates(options?: LoopOptions): AsyncGenerator<Update, void, undefined>;
     /**
      * The results of the items as they end, each with the index of its input. The result of an item that failed is an ItemFailedError.
      * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
@@ -137,7 +142,6 @@ export class BatchJob extends JobBase {
     cancel(items?: number[] | null, { signal }?: {
         signal?: AbortSignal;
     }): Promise<string>;
-    [Symbol.asyncIterator](): AsyncGenerator<Update, void, undefined>;
     #private;
 }
 export type Applied = import("./follower.js").Applied;

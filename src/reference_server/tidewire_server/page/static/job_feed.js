@@ -47,20 +47,12 @@ export class JobFeed {
 
   // ---- what is known of the job --------------------------------------------------------------------------------
 
-  get #follower() {
-    return this.job.stream.follower;
-  }
-
-  get #state() {
-    return this.#follower.document?.root;
-  }
-
   get ended() {
     return this.job.ended;
   }
 
   get status() {
-    return this.lost !== null ? "lost" : this.#follower.done?.status ?? this.#state?.status ?? "queued";
+    return this.lost !== null ? "lost" : this.job.state?.status ?? "queued";
   }
 
   get queue() {
@@ -72,21 +64,21 @@ export class JobFeed {
   }
 
   get usage() {
-    return this.#state?.usage;
+    return this.job.state?.usage;
   }
 
   /** Status of each item. */
   get items() {
-    return this.#state?.items.map(({ status }) => status) ?? [];
+    return this.job.state?.items.map(({ status }) => status) ?? [];
   }
 
   /** The value of an item now. It is not a copy: read it at once. */
   value(index) {
-    return this.#state?.items[index]?.value;
+    return this.job.state?.items[index]?.value;
   }
 
   itemError(index) {
-    return this.#state?.items[index]?.error ?? null;
+    return this.job.state?.items[index]?.error ?? null;
   }
 
   /** The JSON Pointers of what changed in an item since the last call; null for everything. */
@@ -149,7 +141,7 @@ export class JobFeed {
 
   #heard(event) {
     if (event.type === "connection") this.#moved(event);
-    else if (event.type === "note") this.notes = this.#state?.notes ?? [];
+    else if (event.type === "note") this.notes = this.job.state?.notes ?? [];
     else if (event.type === "end") {
       this.error = event.error;
       this.endedAt ??= Date.now();
@@ -173,7 +165,7 @@ export class JobFeed {
     }
   }
 
-  #connection(state, cursor = this.#follower.id?.text ?? null, retryAt = null) {
+  #connection(state, cursor = this.job.lastEventId, retryAt = null) {
     this.connection = { state, cursor, retryAt };
     this.onChange();
   }
