@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 import gc
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -131,51 +132,18 @@ def prompts_of(name: str) -> list[str]:
 
 
 def write_gguf(path: Path, model: LlamaForCausalLM, tokens: list[str]) -> None:
-    """Write a Llama model as float32 GGUF file. GGUF rotates adjacent pairs, so the rows of q and k are interleaved."""
+    """Write a Llama model as a float32 GGUF file."""
     import gguf
 
-    config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("gpt2")
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+    from support.llama_gguf import begin_gguf, end_gguf
+
+    writer = begin_gguf(path, model.config)
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
     writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
     writer.add_token_merges(["a b"])
-
-    def interleave(weight: torch.Tensor, heads: int) -> torch.Tensor:
-        return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-
-    def add(name: str, weight: torch.Tensor) -> None:
-        writer.add_tensor(f"{name}.weight", weight.detach().contiguous().numpy())
-
-    add("token_embd", model.model.embed_tokens.weight)
-    add("output_norm", model.model.norm.weight)
-    for i, layer in enumerate(model.model.layers):
-        attention, mlp = layer.self_attn, layer.mlp
-        add(f"blk.{i}.attn_norm", layer.input_layernorm.weight)
-        add(f"blk.{i}.attn_q", interleave(attention.q_proj.weight, config.num_attention_heads))
-        add(f"blk.{i}.attn_k", interleave(attention.k_proj.weight, config.num_key_value_heads))
-        add(f"blk.{i}.attn_v", attention.v_proj.weight)
-        add(f"blk.{i}.attn_output", attention.o_proj.weight)
-        add(f"blk.{i}.ffn_norm", layer.post_attention_layernorm.weight)
-        add(f"blk.{i}.ffn_gate", mlp.gate_proj.weight)
-        add(f"blk.{i}.ffn_up", mlp.up_proj.weight)
-        add(f"blk.{i}.ffn_down", mlp.down_proj.weight)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    end_gguf(writer, model.model, model.config)
 
 
 # --- engines

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from support.free_port import free_port
+from support.llama_gguf import begin_gguf, end_gguf
 from tidewire_server.default_model import default_model
 
 START_LIMIT = 150.0
@@ -78,7 +79,7 @@ def llama_cpp_server(model: Path, folder: Path) -> Iterator[str]:
 
 
 def write_gguf(model: Path, path: Path) -> None:
-    """Convert a Llama checkpoint to a GGUF file in float32. GGUF rotates adjacent pairs, so the rows of q and k are interleaved."""
+    """Convert a Llama checkpoint to a GGUF file in float32."""
     import gguf
     import torch
     from transformers import AutoModelForCausalLM
@@ -88,21 +89,7 @@ def write_gguf(model: Path, path: Path) -> None:
     tokenizer = json.loads((model / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     special = {token["id"] for token in tokenizer["added_tokens"]}
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("gpt2")
+    writer = begin_gguf(path, config)
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(sorted(vocabulary, key=vocabulary.get))
     kinds = (gguf.TokenType.CONTROL, gguf.TokenType.NORMAL)
@@ -113,30 +100,7 @@ def write_gguf(model: Path, path: Path) -> None:
     writer.add_add_bos_token(False)
     if (template := model / "chat_template.jinja").exists():
         writer.add_chat_template(template.read_text())
-
-    def interleaved(weight: "torch.Tensor", heads: int) -> "torch.Tensor":
-        return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-
-    def add(name: str, weight: "torch.Tensor") -> None:
-        writer.add_tensor(f"{name}.weight", weight.detach().contiguous().numpy())
-
-    add("token_embd", loaded.model.embed_tokens.weight)
-    add("output_norm", loaded.model.norm.weight)
-    for i, layer in enumerate(loaded.model.layers):
-        attention, mlp = layer.self_attn, layer.mlp
-        add(f"blk.{i}.attn_norm", layer.input_layernorm.weight)
-        add(f"blk.{i}.attn_q", interleaved(attention.q_proj.weight, config.num_attention_heads))
-        add(f"blk.{i}.attn_k", interleaved(attention.k_proj.weight, config.num_key_value_heads))
-        add(f"blk.{i}.attn_v", attention.v_proj.weight)
-        add(f"blk.{i}.attn_output", attention.o_proj.weight)
-        add(f"blk.{i}.ffn_norm", layer.post_attention_layernorm.weight)
-        add(f"blk.{i}.ffn_gate", mlp.gate_proj.weight)
-        add(f"blk.{i}.ffn_up", mlp.up_proj.weight)
-        add(f"blk.{i}.ffn_down", mlp.down_proj.weight)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    end_gguf(writer, loaded.model, config)
 
 
 def _serve_llama_cpp(path: Path, port: int) -> None:
