@@ -8,6 +8,7 @@ import importlib.util
 import pytest
 
 from support import fake_and_real
+from support.server_process import ServerProcess
 
 INSTALLED = importlib.util.find_spec("schemathesis") is not None
 
@@ -16,6 +17,26 @@ INSTALLED = importlib.util.find_spec("schemathesis") is not None
 def pytest_collectstart(collector):
     if INSTALLED and isinstance(collector, pytest.Module) and collector.path.name == "test_openapi.py":
         collector.config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
+
+
+@pytest.fixture(scope="module")
+def terminal_server(tmp_path_factory):
+    """Process with the endpoints of `support.terminal_server`, which can be killed and started again."""
+    folder = tmp_path_factory.mktemp("server")
+    settings = {"log": f"sqlite:///{folder}/log.db", "max_attempts": 100}
+    with ServerProcess(folder, "support.terminal_server:terminal_server", **settings) as server:
+        yield server
+
+
+@pytest.fixture
+def terminal_url(terminal_server):
+    return terminal_server.url
+
+
+@pytest.fixture
+def go(tmp_path):
+    """File for which the endpoint `tell` of the terminal server waits."""
+    return tmp_path / "go"
 
 
 @pytest.fixture(scope="session")

@@ -11,36 +11,16 @@ from pathlib import Path
 import pytest
 import typer.testing
 
-from support.server_process import ServerProcess
 from support.terminal import Terminal, run
 from tidewire import Client
 from tidewire.commands import cli
 from tidewire.testing import FakeServer, FakeToken
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    settings = {"log": f"sqlite:///{folder}/log.db", "max_attempts": 100}
-    with ServerProcess(folder, "support.terminal_server:terminal_server", **settings) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def url(server):
-    return server.url
-
-
-@pytest.fixture
-def go(tmp_path):
-    """File for which the endpoint `tell` waits."""
-    return tmp_path / "go"
-
-
-def test_map_shows_its_progress_and_a_summary_of_the_failures(url, tmp_path):
+def test_map_shows_its_progress_and_a_summary_of_the_failures(terminal_url, tmp_path):
     inputs = tmp_path / "inputs.jsonl"
     inputs.write_text("".join(f'{{"number": {number}}}\n' for number in range(40)))
-    with Terminal("map", url, "square", str(inputs), columns=100) as terminal:
+    with Terminal("map", terminal_url, "square", str(inputs), columns=100) as terminal:
         terminal.wait_for(r"\d+ of 40 inputs  \d+ failed")
         assert terminal.end() == 1
     *_, numbers, summary, first, second = [line for line in terminal.lines if line]
@@ -51,8 +31,11 @@ def test_map_shows_its_progress_and_a_summary_of_the_failures(url, tmp_path):
     assert second.endswith("(index 7)")
 
 
-def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(url, go):
-    with Client(url) as client, Terminal("jobs", url, "--watch", "--limit", "5", columns=100) as terminal:
+def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(terminal_url, go):
+    with (
+        Client(terminal_url) as client,
+        Terminal("jobs", terminal_url, "--watch", "--limit", "5", columns=100) as terminal,
+    ):
         terminal.wait_for("updated every second; press Ctrl\\+C to end")
         job = client.submit("tell", count=6, go=str(go), pause_at=5)
         terminal.wait_for(rf"{job.id}  running +\d:\d\d  tell")
@@ -66,21 +49,27 @@ def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(url, go):
     assert "updated every second" not in terminal.text
 
 
-def test_a_watched_list_survives_a_restart_of_the_server(server):
-    with Client(server.url) as client, Terminal("jobs", server.url, "--watch", columns=100) as terminal:
+def test_a_watched_list_survives_a_restart_of_the_server(terminal_server):
+    with (
+        Client(terminal_server.url) as client,
+        Terminal("jobs", terminal_server.url, "--watch", columns=100) as terminal,
+    ):
         terminal.wait_for("updated every second")
-        server.kill()
+        terminal_server.kill()
         terminal.wait_for(r"retrying in .* s")
-        server.start()
+        terminal_server.start()
         job = client.submit("tell", count=1)
         terminal.wait_for(job.id)
         terminal.send_signal(signal.SIGINT)
         assert terminal.end() == 130
 
 
-def test_a_watched_list_in_a_pipe_has_a_line_for_each_change(url, go):
-    command = [sys.executable, "-m", "tidewire", "jobs", url, "--watch", "--limit", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, Client(url) as client:
+def test_a_watched_list_in_a_pipe_has_a_line_for_each_change(terminal_url, go):
+    command = [sys.executable, "-m", "tidewire", "jobs", terminal_url, "--watch", "--limit", "1"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        Client(terminal_url) as client,
+    ):
         process.stdout.readline()
         job = client.submit("tell", count=6, go=str(go), pause_at=5)
         assert process.stdout.readline() == f"{job.id}  tell  running\n"
@@ -90,8 +79,8 @@ def test_a_watched_list_in_a_pipe_has_a_line_for_each_change(url, go):
         assert process.wait(60) == 130
 
 
-def test_a_chat_keeps_the_conversation_and_an_interrupt_stops_only_the_reply(url):
-    with Terminal("chat", url, "pause=1", "--system", "Be brief.", typed=True) as terminal:
+def test_a_chat_keeps_the_conversation_and_an_interrupt_stops_only_the_reply(terminal_url):
+    with Terminal("chat", terminal_url, "pause=1", "--system", "Be brief.", typed=True) as terminal:
         terminal.wait_for(">$")
         terminal.type("hello\r")
         terminal.wait_for("2 messages, the last is 'hello'\n>$")
@@ -107,19 +96,19 @@ def test_a_chat_keeps_the_conversation_and_an_interrupt_stops_only_the_reply(url
         assert terminal.end() == 0
 
 
-def test_a_chat_continues_after_an_outage_of_the_server(server):
-    with Terminal("chat", server.url, "pause=2", typed=True) as terminal:
+def test_a_chat_continues_after_an_outage_of_the_server(terminal_server):
+    with Terminal("chat", terminal_server.url, "pause=2", typed=True) as terminal:
         terminal.wait_for(">$")
         terminal.type("hello\r")
         terminal.wait_for("1 messages,")
-        server.again()
+        terminal_server.again()
         terminal.wait_for(r"the last is 'hello'\n(.*\n)?>$")
         terminal.send_signal(signal.SIGTERM)
         assert terminal.end() == 143
 
 
-def test_a_chat_in_a_pipe_answers_each_line(url):
-    chat = run("chat", url, stdin="one\n\ntwo\n")
+def test_a_chat_in_a_pipe_answers_each_line(terminal_url):
+    chat = run("chat", terminal_url, stdin="one\n\ntwo\n")
     assert (chat.exit_code, chat.stdout) == (
         0,
         "1 messages, the last is 'one'\n3 messages, the last is 'two'\n",
@@ -211,15 +200,21 @@ SHELLS = {
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_completes_commands_endpoints_and_ids_of_jobs(url, shell, tmp_path):
+def test_a_shell_completes_commands_endpoints_and_ids_of_jobs(terminal_url, shell, tmp_path):
     command, setup = SHELLS[shell]
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    with Client(url) as client:
+    with Client(terminal_url) as client:
         job = client.submit("tell", count=1)
         job.wait()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {"TIDEWIRE_URL": url, "PATH": path, "HOME": str(tmp_path), "PS1": "$ ", "PROMPT": "$ "}
+    environment = {
+        "TIDEWIRE_URL": terminal_url,
+        "PATH": path,
+        "HOME": str(tmp_path),
+        "PS1": "$ ",
+        "PROMPT": "$ ",
+    }
     with Terminal(*command, program=True, columns=150, **environment) as terminal:
         terminal.type(f"{setup}; echo re''ady\r")
         terminal.wait_for("(?m)^ready")

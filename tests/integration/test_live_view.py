@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from support.server_process import ServerProcess
 from support.terminal import Terminal, run
 from support.terminal_server import words
 from tidewire import Client
@@ -17,33 +16,14 @@ CONTROLS = re.compile(rb"\x1b(\[J|\[\d+A|\[\d*(;\d+)*m|[D78])|\r|\n")
 STATUS = ("running", "of 200", "/s", "connection lost", "━")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    settings = {"log": f"sqlite:///{folder}/log.db", "max_attempts": 100}
-    with ServerProcess(folder, "support.terminal_server:terminal_server", **settings) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def url(server):
-    return server.url
-
-
-@pytest.fixture
-def go(tmp_path):
-    """File for which the endpoint `tell` waits."""
-    return tmp_path / "go"
-
-
 def text_of(terminal):
     """Return the printed text of `tell`, without the lines before and after it, and without spaces."""
     return terminal.joined.partition(re.sub(r"\s", "", terminal.lines[0]))[2].partition("succeeded")[0]
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_the_text_grows_above_a_line_with_the_progress(url, go, columns):
-    arguments = ("call", url, "tell", "count=200", f"go={go}", "pause_at=150")
+def test_the_text_grows_above_a_line_with_the_progress(terminal_url, go, columns):
+    arguments = ("call", terminal_url, "tell", "count=200", f"go={go}", "pause_at=150")
     with Terminal(*arguments, columns=columns, rows=20) as terminal:
         terminal.wait_for(r"word149\s+running .*150 of 200 words")
         assert ("━" in terminal.text) == (columns == 80)
@@ -54,11 +34,11 @@ def test_the_text_grows_above_a_line_with_the_progress(url, go, columns):
     assert re.search(r"succeeded after \d+\.\d s$", terminal.text)
 
 
-def test_a_waiting_job_shows_its_place_in_the_queue(url):
-    with Client(url) as client:
+def test_a_waiting_job_shows_its_place_in_the_queue(terminal_url):
+    with Client(terminal_url) as client:
         first = client.submit("forever")
         try:
-            with Terminal("call", url, "forever") as terminal:
+            with Terminal("call", terminal_url, "forever") as terminal:
                 terminal.wait_for(r"queued: position 1")
                 first.cancel()
                 terminal.wait_for(r"on and on")
@@ -69,12 +49,12 @@ def test_a_waiting_job_shows_its_place_in_the_queue(url):
             first.cancel()
 
 
-def test_a_killed_server_is_shown_and_the_text_continues_after_its_restart(server, go):
-    with Terminal("call", server.url, "tell", "count=200", f"go={go}", "pause_at=100") as terminal:
+def test_a_killed_server_is_shown_and_the_text_continues_after_its_restart(terminal_server, go):
+    with Terminal("call", terminal_server.url, "tell", "count=200", f"go={go}", "pause_at=100") as terminal:
         terminal.wait_for("word99")
-        server.kill()
+        terminal_server.kill()
         terminal.wait_for(r"connection lost; trying again .*giving up in \d+ s")
-        server.start()
+        terminal_server.start()
         terminal.wait_until(lambda: "connection lost" not in terminal.text)
         go.touch()
         assert terminal.end() == 0
@@ -83,8 +63,10 @@ def test_a_killed_server_is_shown_and_the_text_continues_after_its_restart(serve
     assert not any(each in terminal.text for each in STATUS)
 
 
-def test_a_terminal_that_changes_its_size_keeps_the_text_and_nothing_of_the_status(url, go):
-    with Terminal("call", url, "tell", "count=200", f"go={go}", "pause_at=120", columns=90) as terminal:
+def test_a_terminal_that_changes_its_size_keeps_the_text_and_nothing_of_the_status(terminal_url, go):
+    with Terminal(
+        "call", terminal_url, "tell", "count=200", f"go={go}", "pause_at=120", columns=90
+    ) as terminal:
         # The emulator cuts lines that are longer than its new width, so the size changes before they are.
         for columns, rows in ((120, 20), (140, 6), (100, 30)):
             terminal.resize(columns, rows)
@@ -97,25 +79,27 @@ def test_a_terminal_that_changes_its_size_keeps_the_text_and_nothing_of_the_stat
     assert not any(each in terminal.text for each in STATUS)
 
 
-def test_the_first_interrupt_prints_how_to_attach_and_the_job_continues(url, go):
-    with Terminal("call", url, "tell", "count=20", f"go={go}", "pause_at=5", columns=200) as terminal:
+def test_the_first_interrupt_prints_how_to_attach_and_the_job_continues(terminal_url, go):
+    with Terminal(
+        "call", terminal_url, "tell", "count=20", f"go={go}", "pause_at=5", columns=200
+    ) as terminal:
         terminal.wait_for("word4")
         terminal.send_signal(signal.SIGINT)
-        hint = terminal.wait_for(rf"To attach to the job, run: tidewire attach {url} (\w+)")
+        hint = terminal.wait_for(rf"To attach to the job, run: tidewire attach {terminal_url} (\w+)")
         assert "To cancel the job, press Ctrl+C again now." in terminal.text
         assert terminal.end() == 130
-    with Client(url) as client:
+    with Client(terminal_url) as client:
         assert client.job(hint[1]).status() == "running"
     go.touch()
-    with Terminal("attach", url, hint[1], columns=200) as attached:
+    with Terminal("attach", terminal_url, hint[1], columns=200) as attached:
         assert attached.end() == 0
     assert words(20).strip() in attached.text
 
 
-def test_a_second_interrupt_cancels_the_job(url):
+def test_a_second_interrupt_cancels_the_job(terminal_url):
     # The keys are typed, so this is also the test that Ctrl+C reaches the command.
     with Terminal(
-        "call", url, "tell", "count=20", "go=/none", "pause_at=5", typed=True, columns=200
+        "call", terminal_url, "tell", "count=20", "go=/none", "pause_at=5", typed=True, columns=200
     ) as terminal:
         job = terminal.wait_for(r"job (\w+)")[1]
         terminal.wait_for("word4")
@@ -124,13 +108,13 @@ def test_a_second_interrupt_cancels_the_job(url):
         terminal.type("\x03")
         assert terminal.end() == 1
     assert re.search("the server cancels the job|the job has ended: cancelled", terminal.text)
-    with Client(url) as client:
+    with Client(terminal_url) as client:
         client.job(job).wait()
         assert client.job(job).status() == "cancelled"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_a_pipe_a_signal_ends_the_command_at_once(url, number):
+def test_in_a_pipe_a_signal_ends_the_command_at_once(terminal_url, number):
     command = [
         sys.executable,
         "-W",
@@ -138,7 +122,7 @@ def test_in_a_pipe_a_signal_ends_the_command_at_once(url, number):
         "-m",
         "tidewire",
         "call",
-        url,
+        terminal_url,
         "tell",
         "count=20",
         "go=/none",
@@ -150,17 +134,17 @@ def test_in_a_pipe_a_signal_ends_the_command_at_once(url, number):
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert "Ctrl+C" not in errors
-    job = re.search(rf"tidewire attach {url} (\w+)", errors)[1]
-    assert run("cancel", url, job).exit_code == 0
+    job = re.search(rf"tidewire attach {terminal_url} (\w+)", errors)[1]
+    assert run("cancel", terminal_url, job).exit_code == 0
 
 
-def test_lines_in_a_pipe_are_flushed_one_by_one(url, go):
+def test_lines_in_a_pipe_are_flushed_one_by_one(terminal_url, go):
     command = [
         sys.executable,
         "-m",
         "tidewire",
         "call",
-        url,
+        terminal_url,
         "tell",
         "count=20",
         f"go={go}",
@@ -175,8 +159,8 @@ def test_lines_in_a_pipe_are_flushed_one_by_one(url, go):
         assert '"type":"result"' in process.communicate(timeout=60)[0].splitlines()[-1]
 
 
-def test_output_closed_by_head_ends_the_command(url):
-    command = f"{sys.executable} -m tidewire call {url} tell count=3000 --json 2>&1 | head -n 2; echo ${{PIPESTATUS[0]}}"
+def test_output_closed_by_head_ends_the_command(terminal_url):
+    command = f"{sys.executable} -m tidewire call {terminal_url} tell count=3000 --json 2>&1 | head -n 2; echo ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert ran.stdout.splitlines()[-1] == "141"
     assert len(ran.stdout.splitlines()) == 3
@@ -184,26 +168,26 @@ def test_output_closed_by_head_ends_the_command(url):
 
 @pytest.mark.parametrize("endpoint", ["hostile", "hostile_text"])
 @pytest.mark.parametrize("columns", [20, 100])
-def test_texts_of_a_server_cannot_act_on_the_terminal(url, endpoint, columns):
-    with Terminal("call", url, endpoint, columns=columns) as terminal:
+def test_texts_of_a_server_cannot_act_on_the_terminal(terminal_url, endpoint, columns):
+    with Terminal("call", terminal_url, endpoint, columns=columns) as terminal:
         assert terminal.end() == 0
     left = CONTROLS.sub(b"", terminal.output)
     assert not re.search(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80\xae", left), left
     assert "[bold]x[/bold]" in terminal.joined
 
 
-def test_a_command_without_colors_or_on_a_dumb_terminal_writes_none(url):
-    with Terminal("call", url, "tell", "count=20", NO_COLOR="1") as terminal:
+def test_a_command_without_colors_or_on_a_dumb_terminal_writes_none(terminal_url):
+    with Terminal("call", terminal_url, "tell", "count=20", NO_COLOR="1") as terminal:
         assert terminal.end() == 0
     assert not re.search(rb"\x1b\[\d*;?(3|4|9)\d", terminal.output)
-    with Terminal("call", url, "tell", "count=20", TERM="dumb") as dumb:
+    with Terminal("call", terminal_url, "tell", "count=20", TERM="dumb") as dumb:
         assert dumb.end() == 0
     assert b"\x1b" not in dumb.output
     assert words(20).replace(" ", "") in dumb.joined
 
 
-def test_tokens_have_the_color_of_their_probability_and_the_latest_shows_its_alternatives(url, go):
-    with Terminal("call", url, "speak", "--logprobs=2", f"go={go}", rows=10) as terminal:
+def test_tokens_have_the_color_of_their_probability_and_the_latest_shows_its_alternatives(terminal_url, go):
+    with Terminal("call", terminal_url, "speak", "--logprobs=2", f"go={go}", rows=10) as terminal:
         terminal.wait_for(r"sure maybe rare\n.*\n' rare' 1%  not '\\x1b.* 0%")
         colors = [terminal.color_of(word) for word in ("sure", "maybe", "rare")]
         assert len({*colors, "default"}) == 4
@@ -221,15 +205,15 @@ def test_tokens_have_the_color_of_their_probability_and_the_latest_shows_its_alt
         (["tell", "--logprobs=-1", "count=1"], "--logprobs"),
     ],
 )
-def test_logprobs_of_an_endpoint_without_them_are_refused(url, arguments, reason):
-    refused = run("call", url, *arguments)
+def test_logprobs_of_an_endpoint_without_them_are_refused(terminal_url, arguments, reason):
+    refused = run("call", terminal_url, *arguments)
     assert (refused.exit_code, reason in " ".join(refused.stderr.split())) == (2, True)
 
 
-def test_a_batch_shows_how_many_of_its_items_have_ended(url):
-    with Client(url) as client:
+def test_a_batch_shows_how_many_of_its_items_have_ended(terminal_url):
+    with Client(terminal_url) as client:
         job = client.submit_batch("tell", [{"count": 3}, {"count": 5, "go": "/none"}])
-        with Terminal("attach", url, job.id) as terminal:
+        with Terminal("attach", terminal_url, job.id) as terminal:
             terminal.wait_for(r"\"item\":0.*\n.*1 of 2 items")
             job.cancel()
             assert terminal.end() == 1

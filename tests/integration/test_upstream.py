@@ -4,7 +4,6 @@ import json
 import logging
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from typer.testing import CliRunner
 
-from support.reference_server import QUICK
-from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine
+from support.reference_server import QUICK, eventually
+from support.scripted_engine import MARK, ScriptedEngine, expected, is_ready, scripted_engine, until_ready
 from tidewire import Client
 from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
@@ -54,17 +53,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def eventually(condition: Any, within: float = LIMIT) -> None:
-    give_up = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
-def ready(url: str) -> bool:
-    return httpx.get(f"{url}/readyz").status_code == 200
-
-
 @contextmanager
 def front(*urls: str, wait: bool = True, settings: dict[str, Any] = {}, **options: Any) -> Iterator[Client]:  # noqa: B006
     """Serve the endpoint, and yield a client of it."""
@@ -72,7 +60,7 @@ def front(*urls: str, wait: bool = True, settings: dict[str, Any] = {}, **option
     add_upstream(server, *urls, **options)
     with server.running() as url:
         if wait:
-            eventually(lambda: ready(url))
+            until_ready(url)
         with Client(url) as client:
             yield client
 
@@ -100,7 +88,7 @@ def test_server_answers_503_until_the_engine_answers():
             engine.start()
             # A client waits for the server without an error.
             assert client.run("generate", prompt=MARK, max_tokens=3)["text"] == expected(3)
-            assert ready(url)
+            assert is_ready(url)
 
 
 def test_description_is_that_of_the_engines_kind(engine: ScriptedEngine):
@@ -220,7 +208,7 @@ def test_command_with_an_upstream_imports_no_torch(engine: ScriptedEngine, tmp_p
     try:
         eventually(port_file.exists, within=50)
         url = f"http://127.0.0.1:{int(port_file.read_text())}"
-        eventually(lambda: ready(url))
+        until_ready(url)
         with Client(url) as client:
             assert client.run("generate", prompt=MARK, max_tokens=3, logprobs=True)["text"] == expected(3)
     finally:
@@ -388,7 +376,7 @@ def test_request_waits_only_for_a_limited_time():
         upstream = server.endpoints["generate"].start.__self__
         upstream._max_wait = 0.3
         with server.running() as url:
-            eventually(lambda: ready(url))
+            until_ready(url)
             engine.kill()
             with Client(url) as client, pytest.raises(JobFailedError, match="cannot be reached") as error:
                 client.run("generate", prompt=MARK, max_tokens=3)

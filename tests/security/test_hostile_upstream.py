@@ -4,15 +4,13 @@ import json
 import logging
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine
+from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine, until_ready
 from support.serve_command import served
 from tidewire import Client
 from tidewire.errors import JobFailedError
@@ -42,13 +40,6 @@ def client(shared_engine: ScriptedEngine) -> Iterator[Client]:
         until_ready(url)
         with Client(url) as client:
             yield client
-
-
-def until_ready(url: str) -> None:
-    give_up = time.monotonic() + 20
-    while httpx.get(f"{url}/readyz").status_code != 200:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 def failure(client: Client, engine: ScriptedEngine, *send: Any, **answer: Any) -> JobFailedError:

@@ -18,6 +18,7 @@ import httpx
 
 from proof.forked_process import Forked
 from support.free_port import free_port
+from support.reference_server import eventually
 
 MARK = "»"
 TOKEN = 3
@@ -29,6 +30,16 @@ START_LIMIT = 30.0
 def expected(tokens: int) -> str:
     """Return the text of the first tokens."""
     return TEXT[: TOKEN * tokens]
+
+
+def is_ready(url: str) -> bool:
+    """Return whether a server has reached its engine."""
+    return httpx.get(f"{url}/readyz").status_code == 200
+
+
+def until_ready(url: str) -> None:
+    """Wait until a server has reached its engine."""
+    eventually(lambda: is_ready(url), START_LIMIT)
 
 
 class ScriptedEngine:

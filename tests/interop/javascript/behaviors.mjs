@@ -264,7 +264,7 @@ const BEHAVIORS = {
 
   async "a stream is given up after the patience"() {
     const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("a")]]] });
-    const job = new Client(url, { retry: { patienceMs: 300, minDelayMs: 10, maxDelayMs: 10 } }).job(JOB);
+    const job = new Client(url, { retry: { patienceMs: 2000, minDelayMs: 10, maxDelayMs: 10 } }).job(JOB);
     await assert.rejects(textOf(job), (error) => error instanceof tidewire.TransportError && /patienceMs/.test(error.message));
     assert.ok(requests.length > 2);
   },

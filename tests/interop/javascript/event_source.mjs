@@ -1,6 +1,6 @@
 // EventSource as WHATWG HTML has it, for Node, which has none: so that browser_client.js runs here as it does in a page.
 
-import { Decoder } from "./decoder.mjs";
+import { Decoder } from "../../../clients/javascript/src/event_decoder.js";
 import { request } from "./http.mjs";
 
 export class EventSource extends EventTarget {
