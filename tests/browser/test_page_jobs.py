@@ -27,6 +27,8 @@ def visitor(browser):
 
 def test_two_clicks_lead_to_a_stream(visitor, url):
     page = visitor.open(url)
+    shown = page.locator(".side [aria-current]")
+    expect(shown).to_have_text(page.locator("main h1, main h2").first.inner_text())
     page.get_by_role("button", name="words: 300").click()
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#result .text")).to_contain_text("the tide comes in")

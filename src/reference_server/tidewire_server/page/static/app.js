@@ -128,8 +128,10 @@ async function route() {
   const [, kind, name] = location.hash.match(/^#\/(\w*)(?:\/(.*))?$/) ?? [];
   if (kind === undefined && location.hash !== "") return; // a link within the page
   const shown = decoded(name ?? "");
+  const first = discovery.endpoints[0]?.name;
+  const here = kind ? location.hash : `#/endpoints/${encodeURIComponent(first ?? "")}`;
   for (const link of document.querySelectorAll(".side a, #operator-link")) {
-    if (link.getAttribute("href") === location.hash) link.setAttribute("aria-current", "page");
+    if (link.getAttribute("href") === here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -137,7 +139,6 @@ async function route() {
   if (shown === null || (kind === "jobs" && !JOB_ID.test(shown))) return replaceView(banner("This is not a link of this page."));
   if (kind === "jobs") return showJob(shown);
   if (kind === "operator") return show(new OperatorView({ metrics }), "Operator");
-  const first = discovery.endpoints[0]?.name;
   if (first === undefined) return replaceView(banner("This server has no endpoints."));
   return showEndpoint(kind === "endpoints" ? shown : first);
 }
