@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import json
+import logging
 import signal
 
 import pytest
@@ -91,7 +92,7 @@ def test_an_exception_is_logged_and_gives_500_without_its_message_and_the_server
         assert '"internal"' in in_band.text
         assert "hunter2" not in in_band.text
         assert ann.value("double", {"n": 2}) == 4
-    assert len(caplog.records) == 3
+    assert len([each for each in caplog.records if each.levelno >= logging.WARNING]) == 3
     assert "hunter2" in caplog.text  # in the traceback
     assert "the function `principal` raised" in caplog.text
 
@@ -146,7 +147,7 @@ def test_a_name_that_no_principal_may_have_is_403_and_is_neither_sent_nor_logged
         answer = peer.submit("double")
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
         assert len(answer.content) < 500
-    assert not caplog.records
+    assert not [each for each in caplog.records if each.name.startswith("tidewire")]
 
 
 class Role(str, enum.Enum):  # noqa: UP042 - its text is not its value

@@ -13,7 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from support.chromium import CHROMIUM
+from support.reference_server import eventually
 from tidewire_conformance.clients.examples.chromium_client import FLAGS
+
+OPEN_LIMIT = 30.0
+"""Seconds in which a tab must have its document."""
 
 
 class BrowserTabs:
@@ -27,6 +31,11 @@ class BrowserTabs:
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
         """Call a method of the DevTools protocol, and return its result. Events are ignored."""
+        answer = self._answer(method, session, parameters)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def _answer(self, method: str, session: str | None, parameters: dict[str, Any]) -> dict[str, Any]:
         self._last += 1
         message = {"id": self._last, "method": method, "params": parameters}
         if session is not None:
@@ -35,8 +44,7 @@ class BrowserTabs:
         while True:
             answer = self._next()
             if answer.get("id") == self._last:
-                assert "error" not in answer, answer
-                return answer["result"]
+                return answer
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._unread:
@@ -48,9 +56,18 @@ class BrowserTabs:
         return answer
 
     def open(self, url: str) -> str:
-        """Open a tab in front of the others."""
+        """Open a tab in front of the others, and wait until it has the document of the URL."""
         tab = str(self.call("Target.createTarget", url=url)["targetId"])
-        self._sessions[tab] = self.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+        session = self.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+        self._sessions[tab] = session
+        there = {"expression": f"location.href === {json.dumps(url)}", "returnByValue": True}
+
+        def is_there() -> bool:
+            # Between two documents, a tab has no context for an expression, which is an error.
+            answer = self._answer("Runtime.evaluate", session, there)
+            return bool(answer.get("result", {}).get("result", {}).get("value"))
+
+        eventually(is_there, OPEN_LIMIT)
         return tab
 
     def show(self, tab: str) -> None:
