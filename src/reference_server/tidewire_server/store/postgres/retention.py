@@ -5,8 +5,7 @@ One server at a time does this, under an advisory lock. The limits count over al
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from tidewire_server.store.postgres.connections import Command, Connection, Statement
@@ -61,19 +60,37 @@ _EXPIRE_KEYS: Final = """
     gone AS (DELETE FROM key k USING due d WHERE k.number = d.number AND NOT d.stays)
     UPDATE key k SET until = NULL FROM due d WHERE k.number = d.number AND d.stays
 """
-_COUNT_KEYS: Final = "SELECT principal, count(*) FROM key WHERE until IS NOT NULL GROUP BY principal"
-_DELETE_OLDEST_KEYS: Final = """
+# The principal with the most keys loses its oldest one, again and again: the keys with the highest places go.
+_DELETE_EXCESS_KEYS: Final = """
     DELETE FROM key WHERE number IN (
-        SELECT number FROM key WHERE principal = %(principal)s AND until IS NOT NULL ORDER BY number LIMIT %(n)s)
+        SELECT number FROM (
+            SELECT number, row_number() OVER (PARTITION BY principal ORDER BY number DESC) AS place
+            FROM key WHERE until IS NOT NULL) k
+        ORDER BY place DESC, number LIMIT least(%(limit)s, greatest(0,
+            (SELECT count(*) FROM key WHERE until IS NOT NULL) - %(max_keys)s)))
 """
-_TOTALS: Final = """
-    SELECT principal, count(*), coalesce(sum(kept_bytes), 0)::bigint FROM job WHERE ended_at IS NOT NULL GROUP BY principal
-"""
-_NEWEST: Final = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, number DESC LIMIT 1"
-_OLDEST: Final = """
-    SELECT id, coalesce(kept_bytes, 0), ended_at, number FROM job WHERE principal = %(principal)s AND ended_at IS NOT NULL
-        AND NOT coalesce(expires_at <= %(now)s, false)
-    ORDER BY ended_at, number LIMIT %(limit)s
+_TOTALS: Final = "SELECT count(*), coalesce(sum(kept_bytes), 0) FROM job WHERE ended_at IS NOT NULL"
+# The jobs that `EndedJobs` chooses: the oldest job of the principal with the most jobs (the highest place), or with the most bytes
+# in this job and its newer ones, again and again. The job that ended last goes only if it is the only one, and not because of its
+# size.
+_EXCESS_JOBS: Final = """
+    WITH ranked AS MATERIALIZED (
+        SELECT id, ended_at, number, size, row_number() OVER own AS place, sum(size) OVER own AS bytes,
+            number = first_value(number) OVER (ORDER BY ended_at DESC, number DESC) AS is_newest
+        FROM (SELECT *, coalesce(kept_bytes, 0) AS size FROM job
+            WHERE ended_at IS NOT NULL AND NOT coalesce(expires_at <= %(now)s, false)) j
+        WINDOW own AS (PARTITION BY principal ORDER BY ended_at DESC, number DESC)),
+    too_many AS MATERIALIZED (
+        SELECT id FROM ranked ORDER BY is_newest, place DESC, ended_at, number
+        LIMIT greatest(0, (SELECT count(*) FROM ranked) - %(max_jobs)s)),
+    kept AS MATERIALIZED (SELECT * FROM ranked WHERE id NOT IN (SELECT id FROM too_many)),
+    too_large AS (
+        SELECT id, coalesce(sum(size) OVER (
+                ORDER BY bytes DESC, ended_at, number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS freed
+        FROM kept WHERE NOT is_newest)
+    SELECT id FROM too_many UNION ALL
+    SELECT id FROM too_large WHERE freed < (SELECT sum(size) FROM kept) - %(max_bytes)s
+    LIMIT %(limit)s
 """
 # Rows of jobs whose server has died. Each server deletes those of the jobs that end there.
 _DELETE_PROGRESS: Final = """
@@ -130,72 +147,26 @@ def delete_jobs(
 
 def expire(connection: Connection, retention: Retention, now: float) -> Expired:
     """Delete what has expired, in the transaction of the caller, and choose the jobs that the caller must delete."""
+    limits = {
+        "max_jobs": retention.max_retained_jobs,
+        "max_bytes": retention.max_retained_bytes,
+        "max_keys": retention.max_tombstones,
+    }
 
-    def run(sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        cursor = connection.execute(sql, {"now": now, "limit": _MAX_AT_ONCE, **parameters})
+    def run(sql: str) -> list[tuple[Any, ...]]:
+        parameters = {"now": now, "limit": _MAX_AT_ONCE, "key": RETENTION_LOCK, **limits}
+        cursor = connection.execute(sql, parameters)
         return cursor.fetchall() if cursor.description is not None else []
 
     (due,) = run(_DUE)[0]
-    if not run("SELECT pg_try_advisory_xact_lock(%(key)s::bigint)", key=RETENTION_LOCK)[0][0]:
+    if not run("SELECT pg_try_advisory_xact_lock(%(key)s::bigint)")[0][0]:
         return Expired([], [], due, more=False)
     logs = [job for (job,) in run(_EXPIRE_LOGS)]
     jobs = [job for (job,) in run(_EXPIRED_JOBS)]
-    run(_EXPIRE_TOMBSTONES)
-    run(_EXPIRE_KEYS)
-    run(_DELETE_PROGRESS)
-    run(_DELETE_SERVERS)
-    counts: dict[str, int] = dict(run(_COUNT_KEYS))
-    for principal, number in _excess_keys(counts, retention.max_tombstones):
-        run(_DELETE_OLDEST_KEYS, principal=principal, n=number)
-    excess = list(_excess_jobs(run, retention, len(jobs)))
+    for sql in (_EXPIRE_TOMBSTONES, _EXPIRE_KEYS, _DELETE_EXCESS_KEYS, _DELETE_PROGRESS, _DELETE_SERVERS):
+        run(sql)
+    ((count, size),) = run(_TOTALS)
+    if count > retention.max_retained_jobs or size > retention.max_retained_bytes:
+        jobs += [job for (job,) in run(_EXCESS_JOBS)]
     (due,) = run(_DUE)[0]
-    return Expired(
-        logs,
-        list(dict.fromkeys([*jobs, *excess])),
-        due,
-        max(len(logs), len(jobs), len(excess)) >= _MAX_AT_ONCE,
-    )
-
-
-def _excess_keys(counts: dict[str, int], most: int) -> Iterator[tuple[str, int]]:
-    """Return the principals that lose their oldest keys, and how many: always the principal with the most keys."""
-    excess = sum(counts.values()) - most
-    lost = dict.fromkeys(counts, 0)
-    for _ in range(min(excess, _MAX_AT_ONCE)):
-        largest = max(counts, key=lambda principal: counts[principal])
-        counts[largest] -= 1
-        lost[largest] += 1
-    yield from ((principal, number) for principal, number in lost.items() if number)
-
-
-def _excess_jobs(
-    run: Callable[..., list[tuple[Any, ...]]], retention: Retention, expired: int
-) -> Iterator[str]:
-    """Choose the ended jobs that exceed the limits, as `EndedJobs` does: the oldest job of the principal with the most jobs, or
-    with the most bytes. The job that ended last stays.
-    """
-    rows = run(_TOTALS)
-    counts = {principal: number for principal, number, _ in rows}
-    sizes = {principal: size for principal, _, size in rows}
-    count, size = sum(counts.values()) - expired, sum(sizes.values())
-    if count <= retention.max_retained_jobs and size <= retention.max_retained_bytes:
-        return
-    newest = run(_NEWEST)[0][0]
-    oldest: dict[str, deque[tuple[Any, ...]]] = {}
-    for _ in range(_MAX_AT_ONCE):
-        totals = counts if count > retention.max_retained_jobs else sizes
-        if totals is sizes and (size <= retention.max_retained_bytes or count <= 1):
-            return
-        for principal in totals:
-            if principal not in oldest:
-                oldest[principal] = deque(run(_OLDEST, principal=principal))
-        candidates = [p for p in totals if oldest[p] and (oldest[p][0][0] != newest or count == 1)]
-        if not candidates:
-            return
-        # Of equal totals, the older job goes.
-        loser = min(candidates, key=lambda p: (-totals[p], oldest[p][0][2:]))
-        job, job_size, *_ = oldest[loser].popleft()
-        counts[loser] -= 1
-        sizes[loser] -= job_size
-        count, size = count - 1, size - job_size
-        yield job
+    return Expired(logs, jobs, due, more=max(len(logs), len(jobs)) >= _MAX_AT_ONCE)
