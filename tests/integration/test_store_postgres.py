@@ -336,8 +336,8 @@ class TestWithServer:
             0.05,
             1.0,
         )
-        durable = store._appends._database.connect(durable=True)
-        fast = store._appends._database.connect(durable=False)
+        durable = store._threads.appends._database.connect(durable=True)
+        fast = store._threads.appends._database.connect(durable=False)
         with durable, fast:
             assert durable.execute("SHOW synchronous_commit").fetchone() == ("on",)
             assert fast.execute("SHOW synchronous_commit").fetchone() == ("off",)

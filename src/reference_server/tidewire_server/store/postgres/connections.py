@@ -117,6 +117,10 @@ class Database:
         )
         return connection
 
+    async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        """Open a connection for the event loop, only for notifications: the session has no other parameters."""
+        return await psycopg.AsyncConnection.connect(make_conninfo(**self._parameters), autocommit=True)
+
     @staticmethod
     def prepare(connection: Connection, *, durable: bool, schema_exists: bool = True) -> None:
         """Set the parameters of a new connection, and wait until a synchronous standby has what the connection can read.

@@ -61,9 +61,9 @@ def is_outage(error: psycopg.Error) -> bool:
     return code.startswith(_OUTAGE_CLASSES) or code in _OUTAGE_CODES
 
 
-def is_conflict(error: psycopg.Error) -> bool:
+def is_conflict(error: Exception) -> bool:
     """Return whether a conflict with another transaction has rolled the transaction back, so that it can be repeated."""
-    return error.sqlstate in _CONFLICTS
+    return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICTS
 
 
 def is_disk_full(error: psycopg.Error) -> bool:

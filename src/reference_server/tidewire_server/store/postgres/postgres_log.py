@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -25,8 +25,8 @@ from tidewire_server.store.interfaces import (
     StateAt,
     StoreError,
 )
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
-from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.database_threads import Threads
+from tidewire_server.store.postgres.log_feed import LogFeed
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
@@ -62,32 +62,19 @@ _OLDEST_STATE: Final = """
 """
 
 
-class Feed(Protocol):
-    """Delivers the events of jobs that other servers run. See `log_feed`."""
-
-    def add(self, log: "PostgresLog") -> None:
-        """Deliver the events of a log from now on."""
-        ...
-
-    def remove(self, log: "PostgresLog") -> None:
-        """Stop delivering the events of a log."""
-        ...
-
-
 class LogAccess(NamedTuple):
     """What all logs of one store share."""
 
-    appends: DatabaseThread
-    large_appends: DatabaseThread
-    """Thread for large blocks and states (`state_checkpoints.LARGE_BYTES`), so that the appends of other jobs do not wait for them."""
-    readers: DatabaseThread
+    threads: Threads
+    place: str
+    """URL of the database, for messages."""
     retention: Retention
-    feed: Feed
+    feed: LogFeed
     on_append: Callable[["PostgresLog"], None]
     """Function that is called after the commit of a block, before the readers are woken."""
     on_refusal: Callable[["PostgresLog"], None]
     """Function that is called if the database has refused a block, because another server writes the log."""
-    on_progress: Callable[["PostgresLog"], None] = lambda _: None
+    on_progress: Callable[["PostgresLog"], None]
     """Function that is called if the progress of a job that this server runs has changed."""
 
 
@@ -110,23 +97,12 @@ def extent_of(row: tuple[Any, ...], place: str) -> Extent:
 class PostgresLog(CachedLog):
     """Event log of one job in the database. All methods must be called on one event loop."""
 
-    def __init__(self, access: LogAccess, number: int, record: JobRecord, extent: Extent, place: str) -> None:
-        """Create the object for a log that is in the database.
-
-        Args:
-            access: What all logs of the store share.
-            number: Number of the job in the database.
-            record: Record of the job.
-            extent: Extent of the log.
-            place: URL of the database, for messages.
-        """
+    def __init__(self, access: LogAccess, number: int, record: JobRecord, extent: Extent) -> None:
+        """Create the object for a log that is in the database, and that this server does not write. See `CachedLog`."""
         super().__init__(number, record, extent, access.retention.log_ttl)
         self.deleted = False
         """Whether a client has deleted the job. Its log then only has the readers that it had before."""
         self._access = access
-        self._place = place
-        self._document: tuple[int, Document] | None = None
-        """State after the event with this sequence number, which the next events are applied to. Only without a writer."""
         self._vanished = False
         """Whether the job was deleted, and this server will never receive its end."""
 
@@ -139,44 +115,22 @@ class PostgresLog(CachedLog):
 
     async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
         head = self._extent.head.seq
-        parameters = {"job": self.number, "after": after, "head": head, "max_bytes": max(max_bytes, 1)}
-        rows = await self._access.readers.do(Command([Statement(_READ, parameters)]))
+        rows = await self._access.threads.reads.run(
+            _READ, job=self.number, after=after, head=head, max_bytes=max(max_bytes, 1)
+        )
         found = events_after(rows, after, max_bytes)
         if found is None:  # The events were trimmed, perhaps by another server.
             await self.reload()
         return found
 
     async def _load_state(self, *, oldest: bool = False) -> StateAt:
-        if oldest:
-            rows = await self._access.readers.do(Command([Statement(_OLDEST_STATE, {"job": self.number})]))
-            seq, document = self._document_of(rows)
-            return StateAt(self._extent.id_at(seq), document.columns, document.mark())
-        head, ended = self._extent.head, self._extent.ended
-        seq = head.seq - ended
-        if self._document is not None and self._document[0] >= self._tail.base:
-            frames, _ = self._tail.read(self._document[0], 2**62)
-            document = apply_events(self._document[1], frames)
-        else:
-            parameters = {"job": self.number, "head": head.seq}
-            rows = await self._access.readers.do(Command([Statement(_STATE, parameters)]))
-            seq, document = self._document_of(rows)
-        if self.has_writer:
-            self._document = None
-        elif self._extent.head == head:
-            self._document = (seq, document)
-        return StateAt(self._extent.id_at(seq), document.columns, document.mark())
-
-    def _document_of(self, rows: Rows) -> tuple[int, Document]:
-        """Return the state after the last of the rows of `_STATE`, and the sequence number of its event.
-
-        Raises:
-            StoreError: The checkpoint is missing, or the events after it cannot be applied.
-        """
+        sql, place = _OLDEST_STATE if oldest else _STATE, self._access.place
+        rows = await self._access.threads.reads.run(sql, job=self.number, head=self._extent.head.seq)
         rows.sort(key=lambda row: (row[2] is None, row[0]))
         if not rows or rows[0][2] is None:
             raise StoreError(
-                f"log {self._place}: job {self.record.id} has no state checkpoint; either the database is damaged, or the "
-                "job was deleted"
+                f"log {place}: job {self.record.id} has no state checkpoint; either the database is damaged, or the job was "
+                "deleted"
             )
         seq, _, columns, state = rows[0]
         document = Document(orjson.loads(state), orjson.loads(columns))
@@ -185,11 +139,11 @@ class PostgresLog(CachedLog):
                 document = apply_events(document, frames)
             except ValueError as error:
                 raise StoreError(
-                    f"log {self._place}: the events of job {self.record.id} cannot be applied to its state, so the "
-                    f"database is damaged: {error}"
+                    f"log {place}: the events of job {self.record.id} cannot be applied to its state, so the database is "
+                    f"damaged: {error}"
                 ) from None
             seq = last
-        return seq, document
+        return StateAt(self._extent.id_at(seq), document.columns, document.mark())
 
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
         stop = super().watch(wake)
@@ -216,7 +170,8 @@ class PostgresLog(CachedLog):
 
     async def append(self, after: Cursor, block: Block) -> None:
         append, schedule = self._prepare(after, block), self._schedule
-        thread = self._access.large_appends if append.plan.large else self._access.appends
+        threads = self._access.threads
+        thread = threads.large_appends if append.plan.large else threads.appends
 
         def then(written: AppendResult) -> None:
             if self._schedule is not schedule:
@@ -291,7 +246,7 @@ class PostgresLog(CachedLog):
     def replace_extent(self, extent: Extent) -> None:
         """Update the extent to that of the stored log, of which this object may have missed some events."""
         if extent.head != self._extent.head:
-            self._tail, self._state, self._document = FrameBuffer(extent.head.seq), None, None
+            self._tail, self._state = FrameBuffer(extent.head.seq), None
         moved, self._extent = extent != self._extent, extent
         if moved:
             self.deliver(None)
@@ -331,11 +286,11 @@ class PostgresLog(CachedLog):
         """
         if self.has_writer or self._closed:
             return
-        rows = await self._access.readers.do(Command([Statement(_EXTENT, {"job": self.number})]))
+        rows = await self._access.threads.reads.run(_EXTENT, job=self.number)
         if self.has_writer or self._closed:
             return
         if rows:
-            self.replace_extent(extent_of(rows[0], self._place))
+            self.replace_extent(extent_of(rows[0], self._access.place))
         else:
             self.close()
 
