@@ -16,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.error_translation import describe, translate
+from tidewire_server.store.postgres.error_translation import reason_and_advice, translate
 from tidewire_server.store.thread_tasks import Failure, Task
 from tidewire_server.user_paths import without_password
 
@@ -149,11 +149,12 @@ class Database:
 
     def translate(self, error: psycopg.Error) -> Exception:
         """Return the error to raise instead of an error of psycopg."""
-        return translate(error, self.place, str(self._password) if self._password else None)
+        return translate(error, self.describe(error))
 
     def describe(self, error: psycopg.Error) -> str:
-        """Return one line about an error of psycopg, without the password."""
-        return describe(error, self.place, str(self._password) if self._password else None)
+        """Return one line with the place, the reason and advice, without the password."""
+        text = reason_and_advice(error)
+        return f"log {self.place}: {text.replace(str(self._password), '***') if self._password else text}"
 
 
 Run: TypeAlias = Callable[[Connection, list[Task]], None]

@@ -32,12 +32,13 @@ from tidewire_server.store.interfaces import (
 from tidewire_server.store.postgres.append_statements import encode_columns, save_end
 from tidewire_server.store.postgres.connections import Command, Database, Rows, Statement, is_storable
 from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.log_feed import LogFeed, ProgressWriter
+from tidewire_server.store.postgres.job_progress import ProgressWriter
 from tidewire_server.store.postgres.notifications import BLOCKS, REQUESTS, TICKETS, Notifier
 from tidewire_server.store.postgres.postgres_log import (
     EXTENT_COLUMNS,
     EXTENT_TABLES,
     LogAccess,
+    LogFeed,
     PostgresLog,
     extent_of,
 )

@@ -1,12 +1,15 @@
 """Event log of one job in the database, both for the server that runs the job and for all others.
 
     this server runs the job:   append ──► `append_statements` ──► readers
-    another server runs it:     `log_feed` ──► `add_rows` ──► readers
+    another server runs it:     `LogFeed` ──► `add_rows` ──► readers
 
 `cached_log` serves most readers from memory.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -25,10 +28,18 @@ from tidewire_server.store.interfaces import (
     StateAt,
     StoreError,
 )
-from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.log_feed import LogFeed
+from tidewire_server.store.postgres.connections import Command, Statement
+from tidewire_server.store.postgres.database_threads import DatabaseThread, Threads
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 1.0
+"""Time between two queries for all logs, which find events whose notification was lost."""
+
+_MAX_ROWS: Final = 256
+"""Number of rows that one query for new events returns."""
 
 _QUEUE: Final = "queue"
 """Key of the only ephemeral event that is not progress. Each server computes it."""
@@ -60,6 +71,116 @@ _STATE: Final = """
 _OLDEST_STATE: Final = """
     SELECT seq, epoch, columns, state FROM state WHERE job = %(job)s ORDER BY seq LIMIT 1
 """
+_NEW_ROWS: Final = """
+    SELECT b.job, b.first, b.last, b.epoch, b.done, b.ends, b.frames
+    FROM unnest(%(jobs)s::bigint[], %(heads)s::bigint[]) AS w (job, head) JOIN block b ON b.job = w.job AND b.last > w.head
+    ORDER BY b.job, b.last LIMIT %(limit)s
+"""
+_PROGRESS: Final = """
+    SELECT w.job, j.number IS NULL, p.events FROM unnest(%(jobs)s::bigint[]) AS w (job)
+    LEFT JOIN job j ON j.number = w.job LEFT JOIN progress p ON p.job = w.job
+"""
+
+
+class LogFeed:
+    """Delivers the events and the progress of jobs that other servers run, with one read for all readers of this server. All methods
+    must be called on one event loop.
+
+    A notification of a commit, or a poll each second, starts one query for the new rows of all logs that have readers here. One
+    query runs at a time; further notifications wait for it and are then served together.
+    """
+
+    def __init__(self, thread: DatabaseThread, listen: Callable[[], None]) -> None:
+        """Create the feed.
+
+        Args:
+            thread: Thread that reads.
+            listen: Function that is called before the feed watches a log, to receive notifications from then on.
+        """
+        self._thread = thread
+        self._listen = listen
+        self._logs: dict[int, PostgresLog] = {}
+        self._due: set[int] = set()
+        """Numbers of the jobs that may have new events or new progress."""
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def add(self, log: "PostgresLog") -> None:
+        """Deliver the events of a log from now on, also those that were appended since the log was opened."""
+        if log.number not in self._logs and not self._closed:
+            self._logs[log.number] = log
+            self._listen()
+            self.hint([log.number])
+            self._set_timer()
+
+    def remove(self, log: "PostgresLog") -> None:
+        """Stop delivering the events of a log."""
+        if self._logs.get(log.number) is log:
+            del self._logs[log.number]
+
+    def hint(self, jobs: "list[int] | None" = None) -> None:
+        """Look for new events and new progress of jobs soon, or of all jobs if `jobs` is None."""
+        self._due |= self._logs.keys() if jobs is None else self._logs.keys() & set(jobs)
+        if self._due and self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def refresh(self, log: "PostgresLog") -> None:
+        """Read the new events of one log now, so that its extent is that of the database.
+
+        Raises:
+            StoreError: The database cannot be read.
+        """
+        await self._read({log.number: log})
+
+    async def close(self) -> None:
+        """Stop the queries."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _set_timer(self) -> None:
+        if self._timer is None and self._logs and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        self.hint()
+        self._set_timer()
+
+    async def _run(self) -> None:
+        try:
+            while self._due:
+                due, self._due = self._due, set()
+                await self._read({number: self._logs[number] for number in due if number in self._logs})
+        except StoreError as error:
+            # The next poll tries again. The thread has logged the outage.
+            _log.debug("cannot read the events of jobs that other servers run: %s", error)
+        finally:
+            self._task = None
+
+    async def _read(self, logs: "dict[int, PostgresLog]") -> None:
+        while logs:
+            numbers = list(logs)
+            heads = [logs[number].extent().head.seq for number in numbers]
+            new = Statement(_NEW_ROWS, {"jobs": numbers, "heads": heads, "limit": _MAX_ROWS})
+            progress = Statement(_PROGRESS, {"jobs": numbers})
+            rows, others = await self._thread.do(Command([new, progress], result=tuple))
+            for number, own in groupby(rows, key=lambda row: row[0]):
+                log = logs[number]
+                if not log.add_rows(BlockRow(*row[1:]) for row in own):
+                    await log.reload()
+            for number, is_deleted, events in others:
+                if is_deleted:
+                    logs[number].close()
+                else:
+                    found = {} if events is None else orjson.loads(events)
+                    logs[number].replace_progress({key: frame.encode() for key, frame in found.items()})
+            # The query has returned as many rows as it may, so those of the last job may be incomplete.
+            logs = {} if len(rows) < _MAX_ROWS else {n: log for n, log in logs.items() if n >= rows[-1][0]}
 
 
 class LogAccess(NamedTuple):

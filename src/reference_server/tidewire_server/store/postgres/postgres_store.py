@@ -11,7 +11,6 @@ import psycopg
 from tidewire_server.store.interfaces import Durability, Jobs, Queue, StoreError
 from tidewire_server.store.postgres.connections import Database
 from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.log_feed import LogFeed
 from tidewire_server.store.postgres.notifications import (
     BLOCKS,
     LEFT,
@@ -22,6 +21,7 @@ from tidewire_server.store.postgres.notifications import (
     Notifier,
 )
 from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
+from tidewire_server.store.postgres.postgres_log import LogFeed
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.postgres.schema import open_schema
 from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow

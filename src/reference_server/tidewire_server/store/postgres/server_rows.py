@@ -133,7 +133,6 @@ class ServerRow:
         return self._until - timedelta(seconds=LEASE_SECONDS - _MAX_PAUSE)
 
     async def beat(self, endpoints: Mapping[str, EndpointLoad] = MappingProxyType({})) -> Beat:
-        """Renew the lease. See `Replicas.beat`."""
         parameters = {
             "me": self.id,
             "host": socket.gethostname(),
@@ -160,17 +159,14 @@ class ServerRow:
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
     async def mark_read(self, jobs: Collection[str]) -> None:
-        """Record that jobs that other servers run have readers here. See `Replicas.mark_read`."""
         if jobs:
             await self._threads.control.run(_MARK_READ, jobs=sorted(jobs))
 
     async def unread_for(self, job: str) -> float:
-        """Return the time since the job had a reader, in seconds. See `Replicas.unread_for`."""
         found = await self._threads.control.run(_UNREAD, id=job)
         return float(found[0][0]) if found else 0.0
 
     async def request_purge(self, job: str) -> bool:
-        """Ask the owner of a job to delete it. See `Replicas.request_purge`."""
         if not is_storable(job):
             return False
         found = await self._threads.submits.run(_PURGE, id=job)
@@ -180,12 +176,10 @@ class ServerRow:
         return bool(found)
 
     async def leave(self) -> None:
-        """Let other servers adopt the jobs of this server at once. See `Replicas.leave`."""
         await self._threads.control.run(_LEAVE, me=self.id)
         self._notifier.send(LEFT)
 
     def on_request(self, wake: Callable[[], None]) -> None:
-        """Set the function that is called when `beat` may return new requests. See `Replicas.on_request`."""
         self._wake = wake
 
     def hint(self) -> None:
