@@ -36,7 +36,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from itertools import compress
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -195,7 +194,7 @@ class DatabaseThread:
         """Run a task and return its result after the commit.
 
         Args:
-            work: A `Command`, a function of a connection, or whatever the thread's `run` accepts.
+            work: A `Command`, or whatever the thread's `run` accepts.
             then: Function that is called on the event loop with the result after the commit, even if the caller was
                 cancelled. Use it to update data in memory that must match the database.
 
@@ -274,10 +273,8 @@ class DatabaseThread:
         ending = False
         while not ending:
             tasks, ending = self._tasks.next()
-            alone = [self._run is run_each or callable(task.work) for task in tasks]
-            self._finish([task for task, is_alone in zip(tasks, alone, strict=True) if not is_alone])
-            for task in compress(tasks, alone):
-                self._finish([task])
+            for group in [[task] for task in tasks] if self._run is run_each else [tasks]:
+                self._finish(group)
         self._close()
 
     def _connected(self) -> Connection:

@@ -546,11 +546,11 @@ class PostgresJobs:
                 del self._logs[job]
 
     async def expire(self, now: float) -> float | None:
-        expired = await self._submits.do(lambda connection: expire(connection, self._retention, now))
-        for job in expired.logs:
+        logs, jobs, due = await self._submits.do(expire(self._retention, now))
+        for job in logs:
             log = self._logs.get(job)
             if log is not None:
                 log.forget_events()
-        if expired.jobs:
-            await self._delete_jobs(expired.jobs)
-        return now if expired.more else expired.due
+        if jobs:
+            await self._delete_jobs(jobs)
+        return due  # type: ignore[no-any-return]
