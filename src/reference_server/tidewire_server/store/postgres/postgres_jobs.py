@@ -29,7 +29,7 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
-from tidewire_server.store.postgres.append_statements import encode_columns, save_end
+from tidewire_server.store.postgres.append_statements import arrays_of, encode_columns, save_end
 from tidewire_server.store.postgres.connections import Command, Database, Rows, Statement, is_storable
 from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.job_progress import ProgressWriter
@@ -91,7 +91,7 @@ _ADD: Final = f"""
     logged AS (
         INSERT INTO block (job, first, last, epoch, done, ends, frames)
         SELECT number, r.first, r.last, %(epoch)s::bigint, false, r.ends, r.frames
-        FROM new, unnest(%(firsts)s::bigint[], %(lasts)s::bigint[], %(ends)s::bytea[], %(frames)s::bytea[])
+        FROM new, unnest(%(all_first)s::bigint[], %(all_last)s::bigint[], %(all_ends)s::bytea[], %(all_frames)s::bytea[])
             AS r (first, last, ends, frames)),
     stated AS (
         INSERT INTO state (job, seq, epoch, columns, state)
@@ -270,7 +270,6 @@ class PostgresJobs:
 
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
         record, first, key, limits = new.record, new.first, new.key, new.limits
-        rows = rows_of(first)
         use = None if key is None else self._in_flight.get(key)
         at = first.state
         parameters: dict[str, Any] = {
@@ -291,10 +290,7 @@ class PostgresJobs:
             "digest": None if use is None else use.body,
             "until": self._clock() + self._retention.idempotency_ttl,
             "epoch": first.first.epoch,
-            "firsts": [row.first for row in rows],
-            "lasts": [row.last for row in rows],
-            "ends": [row.ends for row in rows],
-            "frames": [row.frames for row in rows],
+            **arrays_of(rows_of(first)),
             "seq": at.cursor.seq,
             "state": orjson.dumps(at.view.value()),
             "items": [entry.index for entry in new.entries],
