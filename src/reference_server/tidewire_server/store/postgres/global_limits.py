@@ -1,13 +1,12 @@
 """Limits on the running calls of an endpoint over all servers (`global_limit`).
 
-A server that takes items locks the row of the limit, then counts the calls of all other servers with a lease, and stores the number
-of its own in the same transaction. A server that dies no longer counts when its lease expires. If an answer of the database is lost,
-the stored number of a server is wrong until it takes items again, ends a call, or beats.
+A server that takes items locks the row of the limit, then counts the calls of all servers with a lease, and adds its own in the
+same transaction. A server that dies no longer counts when its lease expires. If an answer of the database is lost, the count of
+a server is wrong until its next beat, which writes the number of calls that it really runs.
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tidewire_server.store.postgres.connections import Command, Rows, Statement
@@ -15,8 +14,8 @@ from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.records import GlobalLimit
 
 _RUNNING: Final = """
-    SELECT %(own)s::int + coalesce(sum(c.running), 0)::int FROM global_call c JOIN server s ON s.id = c.server
-    WHERE c.name = %(limit_name)s AND c.server <> %(me)s AND s.until >= now()
+    SELECT coalesce(sum(c.running), 0)::int FROM global_call c JOIN server s ON s.id = c.server
+    WHERE c.name = %(limit_name)s AND s.until >= now()
 """
 ITEMS: Final = f"greatest(0, least(%(n)s::int, %(limit)s::int - ({_RUNNING})))"
 """Maximum number of items to take if each item is a call."""
@@ -26,15 +25,18 @@ ITEMS_OF_BATCH: Final = f"CASE WHEN ({_RUNNING}) < %(limit)s::int THEN %(n)s::in
 
 COUNTED: Final = """
     , counted AS (
-        INSERT INTO global_call AS c (name, server, running) SELECT %(limit_name)s, %(me)s, %(own)s::int + {calls} FROM taken
+        INSERT INTO global_call AS c (name, server, running) SELECT %(limit_name)s, %(me)s, {calls} FROM taken
         HAVING count(*) > 0
-        ON CONFLICT (name, server) DO UPDATE SET running = EXCLUDED.running)
+        ON CONFLICT (name, server) DO UPDATE SET running = c.running + EXCLUDED.running)
 """
-"""Part of a take that stores the number of calls."""
+"""Part of a take that counts the calls."""
 
 _CREATE: Final = "INSERT INTO global_limit (name) VALUES (%(limit_name)s) ON CONFLICT DO NOTHING"
 _LOCK: Final = "SELECT FROM global_limit WHERE name = %(limit_name)s FOR UPDATE"
-_STORE: Final = """
+_END: Final = """
+    UPDATE global_call SET running = greatest(0, running - 1) WHERE name = %(limit_name)s AND server = %(me)s
+"""
+_CORRECT: Final = """
     INSERT INTO global_call AS c (name, server, running)
     SELECT name, %(me)s, running FROM unnest(%(names)s::text[], %(running)s::int[]) AS r (name, running)
     ON CONFLICT (name, server) DO UPDATE SET running = EXCLUDED.running WHERE c.running <> EXCLUDED.running
@@ -51,23 +53,20 @@ class GlobalCalls:
         """Limits by the name of the endpoint."""
         self._running: Counter[str] = Counter()
         """Number of running calls by the name of the limit."""
-        self._lock = asyncio.Lock()
-        """Lock that is held while a statement stores a number, so that no other statement stores an older number."""
+        self._in_flight = 0
+        """Number of takes and ends of calls whose result is not known yet."""
 
     async def take(
         self, limit: GlobalLimit, sql: str, parameters: Mapping[str, Any], most_calls: int
     ) -> Rows:
         """Run a take, and return its rows. Each of their items is one call, but at most `most_calls`."""
-        async with self._lock:
-            own = {"limit_name": limit.name, "limit": limit.calls, "own": self._running[limit.name]}
-            # One pipeline is one transaction.
-            statements = [Statement(each, {**parameters, **own}) for each in (_CREATE, _LOCK, sql)]
+        named = {**parameters, "limit_name": limit.name, "limit": limit.calls}
 
-            def then(found: Rows) -> None:
-                self._running[limit.name] += min(most_calls, sum(row[1] is not None for row in found))
+        def then(found: Rows) -> None:
+            self._running[limit.name] += min(most_calls, sum(row[1] is not None for row in found))
 
-            found: Rows = await self._control.do(Command(statements, repeat=False), then)
-            return found
+        # One pipeline is one transaction.
+        return await self._run([Statement(each, named) for each in (_CREATE, _LOCK, sql)], then)
 
     async def end_call(self, limit: GlobalLimit) -> None:
         """Store that a call has ended.
@@ -76,18 +75,24 @@ class GlobalCalls:
             StoreError: The database failed. The next beat stores the number of calls.
         """
         self._running[limit.name] -= 1
-        async with self._lock:
-            await self._control.do(Command(self._store(), repeat=False))
+        await self._run([Statement(_END, {"limit_name": limit.name, "me": self._server})])
+
+    async def _run(self, statements: list[Statement], then: Callable[[Rows], None] | None = None) -> Rows:
+        self._in_flight += 1
+        try:
+            found: Rows = await self._control.do(Command(statements, repeat=False), then)
+        finally:
+            self._in_flight -= 1
+        return found
 
     def correction(self) -> list[Statement]:
-        """Return the statement that stores the numbers of running calls, unless another statement is doing so."""
-        return [] if self._lock.locked() else self._store()
-
-    def _store(self) -> list[Statement]:
-        if not self._running:
+        """Return the statement that stores the number of running calls, if no statement is in flight, whose change
+        would be stored twice.
+        """
+        if self._in_flight or not self._running:
             return []
         names, running = [*self._running], [*self._running.values()]
-        return [Statement(_STORE, {"me": self._server, "names": names, "running": running})]
+        return [Statement(_CORRECT, {"me": self._server, "names": names, "running": running})]
 
     def endpoints_of(self, limit: GlobalLimit) -> list[str]:
         """Return the endpoints to which a limit applies."""
