@@ -133,6 +133,32 @@ def test_a_reader_that_has_not_watched_gets_the_newest_events(servers: Any) -> N
     run(body())
 
 
+def test_a_state_that_was_read_while_events_arrived_is_not_kept_as_the_newest_one(
+    servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            log = await first.jobs.log("a")
+            await start(second, writer)
+            await writer.write("one")
+            await first.jobs.log("a")
+            load = log._load_state
+
+            async def load_slowly() -> Any:
+                found = await load()
+                monkeypatch.undo()
+                await writer.write("two")
+                await first.jobs.log("a")
+                return found
+
+            monkeypatch.setattr(log, "_load_state", load_slowly)
+            assert (await log.state()).view.value() == writer.states[2]
+            assert (await log.state()).view.value() == writer.states[3]
+
+    run(body())
+
+
 def test_polls_replace_lost_notifications(servers: Any) -> None:
     async def body() -> None:
         async with servers() as (first, second):

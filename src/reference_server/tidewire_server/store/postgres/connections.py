@@ -120,7 +120,9 @@ class Database:
 
     async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         """Open a connection for the event loop, only for notifications: the session has no other parameters."""
-        return await psycopg.AsyncConnection.connect(make_conninfo(**self._parameters), autocommit=True)
+        return await psycopg.AsyncConnection.connect(
+            make_conninfo(**self._parameters), client_encoding="UTF8", autocommit=True
+        )
 
     @staticmethod
     def prepare(connection: Connection, *, durable: bool, schema_exists: bool = True) -> None:
