@@ -43,7 +43,10 @@ import asyncio, json, sys, time
 async def handle(reader, writer):
     global next_at
     while True:
-        head = await reader.readuntil(b"\\r\\n\\r\\n")
+        try:
+            head = await reader.readuntil(b"\\r\\n\\r\\n")
+        except asyncio.IncompleteReadError:
+            return writer.close()
         length = next((int(line[15:]) for line in head.split(b"\\r\\n") if line.lower().startswith(b"content-length:")), 0)
         body = json.loads(await reader.readexactly(length) or b"{}")
         if head.startswith(b"GET"):
