@@ -10,7 +10,6 @@ one of the items that it had locked.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import math
@@ -106,7 +105,8 @@ _PUT: Final = """
     SELECT %(endpoint)s, %(principal)s, greatest(
             (SELECT max(turn) FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s),
             (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) + i.n, j.number, i.item,
-        CASE WHEN %(placed)s THEN i.key ELSE j.keys[i.item + 1] END, coalesce(CASE WHEN %(placed)s THEN i.cost END, j.costs[i.item + 1], 0),
+        CASE WHEN %(placed)s THEN i.key ELSE j.keys[i.item + 1] END,
+        CASE WHEN %(placed)s THEN i.cost ELSE coalesce(j.costs[i.item + 1], 0) END,
         %(placed)s OR j.costs IS NOT NULL
     FROM unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n)
         JOIN job j ON j.id = %(job)s AND j.ended_at IS NULL
@@ -141,14 +141,19 @@ def encode_key(key: Hashable) -> str | None:
     """
     if key is None:
         return None
-    with contextlib.suppress(TypeError, ValueError):
-        text = json.dumps(key, separators=(",", ":"))
-        if decode_key(text) == key:
-            return text
-    raise TypeError(
-        f"the endpoint's key function returned {key!r:.100}; with a log in PostgreSQL, a batch key consists of None, strings, "
-        "numbers, bools and tuples of these"
-    )
+    _check_key(key)
+    return json.dumps(key, separators=(",", ":"))
+
+
+def _check_key(key: object) -> None:
+    if isinstance(key, tuple):
+        for part in key:
+            _check_key(part)
+    elif not (key is None or isinstance(key, str | int | float)):
+        raise TypeError(
+            f"the endpoint's key function returned a {type(key).__name__}; with a log in PostgreSQL, a batch key consists of "
+            "None, strings, numbers, bools and tuples of these"
+        )
 
 
 def decode_key(text: str | None) -> Hashable:
