@@ -9,8 +9,8 @@ import { canonicalPieces } from "./strict_json.js";
 const encoder = new TextEncoder();
 /** Time in milliseconds after which a long digest lets other tasks run. */
 const SLICE_MS = 8;
-/** Length of a slice of a long text, in UTF-16 code units. */
-const SLICE_UNITS = 1 << 18;
+/** Bytes or UTF-16 code units between two looks at the clock. */
+const SLICE_LENGTH = 1 << 16;
 
 const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte;
@@ -46,37 +46,29 @@ const K = constants(64, 3);
 /** SHA-256 of bytes that arrive in pieces. */
 export class Sha256 {
   #hash = constants(8, 2);
-  #block = new Uint8Array(64);
   #words = new Int32Array(64);
-  #held = 0;
+  /** Bytes that do not fill a block. */
+  #rest = new Uint8Array(0);
   #length = 0;
 
-  /** @param {Uint8Array} bytes */
-  update(bytes) {
-    this.#length += bytes.length;
+  /** @param {Uint8Array} piece */
+  update(piece) {
+    const bytes = new Uint8Array(this.#rest.length + piece.length);
+    bytes.set(this.#rest);
+    bytes.set(piece, this.#rest.length);
     let at = 0;
-    if (this.#held > 0) {
-      at = Math.min(64 - this.#held, bytes.length);
-      this.#block.set(bytes.subarray(0, at), this.#held);
-      this.#held += at;
-      if (this.#held < 64) return this;
-      this.#compress(this.#block, 0);
-    }
     for (; at + 64 <= bytes.length; at += 64) this.#compress(bytes, at);
-    this.#block.set(bytes.subarray(at));
-    this.#held = bytes.length - at;
+    this.#rest = bytes.subarray(at);
+    this.#length += piece.length;
     return this;
   }
 
   /** The digest in lower-case hexadecimal digits. */
   hex() {
-    const bits = this.#length * 8;
-    const end = new Uint8Array(((this.#held < 56 ? 64 : 128) - this.#held) | 0);
-    end[0] = 0x80;
-    const view = new DataView(end.buffer);
-    view.setUint32(end.length - 8, Math.floor(bits / 2 ** 32));
-    view.setUint32(end.length - 4, bits >>> 0);
-    this.update(end);
+    const end = new DataView(new ArrayBuffer((this.#rest.length < 56 ? 64 : 128) - this.#rest.length));
+    end.setUint8(0, 0x80);
+    end.setBigUint64(end.byteLength - 8, BigInt(this.#length) * 8n);
+    this.update(new Uint8Array(end.buffer));
     return Array.from(this.#hash, (word) => word.toString(16).padStart(8, "0")).join("");
   }
 
@@ -114,17 +106,21 @@ export class Sha256 {
 export async function digest(items) {
   const hash = new Sha256();
   let until = performance.now() + SLICE_MS;
-  for (const piece of canonicalPieces(items)) {
-    for (let at = 0; at < piece.length; ) {
-      let end = Math.min(at + SLICE_UNITS, piece.length);
-      if ((piece.charCodeAt(end - 1) & 0xfc00) === 0xd800) end += 1; // a pair must not be split
-      hash.update(encoder.encode(piece.slice(at, end)));
-      at = end;
-      if (performance.now() > until) {
-        await new Promise((resolve) => setTimeout(resolve));
-        until = performance.now() + SLICE_MS;
-      }
+  let text = "";
+  const flush = async () => {
+    const bytes = encoder.encode(text);
+    text = "";
+    for (let at = 0; at < bytes.length; at += SLICE_LENGTH) {
+      hash.update(bytes.subarray(at, at + SLICE_LENGTH));
+      if (performance.now() < until) continue;
+      await new Promise((resolve) => setTimeout(resolve));
+      until = performance.now() + SLICE_MS;
     }
+  };
+  for (const piece of canonicalPieces(items)) {
+    text += piece;
+    if (text.length >= SLICE_LENGTH) await flush();
   }
+  await flush();
   return hash.hex().slice(0, 16);
 }

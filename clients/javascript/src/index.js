@@ -12,11 +12,11 @@ export {
   UnsupportedProtocolError, VoidTextError,
 } from "./errors.js";
 
-/** @typedef {import("./client.js").ClientOptions} ClientOptions */
-/** @typedef {import("./client.js").SubmitOptions} SubmitOptions */
-/** @typedef {import("./job.js").Checkpoint} Checkpoint */
-/** @typedef {import("./job.js").JobEvent} JobEvent */
-/** @typedef {import("./retry_policy.js").RetryPolicy} RetryPolicy */
-/** @typedef {import("./tokens.js").Token} Token */
-/** @typedef {import("./tokens.js").Alternative} Alternative */
-/** @typedef {import("./errors.js").Problem} Problem */
+/** @typedef {import("./types.js").ClientOptions} ClientOptions */
+/** @typedef {import("./types.js").SubmitOptions} SubmitOptions */
+/** @typedef {import("./types.js").Checkpoint} Checkpoint */
+/** @typedef {import("./types.js").JobEvent} JobEvent */
+/** @typedef {import("./types.js").RetryPolicy} RetryPolicy */
+/** @typedef {import("./types.js").Token} Token */
+/** @typedef {import("./types.js").Alternative} Alternative */
+/** @typedef {import("./types.js").Problem} Problem */

@@ -3,16 +3,7 @@
 import { ProtocolError, TidewireError } from "./errors.js";
 import { isInteger } from "./strict_json.js";
 
-/**
- * One of the most probable candidates for a generated token. The text is for display, decoded from its bytes alone.
- * @typedef {{text: string, id: number, logprob: number}} Alternative
- */
-/**
- * A generated token. `logprob` is null if log-probabilities were not requested, and -Infinity for the probability 0. `rank`
- * is 1 plus the number of more probable tokens, or null. `alternatives` are the most probable candidates, most probable
- * first, and empty if they were not requested.
- * @typedef {{text: string, id: number, logprob: number | null, rank: number | null, alternatives: Alternative[]}} Token
- */
+/** @import { Token } from "./types.js" */
 
 /** The bytes of every token id of an endpoint. */
 export class Vocabulary {
