@@ -9,8 +9,8 @@ import { canonicalPieces } from "./strict_json.js";
 const encoder = new TextEncoder();
 /** Time in milliseconds after which a long digest lets other tasks run. */
 const SLICE_MS = 8;
-/** Bytes or UTF-16 code units between two looks at the clock. */
-const SLICE_LENGTH = 1 << 16;
+/** Pieces of text, or bytes of a hash, between two looks at the clock. */
+const [PIECES_PER_SLICE, BYTES_PER_SLICE] = [1 << 12, 1 << 16];
 
 const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte;
@@ -42,60 +42,27 @@ function constants(count, root) {
   return found;
 }
 const K = constants(64, 3);
+const w = new Int32Array(64);
 
-/** SHA-256 of bytes that arrive in pieces. */
-export class Sha256 {
-  #hash = constants(8, 2);
-  #words = new Int32Array(64);
-  /** Bytes that do not fill a block. */
-  #rest = new Uint8Array(0);
-  #length = 0;
-
-  /** @param {Uint8Array} piece */
-  update(piece) {
-    const bytes = new Uint8Array(this.#rest.length + piece.length);
-    bytes.set(this.#rest);
-    bytes.set(piece, this.#rest.length);
-    let at = 0;
-    for (; at + 64 <= bytes.length; at += 64) this.#compress(bytes, at);
-    this.#rest = bytes.subarray(at);
-    this.#length += piece.length;
-    return this;
+/** Add a block of 64 bytes to a hash. @param {Uint32Array} hash @param {DataView} bytes @param {number} at */
+function compress(hash, bytes, at) {
+  for (let i = 0; i < 16; i += 1) w[i] = bytes.getInt32(at + 4 * i);
+  for (let i = 16; i < 64; i += 1) {
+    const [x, y] = [w[i - 15], w[i - 2]];
+    const s0 = ((x >>> 7) | (x << 25)) ^ ((x >>> 18) | (x << 14)) ^ (x >>> 3);
+    const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10);
+    w[i] = (w[i - 16] + s0 + w[i - 7] + s1) | 0;
   }
-
-  /** The digest in lower-case hexadecimal digits. */
-  hex() {
-    const end = new DataView(new ArrayBuffer((this.#rest.length < 56 ? 64 : 128) - this.#rest.length));
-    end.setUint8(0, 0x80);
-    end.setBigUint64(end.byteLength - 8, BigInt(this.#length) * 8n);
-    this.update(new Uint8Array(end.buffer));
-    return Array.from(this.#hash, (word) => word.toString(16).padStart(8, "0")).join("");
+  let a = hash[0] | 0, b = hash[1] | 0, c = hash[2] | 0, d = hash[3] | 0;
+  let e = hash[4] | 0, f = hash[5] | 0, g = hash[6] | 0, h = hash[7] | 0;
+  for (let i = 0; i < 64; i += 1) {
+    const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
+    const t1 = (h + s1 + ((e & f) ^ (~e & g)) + K[i] + w[i]) | 0;
+    const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
+    const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
+    h = g, g = f, f = e, e = (d + t1) | 0, d = c, c = b, b = a, a = (t1 + t2) | 0;
   }
-
-  /** @param {Uint8Array} bytes @param {number} at */
-  #compress(bytes, at) {
-    const w = this.#words;
-    for (let i = 0; i < 16; i += 1, at += 4) {
-      w[i] = (bytes[at] << 24) | (bytes[at + 1] << 16) | (bytes[at + 2] << 8) | bytes[at + 3];
-    }
-    for (let i = 16; i < 64; i += 1) {
-      const [x, y] = [w[i - 15], w[i - 2]];
-      const s0 = ((x >>> 7) | (x << 25)) ^ ((x >>> 18) | (x << 14)) ^ (x >>> 3);
-      const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10);
-      w[i] = (w[i - 16] + s0 + w[i - 7] + s1) | 0;
-    }
-    const hash = this.#hash;
-    let a = hash[0] | 0, b = hash[1] | 0, c = hash[2] | 0, d = hash[3] | 0;
-    let e = hash[4] | 0, f = hash[5] | 0, g = hash[6] | 0, h = hash[7] | 0;
-    for (let i = 0; i < 64; i += 1) {
-      const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
-      const t1 = (h + s1 + ((e & f) ^ (~e & g)) + K[i] + w[i]) | 0;
-      const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
-      const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
-      h = g, g = f, f = e, e = (d + t1) | 0, d = c, c = b, b = a, a = (t1 + t2) | 0;
-    }
-    hash[0] += a, hash[1] += b, hash[2] += c, hash[3] += d, hash[4] += e, hash[5] += f, hash[6] += g, hash[7] += h;
-  }
+  hash[0] += a, hash[1] += b, hash[2] += c, hash[3] += d, hash[4] += e, hash[5] += f, hash[6] += g, hash[7] += h;
 }
 
 /**
@@ -104,23 +71,28 @@ export class Sha256 {
  * @param {any[]} items @returns {Promise<string>}
  */
 export async function digest(items) {
-  const hash = new Sha256();
   let until = performance.now() + SLICE_MS;
-  let text = "";
-  const flush = async () => {
-    const bytes = encoder.encode(text);
-    text = "";
-    for (let at = 0; at < bytes.length; at += SLICE_LENGTH) {
-      hash.update(bytes.subarray(at, at + SLICE_LENGTH));
-      if (performance.now() < until) continue;
-      await new Promise((resolve) => setTimeout(resolve));
-      until = performance.now() + SLICE_MS;
-    }
+  const pause = async () => {
+    if (performance.now() < until) return;
+    await new Promise((resolve) => setTimeout(resolve));
+    until = performance.now() + SLICE_MS;
   };
+  let text = "";
+  let count = 0;
   for (const piece of canonicalPieces(items)) {
     text += piece;
-    if (text.length >= SLICE_LENGTH) await flush();
+    if ((count += 1) % PIECES_PER_SLICE === 0) await pause();
   }
-  await flush();
-  return hash.hex().slice(0, 16);
+  const data = encoder.encode(text);
+  const bytes = new Uint8Array(64 * Math.ceil((data.length + 9) / 64));
+  bytes.set(data);
+  bytes[data.length] = 0x80;
+  const view = new DataView(bytes.buffer);
+  view.setBigUint64(bytes.length - 8, BigInt(data.length) * 8n);
+  const hash = constants(8, 2);
+  for (let at = 0; at < bytes.length; at += 64) {
+    compress(hash, view, at);
+    if (at % BYTES_PER_SLICE === 0) await pause();
+  }
+  return Array.from(hash, (word) => word.toString(16).padStart(8, "0")).join("").slice(0, 16);
 }

@@ -17,8 +17,20 @@ export class TidewireError extends Error {
     this.problem = details.problem ?? null;
     /** HTTP status of the response, or of the problem. @type {number | null} */
     this.status = details.status ?? this.problem?.status ?? null;
-    this.advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1] ?? "";
-    this.message = this.#text();
+    /** The partial value of a job or an item that has ended without success. @type {any} */
+    this.value = details.value;
+    /** Index of the input of an item that has ended without success, from 0. */
+    this.index = details.index;
+    /** `failed` or `cancelled`, if an item has ended without success. */
+    this.ended = details.ended;
+    /** Whether a request that failed may have reached the server. */
+    this.sent = details.sent ?? true;
+    const advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1];
+    const places = [];
+    if (this.url) places.push(`${this.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
+    if (this.jobId && !this.url?.includes(this.jobId)) places.push(`job ${this.jobId}`);
+    if (this.lastEventId) places.push(`last event ${this.lastEventId}`);
+    this.message = `${what.replace(/\.$/, "")}${places.length ? ` (${places.join("; ")})` : ""}.${advice ? ` ${advice}` : ""}`;
   }
 
   /** Machine-readable code of the problem, or null. */
@@ -29,15 +41,6 @@ export class TidewireError extends Error {
   /** Whether the same call may succeed later without changes. */
   get retryable() {
     return this.problem?.retryable === true;
-  }
-
-  #text() {
-    const places = [];
-    if (this.url) places.push(`${this.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
-    if (this.jobId && !this.url?.includes(this.jobId)) places.push(`job ${this.jobId}`);
-    if (this.lastEventId) places.push(`last event ${this.lastEventId}`);
-    const what = this.what.replace(/\.$/, "");
-    return `${what}${places.length ? ` (${places.join("; ")})` : ""}.${this.advice ? ` ${this.advice}` : ""}`;
   }
 }
 
@@ -55,29 +58,9 @@ export class JobExpiredError extends RequestError {}
 export class InvalidInputError extends RequestError {}
 export class QueueFullError extends RequestError {}
 export class RateLimitError extends RequestError {}
-
-/** Error of a job or an item that has ended without success. */
-class EndedError extends TidewireError {
-  /** @param {string} what @param {ErrorDetails} details */
-  constructor(what, details) {
-    super(what, details);
-    /** The partial value. @type {any} */
-    this.value = details.value ?? null;
-  }
-}
-export class JobFailedError extends EndedError {}
-export class JobCancelledError extends EndedError {}
-export class ItemFailedError extends EndedError {
-  /** @param {string} what @param {ErrorDetails & {index: number, ended: string}} details */
-  constructor(what, details) {
-    super(what, details);
-    /** Index of the item's input, from 0. */
-    this.index = details.index;
-    /** `failed` or `cancelled`. */
-    this.ended = details.ended;
-  }
-}
-
+export class JobFailedError extends TidewireError {}
+export class JobCancelledError extends TidewireError {}
+export class ItemFailedError extends TidewireError {}
 export class VoidTextError extends TidewireError {}
 export class NoTextError extends TidewireError {}
 export class SeveralItemsError extends TidewireError {}
@@ -88,14 +71,7 @@ export class StateTooLargeError extends TidewireError {}
 export class ProtocolError extends TidewireError {}
 export class UnsupportedProtocolError extends ProtocolError {}
 export class NotATidewireServerError extends ProtocolError {}
-export class TransportError extends TidewireError {
-  /** @param {string} what @param {ErrorDetails} [details] */
-  constructor(what, details = {}) {
-    super(what, details);
-    /** Whether the request may have reached the server. */
-    this.sent = details.sent ?? true;
-  }
-}
+export class TransportError extends TidewireError {}
 export class SilenceTimeoutError extends TransportError {}
 export class TotalTimeoutError extends TidewireError {}
 

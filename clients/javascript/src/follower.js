@@ -3,8 +3,8 @@
  *
  * A follower has the state of the job (`document`) and the id of the last event that was applied to it (`id`). Both change
  * together. `receive` returns a change or a notice to deliver, or null. It throws an `Interruption` if the stream must be
- * requested again, with `id` as the cursor. After a resync, `id` is null, but `document` remains, so that the next snapshot
- * is compared with what was delivered.
+ * requested again, with `id` as the cursor, and `InvalidData` if it must be requested without a cursor. `document` then
+ * remains, so that the next snapshot is compared with what was delivered.
  */
 
 import { textChange } from "./code_points.js";
@@ -18,23 +18,24 @@ import { copy, isInteger, isObject, parse, same } from "./strict_json.js";
 
 /** Resyncs in a row that are allowed. */
 const MAX_RESYNCS = 3;
+const LOGGED = ["snapshot", "message", "done"];
+const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
 
 /** The stream must be requested again, after a wait. */
 export class Interruption extends Error {
-  /**
-   * @param {string} why
-   * @param {{kind?: "cut" | "goaway" | "busy" | "resync", askedMs?: number | null, isUnknown?: boolean, error?: import("./errors.js").TidewireError}} [details]
-   * `askedMs`: wait that the server asks for. `isUnknown`: whether the server may use a newer protocol. `error`: what a
-   * caller gets if there are no further attempts.
-   */
-  constructor(why, { kind = "cut", askedMs = null, isUnknown = false, error } = {}) {
+  /** @type {"cut" | "goaway" | "busy" | "resync"} */
+  kind = "cut";
+  /** Wait that the server asks for. @type {number | null} */
+  askedMs = null;
+  /** Error that a caller gets if there are no further attempts. @type {import("./errors.js").TidewireError | null} */
+  error = null;
+
+  /** @param {string} why @param {Partial<Omit<Interruption, keyof Error>>} [details] */
+  constructor(why, details) {
     super(why);
-    this.kind = kind;
-    this.askedMs = askedMs;
-    this.isUnknown = isUnknown;
-    this.error = error;
+    Object.assign(this, details);
   }
 }
 
@@ -45,8 +46,6 @@ export class Follower {
   /** Bytes by which the state may certainly grow. Below 0, its size is measured. */
   #room = 0;
   #pingsAhead = 0;
-  /** @type {EventId | null} */
-  #helloHead = null;
 
   /** @type {Document | null} */
   document = null;
@@ -83,127 +82,81 @@ export class Follower {
     this.hasDeliveredNothing = true;
     this.hello = null;
     this.#pingsAhead = 0;
-    this.#helloHead = null;
-  }
-
-  /** Take an event. @param {ServerEvent} event @returns {Promise<Applied | Notice | null>} */
-  receive(event) {
-    return this.#guarded(() => this.#receive(event));
   }
 
   /**
    * Take over the state of a job that was read, as from a snapshot. A job that has ended ends the stream.
-   * @param {any} job @returns {Promise<Applied | null>}
+   * @param {any} job @returns {Promise<Applied | null>} @throws {InvalidData} Call `resync`.
    */
-  adopt(job) {
-    return this.#guarded(async () => {
-      if (job.id !== this.jobId) throw new InvalidData(`the job that was read is ${job.id}`);
-      const id = /** @type {EventId} */ (parseId(job.cursor));
-      const done = job.done ?? null;
-      if ((done !== null) !== ENDED.includes(job.status)) throw new InvalidData("a job that was read has ended without done");
-      if (done === null && this.#isKnown(id)) return null;
-      const document = new Document(copy(job.state), job.columns);
-      if (done !== null) await requireDigest(document, done);
-      this.#requireRoom(document.root, Infinity, "the job that was read");
-      this.done = copy(done);
-      return this.#replace(document, id, null);
-    });
+  async adopt(job) {
+    if (job.id !== this.jobId) throw new InvalidData(`the job that was read is ${job.id}`);
+    const id = /** @type {EventId} */ (parseId(job.cursor));
+    const done = job.done ?? null;
+    if ((done !== null) !== ENDED.includes(job.status)) throw new InvalidData("a job that was read has ended without done");
+    if (done === null && this.#isKnown(id)) return null;
+    const document = new Document(copy(job.state), job.columns);
+    if (done !== null) await requireDigest(document, done);
+    this.#requireRoom(document.root, Infinity, "the job that was read");
+    this.done = copy(done);
+    return this.#replace(document, id, null);
   }
 
-  /** @template T @param {() => Promise<T>} take @returns {Promise<T>} */
-  async #guarded(take) {
-    try {
-      return await take();
-    } catch (error) {
-      throw error instanceof InvalidData ? this.resync(error.message, error.kind === "unknown") : error;
+  /** Take an event. @param {ServerEvent} event @returns {Promise<Applied | Notice | null>} @throws {InvalidData} Call `resync`. */
+  async receive({ type, data, id: idText }) {
+    if (LOGGED.includes(type)) return this.#logged(type, data, parseId(idText));
+    if (!EPHEMERAL.includes(type)) {
+      if (idText !== null && !this.#isKnown(parseId(idText))) throw new InvalidData(`unknown logged event ${type}`, "unknown");
+      return idText === null ? null : this.#repeat();
     }
-  }
-
-  /** @param {ServerEvent} event @returns {Promise<Applied | Notice | null>} */
-  async #receive({ type, data, id }) {
-    switch (type) {
-      case "snapshot":
-      case "message":
-      case "done":
-        return this.#logged(type, data, id);
-      case "hello":
-        this.#greeted(fitting(type, data));
-        return null;
-      case "ping":
-        this.#pinged(fitting(type, data));
-        return null;
-      case "goaway": {
-        const { reason, retry_ms: askedMs } = fitting(type, data);
-        throw new Interruption(`goaway: ${reason}`, { kind: "goaway", askedMs });
-      }
-      case "queue":
-      case "progress":
-        return { type, data: copy(fitting(type, data)) };
-      case "problem": {
-        const problem = copy(fitting(type, data));
-        if (!problem.retryable) throw refusal(problem.status, problem, { jobId: this.jobId });
-        throw new Interruption(`problem: ${problem.code}`, { kind: "busy", askedMs: problem.retry_after_ms ?? null });
-      }
-      default:
-        if (id !== null && !this.#isKnown(parseId(id))) throw new InvalidData(`unknown logged event ${type}`, "unknown");
-        return id === null ? null : this.#repeat();
+    const message = copy(fitting(type, data));
+    if (type === "queue" || type === "progress") return { type, data: message };
+    if (type === "goaway") throw new Interruption(`goaway: ${message.reason}`, { kind: "goaway", askedMs: message.retry_ms });
+    if (type === "problem") {
+      if (!message.retryable) throw refusal(message.status, message, { jobId: this.jobId });
+      throw new Interruption(`problem: ${message.code}`, { kind: "busy", askedMs: message.retry_after_ms ?? null });
     }
+    if (type === "ping") {
+      const isAhead = this.id === null || [message.head, this.hello?.head].some((head) => head && !this.#isKnown(parseId(head)));
+      this.#pingsAhead = isAhead ? this.#pingsAhead + 1 : 0;
+      if (this.#pingsAhead >= 2) throw new Interruption("the server has events that it does not send");
+      return null;
+    }
+    const { protocol, job } = message;
+    if (protocol !== PROTOCOL) throw new UnsupportedProtocolError(`the server uses the protocol ${JSON.stringify(protocol)}`, { jobId: this.jobId });
+    if (job !== this.jobId) throw new ProtocolError(`the server sent the event stream of another job, ${job}`, { jobId: this.jobId });
+    this.hello = message;
+    return null;
   }
 
-  /** @param {any} hello */
-  #greeted(hello) {
-    const details = { jobId: this.jobId };
-    if (hello.protocol !== PROTOCOL) throw new UnsupportedProtocolError(`the server uses the protocol ${JSON.stringify(hello.protocol)}`, details);
-    if (hello.job !== this.jobId) throw new ProtocolError(`the server sent the event stream of another job, ${hello.job}`, details);
-    this.hello = hello;
-    this.#helloHead = parseId(hello.head);
-  }
-
-  /** @param {any} ping */
-  #pinged(ping) {
-    const isAhead = this.id === null || [parseId(ping.head), this.#helloHead].some((head) => head && !this.#isKnown(head));
-    this.#pingsAhead = isAhead ? this.#pingsAhead + 1 : 0;
-    if (this.#pingsAhead >= 2) throw new Interruption("the server has events that it does not send");
-  }
-
-  // ---- logged events -------------------------------------------------------------------------------------------
-
-  /** @param {"snapshot" | "message" | "done"} type @param {string} data @param {string | null} idText */
-  async #logged(type, data, idText) {
-    const id = parseId(idText);
-    if (id === null) throw new InvalidData(`${type} has the id ${JSON.stringify(idText)}`);
+  /** @param {string} type @param {string} data @param {EventId | null} id */
+  async #logged(type, data, id) {
+    if (id === null) throw new InvalidData(`${type} has no valid id`);
     if (!this.hello) throw new InvalidData(`${type} ${id.text} arrived before hello`);
-    if (type === "snapshot") return this.#snapshot(data, id);
-    if (this.#isKnown(id)) return this.#repeat();
-    const message = type === "done" ? fitting(type, data) : parse(data);
+    if (this.#isKnown(id) && type !== "snapshot") return this.#repeat();
+    const message = type === "message" ? parse(data) : fitting(type, data);
+    if (type === "snapshot") {
+      const { state, columns, reason } = message;
+      if (ENDED.includes(state.status)) throw new InvalidData(`snapshot ${id.text} has a final status, which only done may set`);
+      if (this.#isKnown(id) && reason !== "rewound") return this.#repeat();
+      this.#room = this.maxStateBytes;
+      this.#requireRoom(state, data.length, `snapshot ${id.text}`);
+      return this.#replace(new Document(copy(state), columns), id, reason);
+    }
     const on = type === "message" && isObject(message) && "on" in message ? message.on : id.seq - 1;
     if (!isInteger(on, 0, id.seq - 1)) throw new InvalidData(`the member on of diff ${id.text} is not an earlier event`);
     const document = this.document;
     if (document === null || this.id?.epoch !== id.epoch || this.id.seq !== on) {
       throw new InvalidData(`${type} ${id.text} does not continue from ${this.id?.text ?? "a state"}`);
     }
-    if (type === "done") return this.#done(document, message, id);
-    const { ops, texts } = document.apply(message, (all) => all.forEach((op) => requireShape(document.root, op)));
-    this.#requireRoom(document.root, data.length, `diff ${id.text}`);
-    return this.#moved(id, document, { before: null, texts, isVisible: ops.some(touchesValue), reason: null, ops });
-  }
-
-  /** @param {string} data @param {EventId} id */
-  #snapshot(data, id) {
-    const { state, columns, reason } = fitting("snapshot", data);
-    if (ENDED.includes(state.status)) throw new InvalidData(`snapshot ${id.text} has a final status, which only done may set`);
-    if (this.#isKnown(id) && reason !== "rewound") return this.#repeat();
-    this.#room = this.maxStateBytes;
-    this.#requireRoom(state, data.length, `snapshot ${id.text}`);
-    return this.#replace(new Document(copy(state), columns), id, reason);
-  }
-
-  /** @param {Document} document @param {any} done @param {EventId} id */
-  async #done(document, done, id) {
-    await requireDigest(document, done);
-    const members = ["status", "usage", "error"].filter((name) => (done[name] ?? null) !== null);
-    const { ops, texts } = document.apply(members.map((name) => ["s", `/${name}`, done[name]]));
-    this.done = copy(done);
+    if (type === "message") {
+      const { ops, texts } = document.apply(message, (all) => all.forEach((op) => requireShape(document.root, op)));
+      this.#requireRoom(document.root, data.length, `diff ${id.text}`);
+      return this.#moved(id, document, { before: null, texts, isVisible: ops.some(touchesValue), reason: null, ops });
+    }
+    await requireDigest(document, message);
+    const members = ["status", "usage", "error"].filter((name) => (message[name] ?? null) !== null);
+    const { ops, texts } = document.apply(members.map((name) => ["s", `/${name}`, message[name]]));
+    this.done = copy(message);
     return this.#moved(id, document, { before: null, texts, isVisible: false, reason: null, ops });
   }
 
@@ -219,8 +172,6 @@ export class Follower {
     return null;
   }
 
-  // ---- transitions ---------------------------------------------------------------------------------------------
-
   /** @param {Document} document @param {EventId} id @param {string | null} reason */
   #replace(document, id, reason) {
     const before = this.document;
@@ -230,7 +181,7 @@ export class Follower {
       const [old, now] = [before, document].map((each) => (each?.columns.includes(path) ? textAt(each.root, tokensOf(path)) : ""));
       if (old !== now) texts.set(path, textChange(old, now));
     }
-    const [old, now] = [before, document].map((each) => each?.root.items.map(valueOf));
+    const [old, now] = [before, document].map((each) => each?.root.items.map((/** @type {any} */ item) => item.value ?? null));
     const hasStarted = document.root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
     const isVisible = texts.size > 0 || (before ? !same(old, now) : hasStarted);
     const isOpening = this.hasDeliveredNothing && reason !== null;
@@ -268,26 +219,18 @@ export class Follower {
     throw new StateTooLargeError(`${what} makes the job's state larger than maxStateBytes, ${this.maxStateBytes}`, details);
   }
 
-  /**
-   * Drop the cursor, and return the error to throw.
-   * @param {string} why @param {boolean} [isUnknown] Whether the server may use a newer protocol.
-   */
-  resync(why, isUnknown = false) {
+  /** Drop the cursor after invalid data, and return the error to throw. @param {InvalidData} error */
+  resync({ message, kind }) {
     const details = { jobId: this.jobId, lastEventId: this.id?.text };
     this.id = null;
     this.#applied = 0;
     this.#resyncs += 1;
-    if (this.#resyncs <= MAX_RESYNCS) return new Interruption(why, { kind: "resync", isUnknown });
-    return new (isUnknown ? UnsupportedProtocolError : ProtocolError)(`${why}, after ${MAX_RESYNCS} resyncs`, details);
+    if (this.#resyncs <= MAX_RESYNCS) return new Interruption(message, { kind: "resync" });
+    return new (kind === "unknown" ? UnsupportedProtocolError : ProtocolError)(`${message}, after ${MAX_RESYNCS} resyncs`, details);
   }
 }
 
-/** @param {any} item */
-function valueOf(item) {
-  return item.value ?? null;
-}
-
-/** @param {keyof typeof FITS} name @param {string} data */
+/** @param {string} name @param {string} data */
 function fitting(name, data) {
   const message = parse(data);
   if (!FITS[name](message)) throw new InvalidData(`the data of ${name} does not fit its schema`);

@@ -13,7 +13,7 @@ import { copy, isObject, same } from "./strict_json.js";
 import { hasTokenTexts, tokenRows } from "./tokens.js";
 import { Update, causeOf, merge } from "./updates.js";
 
-/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Notice, Position, TextChange, Token, WaitOptions } from "./types.js" */
+/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Position, TextChange, Token, WaitOptions } from "./types.js" */
 
 /** Changes of text after which `iterText` may yield, while it waits for text to become stable. */
 const MAX_MARKS = 1024;
@@ -44,6 +44,8 @@ export class JobBase {
   /** @param {import("./client.js").Client} client @param {JobParts} parts */
   constructor(client, { id, url, eventsUrl, initial, checkpoint, listener }) {
     this.client = client;
+    /** Id of the job. */
+    this.id = id;
     /** Function that receives events other than updates while a loop or a call reads the job. @type {Listener | null} */
     this.listener = listener ?? client.options.listener ?? null;
     /** The last queue position that was reported, or null. @type {Extract<JobEvent, {type: "queue"}> | null} */
@@ -65,11 +67,6 @@ export class JobBase {
     for (const { index, first_seq: firstSeq, deleted, text, visible: isVisible } of checkpoint.undelivered ?? []) {
       this.#enqueue({ position, firstSeq, index, deleted, text, isVisible, diffs: null, reason: null });
     }
-  }
-
-  /** Id of the job. */
-  get id() {
-    return this.stream.follower.jobId;
   }
 
   /** Whether the client has received the job's end. */
@@ -142,8 +139,6 @@ export class JobBase {
     return { ...saved, undelivered: rest };
   }
 
-  // ---- reading -------------------------------------------------------------------------------------------------
-
   /**
    * Yields before the first read and after each read of the stream, until the job has ended.
    * @protected @param {WaitOptions} [options] @returns {AsyncGenerator<void, void, undefined>}
@@ -184,7 +179,10 @@ export class JobBase {
   async #advance() {
     const found = await this.stream.next();
     if (found?.type === "applied") this.#applied(found);
-    else if (found) this.#notice(found);
+    else if (found?.type === "queue") {
+      const { position, eta_ms: etaMs = null, waits_for: waitsFor = null } = found.data;
+      this.tell((this.queue = { type: "queue", position, etaMs, waitsFor }));
+    } else if (found) this.tell((this.progress = { ...found.data, type: "progress" }));
   }
 
   /**
@@ -221,19 +219,19 @@ export class JobBase {
     this.#saved = null;
   }
 
-  /** Return a change that was not delivered, for the next loop. @protected @param {Change} change */
-  requeue(change) {
-    const later = this.#pending.get(change.index);
-    if (later) merge(change, later);
-    this.#pending.set(change.index, change);
-  }
-
   /** @param {Change} change */
   #enqueue(change) {
     const earlier = this.#pending.get(change.index);
     if (earlier) merge(earlier, change);
     this.#pending.delete(change.index);
     this.#pending.set(change.index, earlier ?? change);
+  }
+
+  /** Return a change that was not delivered, for the next loop. @protected @param {Change} change */
+  requeue(change) {
+    const later = this.#pending.get(change.index);
+    this.#pending.set(change.index, change);
+    if (later) this.#enqueue(later);
   }
 
   /** Throw if the job's items cannot be read in this way. @protected */
@@ -270,33 +268,22 @@ export class JobBase {
     return found;
   }
 
-  // ---- events --------------------------------------------------------------------------------------------------
-
-  /** @param {Notice} notice */
-  #notice({ type, data }) {
-    if (type === "queue") this.tell((this.queue = { type, position: data.position, etaMs: data.eta_ms ?? null, waitsFor: data.waits_for ?? null }));
-    else this.tell((this.progress = { ...data, type }));
-  }
-
   /** Report what differs from the last report. @param {Applied} applied */
   #report({ position: { document }, ops }) {
     const { status, notes = [], usage = {}, items } = document.root;
     const isWhole = ops === null || this.#reported === null;
     const last = (this.#reported ??= { status: "", notes: 0, usage: {}, items: new Map() });
     if (status !== last.status) this.tell({ type: "status", status: (last.status = status) });
-    const changed = isWhole ? items.keys() : ops.flatMap(({ tokens: [first, index, name] }) => (first === "items" && name === "status" ? [Number(index)] : []));
+    const changed = isWhole ? items.keys() : ops.filter(({ tokens }) => tokens[0] === "items" && tokens[2] === "status").map(({ tokens }) => Number(tokens[1]));
     for (const index of changed) {
-      const item = items[index];
-      if (!item || last.items.get(index) === item.status) continue;
-      last.items.set(index, item.status);
-      this.tell({ type: "item", index, status: item.status, error: copy(item.error ?? null) });
+      const { status: itemStatus, error = null } = items[index] ?? {};
+      if (itemStatus !== last.items.get(index)) this.tell({ type: "item", index, status: itemStatus, error: copy(error) });
+      last.items.set(index, itemStatus);
     }
-    if (notes.length < last.notes) last.notes = 0;
-    for (const { level, text } of notes.slice(last.notes)) this.tell({ type: "note", level, text });
+    for (const { level, text } of notes.slice(notes.length < last.notes ? 0 : last.notes)) this.tell({ type: "note", level, text });
     last.notes = notes.length;
     if ((isWhole || ops.some(({ tokens }) => tokens[0] === "usage")) && !same(usage, last.usage)) {
-      last.usage = copy(usage);
-      this.tell({ type: "usage", usage: copy(usage) });
+      this.tell({ type: "usage", usage: copy((last.usage = copy(usage))) });
     }
     const { done } = this.stream.follower;
     if (done) this.tell({ type: "end", status: done.status, error: copy(done.error ?? null) });
@@ -382,35 +369,32 @@ export class Job extends JobBase {
     let length = yielded;
     try {
       for await (const change of this.changes({ signal, isSilent: true })) {
-        const { position, deleted, text, reason } = change;
         if (held) merge(held, change);
         else held = { ...change };
         if (held.deleted > 0) {
-          const what = `the server retracted ${held.deleted} code points of text that this loop had yielded, ${causeOf(reason)}`;
-          throw new VoidTextError(what, { jobId: this.id, lastEventId: position.id.text });
+          const what = `the server retracted ${held.deleted} code points of text that this loop had yielded, ${causeOf(change.reason)}`;
+          throw new VoidTextError(what, { jobId: this.id, lastEventId: change.position.id.text });
         }
-        length -= deleted;
+        length -= change.deleted;
         marks = marks.filter(({ end }) => end <= length).slice(0, MAX_MARKS - 1);
-        length += lengthOf(text);
-        marks.push({ end: length, position });
-        const stable = this.#stableLength(position) ?? length;
+        length += lengthOf(change.text);
+        marks.push({ end: length, position: change.position });
+        const stable = this.#stableLength(change.position) ?? length;
         const ready = marks.filter(({ end }) => end <= stable);
-        const last = ready.pop();
-        if (!last) continue;
-        marks = marks.slice(ready.length + 1);
-        const piece = firstPoints(held.text, last.end - yielded) ?? held.text;
+        if (ready.length === 0) continue;
+        const { end, position } = ready[ready.length - 1];
+        const piece = firstPoints(held.text, end - yielded) ?? held.text;
         held.text = held.text.slice(piece.length);
+        marks = marks.slice(ready.length);
         if (marks.length === 0) held = null;
-        yielded = last.end;
-        this.commit(last.position);
+        yielded = end;
+        this.commit(position);
         if (piece !== "") yield piece;
       }
-      if (held) {
-        const { text, position } = held;
-        held = null;
-        this.commit(position);
-        if (text !== "") yield text;
-      }
+      const rest = held;
+      held = null;
+      if (rest) this.commit(rest.position);
+      if (rest?.text) yield rest.text;
     } finally {
       if (held) this.requeue(held);
     }
@@ -421,9 +405,8 @@ export class Job extends JobBase {
   /** @param {Position} position */
   #stableLength({ document, version }) {
     const stable = document.read(version, ["items", "0", "stable"]);
-    if (!isObject(stable)) return null;
-    const column = this.textColumn(0);
-    return column === undefined ? 0 : stable[column.slice("/items/0/value".length)] ?? 0;
+    const column = this.textColumn(0) ?? "";
+    return isObject(stable) ? stable[column.slice("/items/0/value".length)] ?? 0 : null;
   }
 
   /**
@@ -461,7 +444,10 @@ export class Job extends JobBase {
         throw new VoidTextError("the server retracted tokens that this loop had yielded", { jobId: this.id, advice });
       }
       if (ids.length === yielded.length) continue;
-      if (vocabulary === undefined) vocabulary = hasTokenTexts(value) ? null : await this.client.vocabulary(await this.#endpointName());
+      if (vocabulary === undefined && !hasTokenTexts(value)) {
+        this.endpoint ??= /** @type {string} */ ((await this.read()).endpoint);
+        vocabulary = await this.client.vocabulary(this.endpoint);
+      }
       for (const token of tokenRows(value, yielded.length, vocabulary)) {
         yielded.push(token.id);
         yield token;
@@ -469,10 +455,6 @@ export class Job extends JobBase {
     }
     this.requireSuccess();
     if (yielded.length === 0) tokenRows(this.state?.items[0].value);
-  }
-
-  async #endpointName() {
-    return (this.endpoint ??= /** @type {string} */ ((await this.read()).endpoint));
   }
 
   /** Wait for the job's end, and return its value. The call consumes no updates. @param {WaitOptions} [options] @returns {Promise<any>} */

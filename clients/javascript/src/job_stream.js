@@ -82,7 +82,7 @@ export class JobStream {
         // The state has changed, so the change must be delivered, even if the stream was closed meanwhile.
         if (found) return found;
       } catch (error) {
-        const wait = stop.aborted ? 0 : this.#waitAfter(error instanceof InvalidData ? this.follower.resync(error.message) : error);
+        const wait = stop.aborted ? 0 : this.#waitAfter(error instanceof InvalidData ? this.follower.resync(error) : error);
         await sleep(wait, stop).catch(() => {});
       }
     }
@@ -133,9 +133,8 @@ export class JobStream {
     const silenceMs = isSilent && this.#connection !== null && follower.hello ? this.#silenceMs() : 0;
     this.#disconnect();
     if (!(error instanceof Interruption || error instanceof TransportError)) throw error;
-    const { kind, askedMs, message } = error instanceof Interruption ? error : { kind: "cut", askedMs: null, message: error.what };
-    const own = error instanceof Interruption ? error.error : error;
-    const final = own ?? new TransportError(message, { url: this.eventsUrl, jobId: follower.jobId });
+    const { kind, askedMs, error: own } = error instanceof Interruption ? error : new Interruption(error.what, { error });
+    const final = own ?? new TransportError(error.message, { url: this.eventsUrl, jobId: follower.jobId });
     if (follower.hasProgress) this.#retries.progress();
     const retryInMs = this.#retries.waitAfter(final, {
       askedMs,
@@ -177,7 +176,7 @@ export class JobStream {
       throw new Interruption("the server has no events after the cursor");
     }
     const { error, askedMs } = await session.refused(connection, { jobId: follower.jobId, lastEventId: follower.id?.text });
-    if (action === "resync") throw follower.resync(`the server rejected the cursor ${follower.id?.text}`);
+    if (action === "resync") throw new InvalidData(`the server rejected the cursor ${follower.id?.text}`);
     if (action === "wait") throw new Interruption(error.what, { kind: "busy", askedMs, error });
     throw action === "cut" && !connection.isHidden ? new Interruption(error.what, { error }) : error;
   }

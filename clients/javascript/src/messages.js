@@ -92,11 +92,11 @@ const RULES = {
   discovery: (value) => value.protocol === PROTOCOL,
 };
 
-/** Whether a value fits the schema of each message and body. @type {Record<keyof typeof MEMBERS, Fits>} */
-export const FITS = /** @type {any} */ ({});
+/** Whether a value fits the schema of each message and body. @type {Record<string, Fits>} */
+export const FITS = {};
 for (const [name, members] of Object.entries(MEMBERS)) {
   const all = [...members.matchAll(/(\w+)(\??):(\S+)/g)].map(([, key, mark, type]) => ({ key, isOptional: mark === "?", fits: fitsOf(type) }));
-  FITS[/** @type {keyof typeof MEMBERS} */ (name)] = (value) =>
+  FITS[name] = (value) =>
     isObject(value) &&
     all.every(({ key, isOptional, fits }) => (isOptional && (value[key] ?? null) === null) || (Object.hasOwn(value, key) && fits(value[key]))) &&
     (RULES[name]?.(value) ?? true);
@@ -112,5 +112,5 @@ function fitsOf(type) {
   if (words.length > 1) return (value) => words.includes(value);
   const [, least, most] = /^(\d+)\.\.(\d*)$/.exec(type) ?? [];
   if (least !== undefined) return (value) => isInteger(value, Number(least), most ? Number(most) : undefined);
-  return BASIC[type] ?? ((value) => FITS[/** @type {keyof typeof MEMBERS} */ (type)](value));
+  return BASIC[type] ?? ((value) => FITS[type](value));
 }

@@ -197,7 +197,7 @@ export class Session {
 
   /**
    * Send a request until it has a response that fits a schema.
-   * @param {string} url @param {keyof typeof FITS} schema
+   * @param {string} url @param {string} schema
    * @param {RequestOptions & {kind?: "request" | "submit", jobId?: string, state?: RetryState, doubt?: (error: Error) => Promise<void>}} [options]
    * `doubt` is called before a submit is repeated that may have arrived, and throws if it may not be repeated.
    * @returns {Promise<{body: any, connection: Connection}>}
@@ -232,7 +232,7 @@ export class Session {
     }
   }
 
-  /** @param {Connection} connection @param {keyof typeof FITS} schema @param {string} method */
+  /** @param {Connection} connection @param {string} schema @param {string} method */
   async #read(connection, schema, method) {
     const place = { method, url: connection.url, status: connection.status };
     const body = await connection.json(this.answerTimeoutMs, 4 * Math.max(this.maxStateBytes, 2 ** 20)).catch((error) => {

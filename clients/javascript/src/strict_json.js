@@ -114,12 +114,17 @@ export function same(one, other) {
 export function* canonicalPieces(value) {
   if (typeof value !== "object" || value === null) return yield JSON.stringify(value);
   const isArray = Array.isArray(value);
-  let separator = "";
-  yield isArray ? "[" : "{";
+  let separator = isArray ? "[" : "{";
   for (const name of isArray ? value.keys() : Object.keys(value).sort()) {
-    yield isArray ? separator : `${separator}${JSON.stringify(name)}:`;
-    yield* canonicalPieces(value[name]);
+    const start = isArray ? separator : `${separator}${JSON.stringify(name)}:`;
+    const each = value[name];
+    if (typeof each !== "object" || each === null) yield start + JSON.stringify(each);
+    else {
+      yield start;
+      yield* canonicalPieces(each);
+    }
     separator = ",";
   }
+  if (separator !== ",") yield separator;
   yield isArray ? "]" : "}";
 }

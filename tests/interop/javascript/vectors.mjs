@@ -44,10 +44,10 @@ function decoded(chunks, lastEventId) {
 }
 
 /** A follower after hello, which holds a state up to an id. */
-function holding(id, state, columns) {
+async function holding(id, state, columns) {
   const follower = new Follower(JOB, 2 ** 24);
   if (id !== null) follower.restore(state, columns, parseId(id));
-  follower.receive({ type: "hello", id: null, data: JSON.stringify(HELLO) });
+  await follower.receive({ type: "hello", id: null, data: JSON.stringify(HELLO) });
   return follower;
 }
 
@@ -57,9 +57,8 @@ async function outcome(follower, event) {
     const found = await follower.receive(event);
     return found || event.type in FITS || follower.repeats > 0 ? "accept" : "ignore";
   } catch (error) {
-    if (!(error instanceof Interruption)) return "fatal";
-    if (error.kind === "resync") return error.isUnknown ? "unknown" : "malformed";
-    return "leave";
+    if (error instanceof InvalidData) return error.kind === "unknown" ? "unknown" : "malformed";
+    return error instanceof Interruption ? "leave" : "fatal";
   }
 }
 
@@ -104,7 +103,7 @@ const JUDGES = {
     const why = refusedAs(() => document.apply(vector.diff));
     if (why !== "applied") return why === vector.outcome && same(document.root, vector.before);
     // The follower refuses a diff that leaves no valid state, and a base that is not an earlier event.
-    const follower = holding("1-5", vector.before, vector.columns ?? []);
+    const follower = await holding("1-5", vector.before, vector.columns ?? []);
     const found = await outcome(follower, { type: "message", id: "1-6", data: JSON.stringify(vector.diff) });
     return vector.outcome === "malformed" && found === "malformed" && same(follower.document.root, vector.before);
   },
@@ -151,7 +150,7 @@ const JUDGES = {
   },
   "messages/events": async (vector, { held }) => {
     const { id, state, columns } = held[vector.held ?? "running"];
-    const follower = holding(id, state, columns);
+    const follower = await holding(id, state, columns);
     const found = await outcome(follower, { type: vector.type, id: vector.id ?? null, data: vector.data });
     return found === vector.outcome && (!("after" in vector) || same(follower.document.root, vector.after));
   },
@@ -181,7 +180,7 @@ const JUDGES = {
     return order === "below" ? found < 0 : order === "equal" ? found === 0 : found > 0;
   },
   "cursor/standing": async (vector) => {
-    const follower = holding(vector.mine, RUNNING, ["/items/0/value"]);
+    const follower = await holding(vector.mine, RUNNING, ["/items/0/value"]);
     const data = JSON.stringify(await GOOD[vector.event](vector));
     const found = await outcome(follower, { type: vector.event === "diff" ? "message" : vector.event, id: vector.id, data });
     const word = follower.repeats > 0 ? "repeat" : found === "accept" ? "next" : "resync";
