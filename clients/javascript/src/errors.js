@@ -17,6 +17,8 @@ export class TidewireError extends Error {
     this.problem = details.problem ?? null;
     /** HTTP status of the response, or of the problem. @type {number | null} */
     this.status = details.status ?? this.problem?.status ?? null;
+    /** Wait that the server asks for, or null. */
+    this.retryAfterMs = details.retryAfterMs ?? null;
     /** The partial value of a job or an item that has ended without success. @type {any} */
     this.value = details.value;
     /** Index of the input of an item that has ended without success, from 0. */

@@ -1,7 +1,7 @@
 /** Jobs: loops over their updates, text and tokens, and calls that wait for their end. */
 
 import { firstPoints, lengthOf } from "./code_points.js";
-import { textAt, tokensOf, valueAt } from "./document.js";
+import { tokensOf, valueAt } from "./document.js";
 import {
   ClientClosedError, ConcurrentReadError, ItemFailedError, JobCancelledError, JobFailedError, NoTextError, SeveralItemsError,
   TotalTimeoutError, VoidTextError,
@@ -79,11 +79,7 @@ export class JobBase {
     return this.state?.items.length ?? 0;
   }
 
-  /**
-   * The job's state as far as it was received, or null. It is not a copy: later events change it, and a caller must not.
-   * A page that draws often reads it in place of `update.value`.
-   * @returns {any}
-   */
+  /** The job's state as received, or null. It is not a copy: later events change it, and a caller must not. @returns {any} */
   get state() {
     return this.stream.follower.document?.root ?? null;
   }
@@ -122,27 +118,20 @@ export class JobBase {
     for await (const _ of this.reads({ timeoutMs, signal }));
   }
 
-  /**
-   * The position after the last delivered update. `client.job({ checkpoint })` continues from it. It contains the whole state.
-   * @returns {Checkpoint}
-   */
+  /** The position after the last delivered update, with the whole state. `client.job({ checkpoint })` continues from it. */
   checkpoint() {
     if (this.#saved !== null) return copy(this.#saved);
     /** @type {Checkpoint} */
     const saved = { protocol: PROTOCOL, job: this.id, url: this.client.url };
     if (this.#delivered === null) return saved;
-    const undelivered = this.itemCount < 2 ? [] : [...this.#pending.values()];
-    const { document, version, id } = (undelivered.length > 0 && this.#last) || this.#delivered;
+    const rest = this.itemCount < 2 ? [] : [...this.#pending.values()];
+    const { document, version, id } = (rest.length > 0 && this.#last) || this.#delivered;
     Object.assign(saved, { state: document.read(version, []), columns: [...document.columns], cursor: id.text });
-    if (undelivered.length === 0) return saved;
-    const rest = undelivered.map(({ index, firstSeq, deleted, text, isVisible }) => ({ index, first_seq: firstSeq, deleted, text, visible: isVisible }));
-    return { ...saved, undelivered: rest };
+    const undelivered = rest.map(({ firstSeq, isVisible, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: isVisible }));
+    return undelivered.length ? { ...saved, undelivered } : saved;
   }
 
-  /**
-   * Yields before the first read and after each read of the stream, until the job has ended.
-   * @protected @param {WaitOptions} [options] @returns {AsyncGenerator<void, void, undefined>}
-   */
+  /** Yields before the first and after each read of the stream, until the job has ended. @protected @param {WaitOptions} [options] */
   async *reads({ timeoutMs = Infinity, signal } = {}) {
     const until = performance.now() + timeoutMs;
     this.#readers += 1;
@@ -161,7 +150,7 @@ export class JobBase {
     }
   }
 
-  /** Wait until something may have changed. Concurrent callers share one read of the stream. @param {number} timeoutMs @param {AbortSignal} [signal] */
+  /** Read the stream once, together with other callers that wait. @param {number} timeoutMs @param {AbortSignal} [signal] */
   async #changed(timeoutMs, signal) {
     signal?.throwIfAborted();
     const closes = this.#closes;
@@ -185,11 +174,7 @@ export class JobBase {
     } else if (found) this.tell((this.progress = { ...found.data, type: "progress" }));
   }
 
-  /**
-   * Changes in order. Only one loop reads a job at a time.
-   * @protected @param {LoopOptions & {isSilent?: boolean}} [options] `isSilent` also yields changes that changed no value.
-   * @returns {AsyncGenerator<Change, void, undefined>}
-   */
+  /** Changes in order. `isSilent` also yields those that changed no value. @protected @param {LoopOptions & {isSilent?: boolean}} [options] */
   async *changes({ isSilent = false, signal } = {}) {
     if (this.#loop !== null) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
     this.#loop = { isSilent };
@@ -203,14 +188,6 @@ export class JobBase {
     } finally {
       this.#loop = null;
     }
-  }
-
-  /** Length of the text of a job with one item that was delivered. @protected */
-  deliveredLength() {
-    const column = this.textColumn(0);
-    const text = column === undefined ? "" : textAt(this.state, tokensOf(column));
-    const pending = this.#pending.get(0);
-    return lengthOf(text) - (pending ? lengthOf(pending.text) - pending.deleted : 0);
   }
 
   /** A change was delivered, so a checkpoint contains it. @protected @param {Position} position */
@@ -303,9 +280,9 @@ export class JobBase {
   }
 
   /**
-   * Each change of the value of an item, exactly once, whatever happens to the connection. If a `Job` failed or was
-   * cancelled, the loop then throws JobFailedError or JobCancelledError; for a `BatchJob`, it throws neither.
+   * Each change of the value of an item, exactly once, whatever happens to the connection.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
+   * @throws {JobFailedError} A `Job` failed. @throws {JobCancelledError} A `Job` was cancelled.
    */
   async *updates({ signal } = {}) {
     for await (const change of this.changes({ signal })) {
@@ -355,18 +332,16 @@ export class Job extends JobBase {
   }
 
   /**
-   * The job's text in pieces, as they arrive. If the server announces which part of the text is stable, the rest is held
-   * back until it is stable or the job has ended.
+   * The job's text in pieces, as they arrive. If the server announces which part is stable, the rest is held back until then.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<string, void, undefined>}
-   * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The value contains no text that the server streams.
+   * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The server streams no text.
    */
   async *iterText({ signal } = {}) {
     /** Changes of which not all text was yielded, as one change. @type {Change | null} */
     let held = null;
     /** Lengths of the text at the ends of these changes. @type {{end: number, position: Position}[]} */
     let marks = [];
-    let yielded = this.deliveredLength();
-    let length = yielded;
+    let [yielded, length] = [0, -1];
     try {
       for await (const change of this.changes({ signal, isSilent: true })) {
         if (held) merge(held, change);
@@ -375,6 +350,7 @@ export class Job extends JobBase {
           const what = `the server retracted ${held.deleted} code points of text that this loop had yielded, ${causeOf(change.reason)}`;
           throw new VoidTextError(what, { jobId: this.id, lastEventId: change.position.id.text });
         }
+        if (length < 0) yielded = length = this.#lengthAt(change.position) - lengthOf(change.text);
         length -= change.deleted;
         marks = marks.filter(({ end }) => end <= length).slice(0, MAX_MARKS - 1);
         length += lengthOf(change.text);
@@ -403,16 +379,19 @@ export class Job extends JobBase {
   }
 
   /** @param {Position} position */
+  #lengthAt({ document, version }) {
+    const column = this.textColumn(0);
+    return column === undefined ? 0 : lengthOf(document.read(version, tokensOf(column)) ?? "");
+  }
+
+  /** @param {Position} position */
   #stableLength({ document, version }) {
     const stable = document.read(version, ["items", "0", "stable"]);
     const column = this.textColumn(0) ?? "";
     return isObject(stable) ? stable[column.slice("/items/0/value".length)] ?? 0 : null;
   }
 
-  /**
-   * The changes of the job's text as they arrive: `deleted` code points are removed from its end, then `text` is appended.
-   * @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>}
-   */
+  /** The changes of the job's text: code points to remove from its end, and appended text. @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>} */
   async *iterTextDeltas({ signal } = {}) {
     for await (const { position, deleted, text } of this.changes({ signal })) {
       this.commit(position);
@@ -422,26 +401,24 @@ export class Job extends JobBase {
   }
 
   /**
-   * All generated tokens from the first one, as they arrive. This loop consumes no updates, so it may run next to another
-   * loop over the job. Unlike `iterText`, it does not hold back what is not stable.
-   * @param {LoopOptions} [options] @returns {AsyncGenerator<Token, void, undefined>}
-   * @throws {VoidTextError} The server retracted tokens that were yielded.
+   * All generated tokens from the first one, as they arrive. This loop consumes no updates, so it may run next to another loop.
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Token, void, undefined>} @throws {VoidTextError} Yielded tokens were retracted.
    */
   async *tokens({ signal } = {}) {
     /** @type {number[]} */
     const yielded = [];
     /** @type {import("./tokens.js").Vocabulary | null | undefined} */
     let vocabulary;
-    let checked = { document: this.stream.follower.document, rewrites: 0 };
+    /** Document and number of its rewrites for which the yielded tokens were compared. @type {any[]} */
+    let compared = [];
     for await (const _ of this.reads({ signal })) {
       const { document } = this.stream.follower;
       const value = document?.root.items[0].value;
       const ids = value?.token_ids ?? [];
-      const isChecked = document === checked.document && document?.rewrites === checked.rewrites;
-      checked = { document, rewrites: document?.rewrites ?? 0 };
-      if (!isChecked && (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id))) {
+      if (compared[0] !== document || compared[1] !== document?.rewrites) {
+        compared = [document, document?.rewrites];
         const advice = "Call job.tokens() again, which starts with the first token.";
-        throw new VoidTextError("the server retracted tokens that this loop had yielded", { jobId: this.id, advice });
+        if (yielded.some((id, at) => ids[at] !== id)) throw new VoidTextError("the server retracted yielded tokens", { jobId: this.id, advice });
       }
       if (ids.length === yielded.length) continue;
       if (vocabulary === undefined && !hasTokenTexts(value)) {
@@ -473,7 +450,7 @@ export class Job extends JobBase {
 /** A job with many inputs. */
 export class BatchJob extends JobBase {
   /**
-   * The results of the items as they end, each with the index of its input. The result of an item that failed is an ItemFailedError.
+   * The results of the items as they end, each with the index of its input. That of an item that failed is an ItemFailedError.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
    */
   async *asCompleted({ signal } = {}) {
@@ -492,9 +469,8 @@ export class BatchJob extends JobBase {
 
   /**
    * Wait for the end of all items, and return their values in the order of the inputs.
-   * @param {WaitOptions & {returnExceptions?: boolean}} [options] With `returnExceptions`, the result of an item that failed is
-   * an ItemFailedError. Otherwise the call throws the error of the first of them.
-   * @returns {Promise<any[]>}
+   * @param {WaitOptions & {returnExceptions?: boolean}} [options] Whether to return errors of items, and not to throw the first.
+   * @returns {Promise<any[]>} @throws {ItemFailedError} An item failed or was cancelled.
    */
   async results({ returnExceptions = false, ...options } = {}) {
     await this.wait(options);

@@ -175,9 +175,9 @@ export class JobStream {
       follower.id = null; // the log has no events after the cursor, so the cursor is of no use
       throw new Interruption("the server has no events after the cursor");
     }
-    const { error, askedMs } = await session.refused(connection, { jobId: follower.jobId, lastEventId: follower.id?.text });
+    const error = await session.refused(connection, { jobId: follower.jobId, lastEventId: follower.id?.text });
     if (action === "resync") throw new InvalidData(`the server rejected the cursor ${follower.id?.text}`);
-    if (action === "wait") throw new Interruption(error.what, { kind: "busy", askedMs, error });
+    if (action === "wait") throw new Interruption(error.what, { kind: "busy", askedMs: error.retryAfterMs, error });
     throw action === "cut" && !connection.isHidden ? new Interruption(error.what, { error }) : error;
   }
 

@@ -7,7 +7,7 @@ import { FITS, PROTOCOL } from "./messages.js";
 import { RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
 import { copy, parse } from "./strict_json.js";
 
-/** @import { ClientOptions, ErrorDetails, Problem } from "./types.js" */
+/** @import { ClientOptions, ErrorDetails } from "./types.js" */
 /** @typedef {{method?: string, headers?: Record<string, string>, body?: string, timeoutMs?: number, signal?: AbortSignal}} RequestOptions */
 
 const MAX_REDIRECTS = 5;
@@ -47,7 +47,7 @@ export class Connection {
     this.#controller = controller;
   }
 
-  /** The next bytes of the body, or null at its end. @param {number} timeoutMs @returns {Promise<Uint8Array | null>} */
+  /** The next bytes of the body, or null at its end. @param {number} timeoutMs */
   async next(timeoutMs) {
     const silence = new SilenceTimeoutError(`the server sent no bytes for ${Math.round(timeoutMs)} ms`, { url: this.url });
     const timer = setTimeout(() => this.#controller.abort(silence), Math.min(timeoutMs, LONGEST_TIMER_MS));
@@ -101,7 +101,6 @@ export class Session {
 
   /** @param {string} base @param {ClientOptions} options */
   constructor(base, options) {
-    this.base = base;
     this.origin = new URL(base).origin;
     this.options = options;
     this.answerTimeoutMs = options.answerTimeoutMs ?? 30_000;
@@ -113,25 +112,14 @@ export class Session {
     return new RetryState(this.options.retry);
   }
 
-  /** @param {boolean} again Whether the server rejected the credentials of the last request. */
-  async #token(again) {
-    const { token } = this.options;
-    if (typeof token !== "function") return token ?? null;
-    if (this.#credentials === null || again) this.#credentials = await token();
-    return this.#credentials;
-  }
-
-  /**
-   * Send one request, and wait for the head of its response.
-   * @param {string} url @param {RequestOptions} options @param {boolean} isRefreshed @returns {Promise<Connection>}
-   */
-  async #sendOnce(url, { method = "GET", headers, body, timeoutMs = this.answerTimeoutMs, signal }, isRefreshed) {
+  /** Send one request, and wait for the head of its response. @param {string} url @param {RequestOptions} options @param {boolean} isRejected Whether the server rejected the credentials. */
+  async #sendOnce(url, { method = "GET", headers, body, timeoutMs = this.answerTimeoutMs, signal }, isRejected) {
     /** @type {Record<string, string>} */
     const all = IS_BROWSER ? { ...headers } : { ...headers, "accept-encoding": "identity" };
     if (new URL(url).origin === this.origin) {
-      Object.assign(all, this.options.headers);
-      const token = await this.#token(isRefreshed);
-      if (token !== null) all.authorization = `Bearer ${token}`;
+      const { token } = this.options;
+      if (this.#credentials === null || isRejected) this.#credentials = (await (typeof token === "function" ? token() : token)) ?? null;
+      Object.assign(all, this.options.headers, this.#credentials === null ? {} : { authorization: `Bearer ${this.#credentials}` });
     }
     signal?.throwIfAborted();
     const controller = new AbortController();
@@ -150,35 +138,27 @@ export class Session {
     }
   }
 
-  /**
-   * Send one request. Refresh the credentials once, and follow redirects of a GET within the origin.
-   * @param {string} url @param {RequestOptions} options @returns {Promise<Connection>}
-   */
+  /** Send a request. Refresh the credentials once, and follow redirects of a GET within the origin. @param {string} url @param {RequestOptions} options */
   async send(url, options) {
-    let isRefreshed = false;
-    let connection = await this.#sendOnce(url, options, false);
-    for (let redirects = 0; ; ) {
+    let refreshes = typeof this.options.token === "function" ? 1 : 0;
+    let redirects = (options.method ?? "GET") === "GET" ? MAX_REDIRECTS : 0;
+    for (let isRejected = false; ; ) {
+      const connection = await this.#sendOnce(url, options, isRejected);
       const action = actionFor(connection.status, "request");
-      if (action === "refresh" && typeof this.options.token === "function" && !isRefreshed) isRefreshed = true;
-      else if (action === "redirect" && (options.method ?? "GET") === "GET" && redirects < MAX_REDIRECTS) {
-        const location = connection.headers.get("location");
-        const target = location === null ? null : this.link(location, connection.url);
-        if (target === null) return connection;
-        url = target;
-        redirects += 1;
-      } else return connection;
+      const location = connection.headers.get("location");
+      const target = location === null ? null : this.link(location, connection.url);
+      isRejected = action === "refresh" && refreshes-- > 0;
+      const isRedirected = action === "redirect" && target !== null && redirects-- > 0;
+      if (!isRejected && !isRedirected) return connection;
+      if (isRedirected) url = target;
       connection.close();
-      connection = await this.#sendOnce(url, options, action === "refresh");
     }
   }
 
-  /**
-   * The error for a response that is not what was requested, and the wait for which it asks. The response is closed.
-   * @param {Connection} connection @param {ErrorDetails} details @returns {Promise<{error: RequestError, askedMs: number | null, hasProblem: boolean}>}
-   */
+  /** The error for a response that is not what was requested. The response is closed. @param {Connection} connection @param {ErrorDetails} details */
   async refused(connection, details) {
     const { url, status, headers, isHidden } = connection;
-    /** @type {Problem | null} */
+    /** @type {any} */
     let problem = null;
     try {
       const body = status === 200 ? connection.close() : await connection.json(this.answerTimeoutMs, 2 ** 20);
@@ -187,19 +167,18 @@ export class Session {
       if (!(error instanceof InvalidData || error instanceof ProtocolError || error instanceof TransportError)) throw error;
     }
     this.contacted ||= problem !== null;
-    const askedMs = retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms ?? null;
-    const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
-    const error = isHidden
-      ? new RequestError("the server redirects, which this client does not follow in a browser", { url, advice, ...details })
-      : refusal(status, problem, { url, ...details });
-    return { error, askedMs, hasProblem: problem !== null };
+    if (isHidden) {
+      const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
+      return new RequestError("the server redirects, which this client does not follow in a browser", { url, advice, ...details });
+    }
+    return refusal(status, problem, { url, retryAfterMs: retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms, ...details });
   }
 
   /**
-   * Send a request until it has a response that fits a schema.
+   * Send a request until it has a response that fits a schema. `doubt` is called before a submit that may have arrived is
+   * repeated, and throws if it may not be repeated.
    * @param {string} url @param {string} schema
    * @param {RequestOptions & {kind?: "request" | "submit", jobId?: string, state?: RetryState, doubt?: (error: Error) => Promise<void>}} [options]
-   * `doubt` is called before a submit is repeated that may have arrived, and throws if it may not be repeated.
    * @returns {Promise<{body: any, connection: Connection}>}
    */
   async request(url, schema, { kind = "request", jobId, state = this.retryState(), doubt, ...options } = {}) {
@@ -216,11 +195,10 @@ export class Session {
           state.live();
           return { body, connection };
         }
-        const refused = await this.refused(connection, { method, jobId });
-        error = refused.error;
+        error = await this.refused(connection, { method, jobId });
         if ((action !== "wait" && action !== "cut") || connection.isHidden) throw error;
-        if (action === "wait") askedMs = refused.askedMs;
-        else if (!refused.hasProblem) await doubt?.(error);
+        if (action === "wait") askedMs = error.retryAfterMs;
+        else if (error.problem === null) await doubt?.(error);
       } catch (caught) {
         if (!(caught instanceof TransportError)) throw caught;
         error = caught;

@@ -58,7 +58,8 @@
  * @typedef {{code: string, title: string, status: number, detail?: string | null, pointer?: string | null,
  *   retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
  * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null, problem?: Problem | null,
- *   advice?: string, value?: unknown, index?: number, ended?: string, sent?: boolean, cause?: unknown}} ErrorDetails
+ *   advice?: string, value?: unknown, index?: number, ended?: string, sent?: boolean,
+ *   retryAfterMs?: number | null, cause?: unknown}} ErrorDetails
  *
  * @typedef {{type: string, data: string, id: string | null, lastEventId: string}} ServerEvent `id` is null without an `id` field.
  * @typedef {{epoch: number, seq: number, text: string}} EventId

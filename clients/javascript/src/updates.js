@@ -35,18 +35,22 @@ export class Update {
 
   /** @param {Change} change */
   constructor(change) {
+    const { index, firstSeq, position } = change;
     this.#change = change;
+    /** Index of the input in the job, from 0. */
+    this.index = index;
+    /** Sequence number of the first event that this update covers. */
+    this.firstSeq = firstSeq;
+    /** Sequence number of the last event that this update covers. */
+    this.seq = position.id.seq;
+    /** Id of the last event that this update covers. */
+    this.id = position.id.text;
   }
 
   /** @param {string} name */
   #member(name) {
     const { position, index } = this.#change;
     return position.document.read(position.version, ["items", String(index), name]) ?? null;
-  }
-
-  /** Index of the input in the job, from 0. */
-  get index() {
-    return this.#change.index;
   }
 
   /**
@@ -57,8 +61,9 @@ export class Update {
   get text() {
     const { deleted, text, reason } = this.#change;
     if (deleted > 0 && !this.#isDeletedRead) {
-      const advice = "Read update.deleted before update.text, and remove that many code points from the end of your text; update.value is the whole value.";
-      throw new VoidTextError(`the server retracted ${deleted} code points at the end of the text, ${causeOf(reason)}`, { lastEventId: this.id, advice });
+      const advice = "Read update.deleted before update.text, and remove that many code points from the end; update.value is the whole value.";
+      const what = `the server retracted ${deleted} code points at the end of the text, ${causeOf(reason)}`;
+      throw new VoidTextError(what, { lastEventId: this.id, advice });
     }
     return text;
   }
@@ -69,22 +74,7 @@ export class Update {
     return this.#change.deleted;
   }
 
-  /** Sequence number of the first event that this update covers. */
-  get firstSeq() {
-    return this.#change.firstSeq;
-  }
-
-  /** Sequence number of the last event that this update covers. */
-  get seq() {
-    return this.#change.position.id.seq;
-  }
-
-  /** Id of the last event that this update covers. */
-  get id() {
-    return this.#change.position.id.text;
-  }
-
-  /** The complete value after this event. Each access returns a new copy, which takes time in proportion to the value. @returns {any} */
+  /** The complete value after this event, as a new copy, which takes time in proportion to the value. @returns {any} */
   get value() {
     return this.#member("value");
   }
