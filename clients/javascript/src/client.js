@@ -2,9 +2,9 @@
 
 import { CheckpointError, EndpointNotFoundError } from "./errors.js";
 import { BatchJob, Job } from "./job.js";
-import { FITS, PROTOCOL, parseId } from "./messages.js";
+import { FITS } from "./messages.js";
 import { Session } from "./session.js";
-import { copy, isInteger, isObject } from "./strict_json.js";
+import { copy } from "./strict_json.js";
 import { Vocabulary } from "./tokens.js";
 
 /** @import { AttachOptions, Checkpoint, ClientOptions, JobParts, LoopOptions, SubmitOptions, WaitOptions } from "./types.js" */
@@ -157,9 +157,9 @@ export class Client {
     const id = typeof job === "string" ? this.#idOf(job) : saved?.job;
     if (!id) throw new TypeError("pass the id of the job, or a checkpoint");
     if (saved && saved.job !== id) throw new CheckpointError(`the checkpoint belongs to job ${saved.job}, not to ${id}`);
-    if (saved?.url && saved.url !== this.url) {
+    if ((saved?.url ?? this.url) !== this.url) {
       const advice = "If both URLs lead to the same server, set the member url of the checkpoint to null.";
-      throw new CheckpointError(`the checkpoint belongs to ${saved.url}, not to ${this.url}`, { advice });
+      throw new CheckpointError(`the checkpoint belongs to ${saved?.url}, not to ${this.url}`, { advice });
     }
     return { id, url: this.#jobUrl(id), checkpoint: saved, listener };
   }
@@ -184,24 +184,13 @@ async function randomKey() {
 
 /** @param {string | Checkpoint} checkpoint @returns {Checkpoint} @throws {CheckpointError} The checkpoint is not valid. */
 function readCheckpoint(checkpoint) {
-  /** @param {string} what @returns {never} */
-  const refuse = (what) => {
-    throw new CheckpointError(what, { advice: "Pass the unchanged output of job.checkpoint(), or its JSON text." });
-  };
-  let saved = checkpoint;
+  const advice = "Pass the unchanged output of job.checkpoint() of this protocol, or its JSON text.";
+  let saved = null;
   try {
-    if (typeof saved === "string") saved = /** @type {Checkpoint} */ (JSON.parse(saved));
+    saved = typeof checkpoint === "string" ? JSON.parse(checkpoint) : checkpoint;
   } catch {
-    return refuse("the checkpoint is not JSON");
+    throw new CheckpointError("the checkpoint is not JSON", { advice });
   }
-  if (!isObject(saved) || typeof saved.job !== "string" || saved.job === "") return refuse("the checkpoint names no job");
-  const { protocol = PROTOCOL, state = null, columns = [], cursor = null, undelivered = [] } = saved;
-  if (protocol !== PROTOCOL) refuse(`the checkpoint is for the protocol ${JSON.stringify(protocol)}`);
-  if ((state === null) !== (cursor === null)) refuse("the checkpoint has a state or a cursor, but not both");
-  if (state !== null && !(FITS.snapshot({ state, columns, reason: "start" }) && parseId(cursor))) refuse("the state of the checkpoint is not valid");
-  for (const { index, deleted, text } of undelivered) {
-    const isValid = isInteger(index, 0, (state?.items.length ?? 0) - 1) && isInteger(deleted, 0) && typeof text === "string";
-    if (!isValid) refuse("an undelivered update of the checkpoint is not valid");
-  }
+  if (!FITS.checkpoint(saved)) throw new CheckpointError("the checkpoint is not valid", { advice });
   return saved;
 }

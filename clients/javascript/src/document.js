@@ -11,11 +11,10 @@ import { crc32 } from "./digests.js";
 import { InvalidData } from "./errors.js";
 import { copy, isInteger, isObject, setMember } from "./strict_json.js";
 
-/** @import { Op, TextChange, Version } from "./types.js" */
+/** @import { Op, Version } from "./types.js" */
 
 const STRAY_TILDE = /~(?![01])/;
 const INDEX = /^(?:0|[1-9][0-9]{0,14})$/;
-/** Maximum number of ops of a diff. */
 const MAX_EVENT_OPS = 10_000;
 /** Numbers of elements of the ops other than `r`. @type {Record<string, number>} */
 const ELEMENTS = { a: 3, t: 3, s: 3, i: 3, d: 2 };
@@ -40,7 +39,7 @@ export function valueAt(root, tokens) {
   return value;
 }
 
-/** The text that tokens name, or "". @param {any} root @param {string[]} tokens @returns {string} */
+/** @param {any} root @param {string[]} tokens @returns {string} The text that tokens name, or "". */
 export function textAt(root, tokens) {
   const value = valueAt(root, tokens);
   return typeof value === "string" ? value : "";
@@ -76,27 +75,18 @@ export class Document {
   /**
    * Apply a diff completely, or throw InvalidData and leave the state as it was.
    * @param {any} diff @param {(ops: Op[]) => void} [check] Further check of the new state, which throws to refuse the diff.
-   * @returns {{ops: Op[], texts: Map<string, TextChange>}} The ops, in which rows are appends, and the changes of texts by path.
+   * @returns {Op[]} The ops, in which rows are appends.
    */
   apply(diff, check) {
     const { ops, checks } = this.#parsed(diff);
-    const rewritten = ops.filter(({ name }) => name !== "a" && name !== "r").map(placeOf);
-    const before = this.#texts(rewritten);
-    const stable = this.#stablePrefixes(rewritten);
-    /** @type {Op[]} */
-    const applied = [];
-    /** @type {Op[]} */
-    const reverse = [];
-    /** @type {Map<string, TextChange>} */
-    const texts = new Map();
+    const rewrites = ops.filter(({ name }) => name !== "a" && name !== "r");
+    const stable = this.#stablePrefixes(rewrites.map(placeOf));
+    const [applied, reverse] = /** @type {[Op[], Op[]]} */ ([[], []]);
     try {
       for (const op of ops) {
         for (const each of op.name === "r" ? this.#row(op.argument) : [op]) {
           reverse.push(perform(this, each));
           applied.push(each);
-          const { name, path, argument } = each;
-          if (name !== "a" || typeof argument !== "string" || argument === "" || before.has(path)) continue;
-          texts.set(path, { deleted: 0, text: (texts.get(path)?.text ?? "") + argument });
         }
       }
       for (const { index, path, n, prefix } of stable) {
@@ -110,13 +100,9 @@ export class Document {
       undo(this, reverse);
       throw error;
     }
-    this.rewrites += rewritten.length;
+    this.rewrites += rewrites.length;
     this.version = this.version.next = { next: null, reverse };
-    for (const [path, old] of before) {
-      const now = textAt(this.root, tokensOf(path));
-      if (now !== old) texts.set(path, textChange(old, now));
-    }
-    return { ops: applied, texts };
+    return applied;
   }
 
   /** @param {any} diff @returns {{ops: Op[], checks: any[]}} */
@@ -149,14 +135,6 @@ export class Document {
       const tokens = this.#columns.get(path) ?? [];
       return { name: "a", path, tokens, argument: Array.isArray(valueAt(this.root, tokens)) ? [row[at]] : row[at] };
     });
-  }
-
-  /** The texts of the columns of values in places that a diff rewrites. @param {string[][]} places */
-  #texts(places) {
-    const columns = [...(places.length ? this.#columns : [])].filter(
-      ([, tokens]) => isInValue(tokens) && places.some((place) => place.every((token, at) => tokens[at] === token)),
-    );
-    return new Map(columns.map(([path, tokens]) => [path, textAt(this.root, tokens)]));
   }
 
   /** The stable prefixes of the items in places that a diff rewrites. @param {string[][]} places */
@@ -198,14 +176,20 @@ export class Document {
   }
 }
 
-/** @param {string[]} tokens */
-function isInValue(tokens) {
-  return tokens[0] === "items" && tokens[2] === "value";
-}
-
 /** The place that an op changes. An insertion or a deletion in an array moves its later elements. @param {Op} op */
 function placeOf({ name, tokens }) {
   return name === "i" || name === "d" ? tokens.slice(0, -1) : tokens;
+}
+
+/**
+ * The change of the text of a column. Text that only grew is not compared.
+ * @param {string} column @param {string} before @param {string} after @param {Op[] | null} ops Those that led from one to the other, if known.
+ */
+export function changeOfText(column, before, after, ops) {
+  const tokens = tokensOf(column);
+  const related = ops?.filter((op) => placeOf(op).every((token, at) => tokens[at] === token));
+  if (!related?.every(({ name, path }) => name === "a" && path === column)) return textChange(before, after);
+  return { deleted: 0, text: related.map(({ argument }) => argument).join("") };
 }
 
 /** @param {{root: any}} holder @param {Op[]} reverse */

@@ -7,14 +7,13 @@
  * remains, so that the next snapshot is compared with what was delivered.
  */
 
-import { textChange } from "./code_points.js";
 import { digest } from "./digests.js";
-import { Document, textAt, tokensOf } from "./document.js";
+import { Document } from "./document.js";
 import { InvalidData, ProtocolError, StateTooLargeError, UnsupportedProtocolError, refusal } from "./errors.js";
 import { ENDED, FITS, PROTOCOL, compareIds, parseId } from "./messages.js";
 import { copy, isInteger, isObject, parse, same } from "./strict_json.js";
 
-/** @import { Applied, EventId, Notice, Op, ServerEvent, TextChange } from "./types.js" */
+/** @import { Applied, EventId, Notice, Op, ServerEvent } from "./types.js" */
 
 /** Resyncs in a row that are allowed. */
 const MAX_RESYNCS = 3;
@@ -149,15 +148,15 @@ export class Follower {
       throw new InvalidData(`${type} ${id.text} does not continue from ${this.id?.text ?? "a state"}`);
     }
     if (type === "message") {
-      const { ops, texts } = document.apply(message, (all) => all.forEach((op) => requireShape(document.root, op)));
+      const ops = document.apply(message, (all) => all.forEach((op) => requireShape(document.root, op)));
       this.#requireRoom(document.root, data.length, `diff ${id.text}`);
-      return this.#moved(id, document, { before: null, texts, isVisible: ops.some(touchesValue), reason: null, ops });
+      return this.#moved(id, document, { before: null, isVisible: ops.some(touchesValue), reason: null, ops });
     }
     await requireDigest(document, message);
     const members = ["status", "usage", "error"].filter((name) => (message[name] ?? null) !== null);
-    const { ops, texts } = document.apply(members.map((name) => ["s", `/${name}`, message[name]]));
+    const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]));
     this.done = copy(message);
-    return this.#moved(id, document, { before: null, texts, isVisible: false, reason: null, ops });
+    return this.#moved(id, document, { before: null, isVisible: false, reason: null, ops });
   }
 
   /** @param {EventId | null} id */
@@ -175,17 +174,11 @@ export class Follower {
   /** @param {Document} document @param {EventId} id @param {string | null} reason */
   #replace(document, id, reason) {
     const before = this.document;
-    /** @type {Map<string, TextChange>} */
-    const texts = new Map();
-    for (const path of new Set([...(before?.columns ?? []), ...document.columns])) {
-      const [old, now] = [before, document].map((each) => (each?.columns.includes(path) ? textAt(each.root, tokensOf(path)) : ""));
-      if (old !== now) texts.set(path, textChange(old, now));
-    }
     const [old, now] = [before, document].map((each) => each?.root.items.map((/** @type {any} */ item) => item.value ?? null));
     const hasStarted = document.root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
-    const isVisible = texts.size > 0 || (before ? !same(old, now) : hasStarted);
+    const isVisible = before ? !same(old, now) : hasStarted;
     const isOpening = this.hasDeliveredNothing && reason !== null;
-    return this.#moved(id, document, { before, texts, isVisible, reason, ops: null }, isOpening);
+    return this.#moved(id, document, { before, isVisible, reason, ops: null }, isOpening);
   }
 
   /**

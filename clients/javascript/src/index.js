@@ -12,11 +12,4 @@ export {
   UnsupportedProtocolError, VoidTextError,
 } from "./errors.js";
 
-/** @typedef {import("./types.js").ClientOptions} ClientOptions */
-/** @typedef {import("./types.js").SubmitOptions} SubmitOptions */
-/** @typedef {import("./types.js").Checkpoint} Checkpoint */
-/** @typedef {import("./types.js").JobEvent} JobEvent */
-/** @typedef {import("./types.js").RetryPolicy} RetryPolicy */
-/** @typedef {import("./types.js").Token} Token */
-/** @typedef {import("./types.js").Alternative} Alternative */
-/** @typedef {import("./types.js").Problem} Problem */
+export * from "./types.js";

@@ -1,7 +1,7 @@
 /** Jobs: loops over their updates, text and tokens, and calls that wait for their end. */
 
 import { firstPoints, lengthOf } from "./code_points.js";
-import { tokensOf, valueAt } from "./document.js";
+import { changeOfText, textAt, tokensOf, valueAt } from "./document.js";
 import {
   ClientClosedError, ConcurrentReadError, ItemFailedError, JobCancelledError, JobFailedError, NoTextError, SeveralItemsError,
   TotalTimeoutError, VoidTextError,
@@ -13,7 +13,7 @@ import { copy, isObject, same } from "./strict_json.js";
 import { hasTokenTexts, tokenRows } from "./tokens.js";
 import { Update, causeOf, merge } from "./updates.js";
 
-/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Position, TextChange, Token, WaitOptions } from "./types.js" */
+/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position, TextChange, Token, WaitOptions } from "./types.js" */
 
 /** Changes of text after which `iterText` may yield, while it waits for text to become stable. */
 const MAX_MARKS = 1024;
@@ -36,8 +36,8 @@ export class JobBase {
   /** The checkpoint at the last delivered change, if the job is read without a loop. @type {Checkpoint | null} */
   #saved = null;
   #hasUpdates = false;
-  /** Columns of the texts of the items, by index. @type {Map<number, string>} */
-  #columns = new Map();
+  /** The texts of the items and their columns, by index. @type {Map<number, {column: string, text: string}>} */
+  #texts = new Map();
   /** What was reported to the listener. @type {{status: string, notes: number, usage: any, items: Map<number, string>} | null} */
   #reported = null;
 
@@ -63,7 +63,7 @@ export class JobBase {
     const document = this.stream.follower.restore(checkpoint.state, checkpoint.columns ?? [], cursor);
     const position = (this.#last = this.#delivered = { document, version: document.version, id: cursor });
     this.#hasUpdates = true;
-    for (const index of document.root.items.keys()) this.textColumn(index);
+    for (const index of document.root.items.keys()) this.#textChange(index, null);
     for (const { index, first_seq: firstSeq, deleted, text, visible: isVisible } of checkpoint.undelivered ?? []) {
       this.#enqueue({ position, firstSeq, index, deleted, text, isVisible, diffs: null, reason: null });
     }
@@ -216,7 +216,7 @@ export class JobBase {
 
   /** @param {Applied} applied */
   #applied(applied) {
-    const { position, firstSeq, texts, ops, reason } = applied;
+    const { position, firstSeq, ops, reason } = applied;
     // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
     if (this.#loop === null && this.#delivered !== null) this.#saved ??= this.checkpoint();
     this.#last = position;
@@ -225,24 +225,30 @@ export class JobBase {
     this.#hasUpdates ||= isVisible;
     if (isVisible || this.#loop?.isSilent) {
       for (const index of changedItems(applied)) {
-        const deleted = texts.get(this.#columns.get(index) ?? "")?.deleted ?? 0;
-        const text = texts.get((texts.size > 0 && this.textColumn(index)) || "")?.text ?? "";
-        this.#enqueue({ position, firstSeq, index, deleted, text, isVisible, diffs: ops && [ops], reason });
+        this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, ops), isVisible, diffs: ops && [ops], reason });
       }
     }
     if (this.listener !== null) this.#report(applied);
   }
 
+  /** @param {number} index @param {Op[] | null} ops @returns {TextChange} */
+  #textChange(index, ops) {
+    const column = this.textColumn(index);
+    if (column === undefined) return { deleted: 0, text: "" };
+    const before = this.#texts.get(index);
+    const text = textAt(this.state, tokensOf(column));
+    this.#texts.set(index, { column, text });
+    return changeOfText(column, before?.text ?? "", text, before?.column === column ? ops : null);
+  }
+
   /** Pointer of the text of an item, or undefined if it has none. @protected @param {number} index */
   textColumn(index) {
     const { document } = this.stream.follower;
-    const known = this.#columns.get(index);
+    const known = this.#texts.get(index)?.column;
     if (document === null || (known !== undefined && document.columns.includes(known))) return known;
     const root = `/items/${index}/value`;
     const columns = document.columns.filter((path) => path === root || path.startsWith(`${root}/`));
-    const found = columns.find((path) => typeof valueAt(document.root, tokensOf(path)) === "string") ?? known;
-    if (found !== undefined) this.#columns.set(index, found);
-    return found;
+    return columns.find((path) => typeof valueAt(document.root, tokensOf(path)) === "string") ?? known;
   }
 
   /** Report what differs from the last report. @param {Applied} applied */

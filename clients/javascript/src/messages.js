@@ -62,6 +62,8 @@ const MEMBERS = {
   endpoint:
     "name:text input_schema:object value_schema:object capabilities:capabilities summary?:text description?:text examples?:array " +
     "links?:object",
+  undelivered: "index:0.. first_seq:1.. deleted:0.. text:text visible:flag",
+  checkpoint: "protocol?:text job:name url?:text state?:state columns?:pointer[] cursor?:id undelivered?:undelivered[]",
   vocabulary: "hash:text tokens:text[] special?:0..[]",
 };
 
@@ -90,6 +92,10 @@ const RULES = {
   state: (value) => value.items.length > 0,
   done: (value) => value.status !== "failed" || isObject(value.error),
   discovery: (value) => value.protocol === PROTOCOL,
+  checkpoint: ({ protocol = PROTOCOL, state = null, cursor = null, undelivered }) =>
+    protocol === PROTOCOL &&
+    (state === null) === (cursor === null) &&
+    (undelivered ?? []).every((/** @type {{index: number}} */ { index }) => index < (state?.items.length ?? 0)),
 };
 
 /** Whether a value fits the schema of each message and body. @type {Record<string, Fits>} */

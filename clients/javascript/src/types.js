@@ -70,9 +70,9 @@
  * @typedef {{document: import("./document.js").Document, version: Version, id: EventId}} Position
  *
  * A change of a job's state. `firstSeq` is the first event that it covers, `before` the document that a snapshot replaced,
- * `texts` the changes of texts by path, `reason` the reason of a snapshot, and `ops` are those of a diff, or null.
+ * `reason` the reason of a snapshot, and `ops` are those of a diff, or null.
  * @typedef {{type: "applied", position: Position, firstSeq: number, before: import("./document.js").Document | null,
- *   texts: Map<string, TextChange>, isVisible: boolean, reason: string | null, ops: Op[] | null}} Applied
+ *   isVisible: boolean, reason: string | null, ops: Op[] | null}} Applied
  *
  * A change of one item. `diffs` are the ops of the diffs that it covers, or null if it covers a snapshot.
  * @typedef {{position: Position, firstSeq: number, index: number, deleted: number, text: string, isVisible: boolean,

@@ -5,7 +5,7 @@ import { readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { textChange } from "../../../clients/javascript/src/code_points.js";
 import { digest } from "../../../clients/javascript/src/digests.js";
-import { Document, tokensOf } from "../../../clients/javascript/src/document.js";
+import { Document, changeOfText, tokensOf } from "../../../clients/javascript/src/document.js";
 import { InvalidData } from "../../../clients/javascript/src/errors.js";
 import { Decoder } from "../../../clients/javascript/src/event_decoder.js";
 import { Follower, Interruption } from "../../../clients/javascript/src/follower.js";
@@ -133,9 +133,10 @@ const JUDGES = {
     const document = new Document(state, ["/items/0/value/t"]);
     const moved = (ops) => ops.map(([op, path, ...rest]) => (op === "r" ? [op, path, ...rest] : [op, `/items/0/value${path}`, ...rest]));
     if (diff === undefined) return same(textChange(old, fresh), { deleted: voided, text });
-    const { texts } = document.apply(typeof diff === "string" ? diff : Array.isArray(diff) ? moved(diff) : { ...diff, ops: moved(diff.ops) });
-    const found = texts.get("/items/0/value/t") ?? { deleted: 0, text: "" };
-    return document.root.items[0].value.t === fresh && same(found, { deleted: voided, text });
+    const ops = document.apply(typeof diff === "string" ? diff : Array.isArray(diff) ? moved(diff) : { ...diff, ops: moved(diff.ops) });
+    const { value } = document.root.items[0];
+    const found = changeOfText("/items/0/value/t", old, value.t, ops);
+    return value.t === fresh && same(found, { deleted: voided, text });
   },
   "messages/json": (vector) => {
     let found = "accept";
