@@ -100,8 +100,6 @@ export class Client {
     return vocabulary;
   }
 
-  // ---- jobs ----------------------------------------------------------------------------------------------------
-
   /** @param {string} endpoint */
   #endpointUrl(endpoint) {
     if (typeof endpoint !== "string" || endpoint === "") throw new TypeError("the name of an endpoint must be a string that is not empty");
@@ -124,10 +122,7 @@ export class Client {
     return { id: body.id, url, eventsUrl: this.session.link(body.links.events, connection.url), initial: body, listener };
   }
 
-  /**
-   * A submit of an anonymous caller that may have arrived is repeated only if the server honors the caller's key.
-   * @param {Error} error @param {AbortSignal} [signal]
-   */
+  /** Throw if a submit that may have arrived must not be repeated, as the server ignores its key. @param {Error} error @param {AbortSignal} [signal] */
   async #requireRepeatable(error, signal) {
     if (this.options.token !== undefined || new Headers(this.options.headers).has("authorization")) return;
     const { capabilities } = await this.discover({ signal });

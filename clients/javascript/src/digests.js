@@ -1,8 +1,4 @@
-/**
- * CRC-32 and SHA-256 without `crypto.subtle`, which browsers offer only to pages of secure origins.
- *
- * A page that was loaded over plain HTTP from a host other than localhost is not of a secure origin.
- */
+/** CRC-32 and SHA-256 without `crypto.subtle`, which browsers offer only to pages of secure origins. */
 
 import { canonicalPieces } from "./strict_json.js";
 
@@ -18,20 +14,14 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
-/**
- * CRC-32 of ISO-HDLC of the UTF-8 of a text, which may continue the CRC of the text before it.
- * @param {string} text @param {number} [before] CRC of the preceding text.
- */
+/** CRC-32 of ISO-HDLC of the UTF-8 of a text. @param {string} text @param {number} [before] CRC of the preceding text. */
 export function crc32(text, before = 0) {
   let crc = ~before;
   for (const byte of encoder.encode(text)) crc = (crc >>> 8) ^ CRC_TABLE[(crc ^ byte) & 0xff];
   return ~crc >>> 0;
 }
 
-/**
- * First fractional bits of the square or cube roots of the first primes, which are the constants of SHA-256.
- * @param {number} count @param {number} root
- */
+/** Constants of SHA-256: first fractional bits of roots of the first primes. @param {number} count @param {number} root */
 function constants(count, root) {
   const found = new Uint32Array(count);
   for (let [at, candidate] = [0, 2]; at < count; candidate += 1) {

@@ -2,6 +2,8 @@
 
 import { InvalidData } from "./errors.js";
 
+/** @import { ServerEvent } from "./types.js" */
+
 const MAX_RETRY_MS = 2147483647;
 
 /** Decodes the stream of one connection. */
@@ -24,11 +26,7 @@ export class Decoder {
     this.#limit = maxEventLength;
   }
 
-  /**
-   * The events that a chunk completes. A caller may stop, and take the rest before it passes the next chunk.
-   * @param {Uint8Array} chunk @returns {Generator<import("./types.js").ServerEvent, void, undefined>}
-   * @throws {InvalidData} An event is larger than the limit.
-   */
+  /** The events that a chunk completes. @param {Uint8Array} chunk @returns {Generator<ServerEvent>} @throws {InvalidData} An event is too long. */
   *feed(chunk) {
     let text = this.#utf8.decode(chunk, { stream: true });
     if (text === "") return;

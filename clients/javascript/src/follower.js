@@ -1,10 +1,9 @@
 /**
  * The client's state machine for one job's event stream, without sockets and clocks.
  *
- * A follower has the state of the job (`document`) and the id of the last event that was applied to it (`id`). Both change
- * together. `receive` returns a change or a notice to deliver, or null. It throws an `Interruption` if the stream must be
- * requested again, with `id` as the cursor, and `InvalidData` if it must be requested without a cursor. `document` then
- * remains, so that the next snapshot is compared with what was delivered.
+ * The state of the job (`document`) and the id of the last event that was applied to it (`id`) change together. `receive`
+ * throws an `Interruption` if the stream must be requested again, with `id` as the cursor, and `InvalidData` if it must be
+ * requested without one. `document` then remains, so that the next snapshot is compared with what was delivered.
  */
 
 import { digest } from "./digests.js";
@@ -83,10 +82,7 @@ export class Follower {
     this.#pingsAhead = 0;
   }
 
-  /**
-   * Take over the state of a job that was read, as from a snapshot. A job that has ended ends the stream.
-   * @param {any} job @returns {Promise<Applied | null>} @throws {InvalidData} Call `resync`.
-   */
+  /** Take over a job that was read, as from a snapshot. @param {any} job @returns {Promise<Applied | null>} @throws {InvalidData} Call `resync`. */
   async adopt(job) {
     if (job.id !== this.jobId) throw new InvalidData(`the job that was read is ${job.id}`);
     const id = /** @type {EventId} */ (parseId(job.cursor));
@@ -198,10 +194,7 @@ export class Follower {
     return { type: "applied", position: { document, version: document.version, id }, firstSeq, ...change };
   }
 
-  /**
-   * Throw if the state exceeds the limit. It is measured only if it may have grown beyond it.
-   * @param {any} state @param {number} added Length of the event. @param {string} what
-   */
+  /** Throw if the state exceeds the limit. It is measured only if `added` may have made it too large. @param {any} state @param {number} added @param {string} what */
   #requireRoom(state, added, what) {
     this.#room -= 3 * added;
     if (this.#room >= 0) return;

@@ -1,8 +1,6 @@
 /**
- * The event stream of one job over several connections.
- *
- * `follower.js` decides what an event means and `retry_policy.js` how long to wait. This module moves bytes and time. It
- * reads only while a caller waits, so a slow caller slows the server down instead of filling memory.
+ * The event stream of one job over several connections. It reads only while a caller waits, so a slow caller slows the server
+ * down instead of filling memory.
  */
 
 import { Decoder } from "./event_decoder.js";

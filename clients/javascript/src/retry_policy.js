@@ -1,8 +1,4 @@
-/**
- * Policy for retries: the action after each response, and the wait before each retry.
- *
- * Each call and each event stream has one `RetryState`. It sends nothing and never sleeps.
- */
+/** Policy for retries: the action after each response, and the wait before each retry. It sends nothing and never sleeps. */
 
 /** @import { RetryPolicy } from "./types.js" */
 
@@ -13,10 +9,8 @@ const MIN_REQUESTED_WAIT_MS = 100;
 const REDIRECTS = [301, 302, 303, 307, 308];
 
 /**
- * The client's action after a response.
- * @param {number} status @param {"stream" | "request" | "submit"} kind
- * @param {{hasCursor?: boolean, usable?: boolean}} [request] Whether the request had a cursor, and whether the body of a
- * successful response has the requested content type.
+ * The client's action after a response. `usable`: whether the body of a successful response has the requested content type.
+ * @param {number} status @param {"stream" | "request" | "submit"} kind @param {{hasCursor?: boolean, usable?: boolean}} [request]
  * @returns {"use" | "read_job" | "resync" | "refresh" | "wait" | "redirect" | "cut" | "fatal"}
  */
 export function actionFor(status, kind, { hasCursor = false, usable = true } = {}) {
@@ -43,6 +37,7 @@ export function isEventStream(headers) {
   return type.trim().toLowerCase() === "text/event-stream" && coding.trim().toLowerCase() === "identity";
 }
 
+/** State of the retries of one call or one event stream. */
 export class RetryState {
   /** Wait after the first failure, which the `retry` field of a stream sets. */
   delayMs = 1000;
@@ -79,12 +74,11 @@ export class RetryState {
   }
 
   /**
-   * Count an interruption, and return the wait before the next attempt in milliseconds.
-   * @param {import("./errors.js").TidewireError} error Thrown if the policy allows no further attempt.
-   * @param {object} [interruption] @param {boolean} [interruption.isFailure] By default, a wait that the server asked for is not a failure.
-   * @param {number | null} [interruption.askedMs] Time for which the server asked, or null.
-   * @param {boolean} [interruption.isFirstContact] Whether perhaps no server is at this address.
-   * @param {number} [interruption.silenceMs] Time during which a live stream sent nothing.
+   * Count an interruption, and return the wait before the next attempt in milliseconds, or throw the error.
+   * `askedMs` is the wait that the server asked for, which by default is not a failure, `isFirstContact` whether perhaps no
+   * server is at this address, and `silenceMs` the time during which a live stream sent nothing.
+   * @param {import("./errors.js").TidewireError} error
+   * @param {{askedMs?: number | null, isFailure?: boolean, isFirstContact?: boolean, silenceMs?: number}} [interruption]
    */
   waitAfter(error, { askedMs = null, isFailure = askedMs === null, isFirstContact = false, silenceMs = 0 } = {}) {
     const { patienceMs, attempts, jitter, minDelayMs, maxDelayMs } = this.#limits;
@@ -99,9 +93,7 @@ export class RetryState {
     };
     if (isFailure && this.failures >= attempts) giveUp(`${this.failures} failures without progress, and attempts is ${attempts}`);
     if (isFailure && isFirstContact && this.failures >= FIRST_ATTEMPTS) giveUp(`${FIRST_ATTEMPTS} attempts`);
-    if (askedMs !== null && askedMs > left) {
-      giveUp(`the server asked to wait ${askedMs} ms, but ${Math.max(0, Math.round(left))} ms are left of patienceMs`);
-    }
+    if ((askedMs ?? 0) > left) giveUp(`the server asked to wait ${askedMs} ms, but ${Math.max(0, Math.round(left))} ms are left of patienceMs`);
     if (left <= 0) giveUp(`no progress, and patienceMs is ${patienceMs}`);
     let wait = 0;
     if (isFailure && isFirstContact) wait = FIRST_WAIT_MS * 2 ** (this.failures - 1);

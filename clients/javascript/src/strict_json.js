@@ -40,14 +40,10 @@ function countMembers(value, depth, hasEscapes) {
   if (hasEscapes && typeof value === "string" && LONE_SURROGATE.test(value)) throw new InvalidData("a string contains a lone surrogate");
   if (typeof value !== "object" || value === null) return 0;
   if (depth === MAX_DEPTH) throw new InvalidData(`arrays and objects are nested deeper than ${MAX_DEPTH} levels`);
-  let count = 0;
-  if (Array.isArray(value)) for (const each of value) count += countMembers(each, depth + 1, hasEscapes);
-  else {
-    for (const name of Object.keys(value)) {
-      countMembers(name, depth, hasEscapes);
-      count += 1 + countMembers(value[name], depth + 1, hasEscapes);
-    }
-  }
+  const names = Array.isArray(value) ? [] : Object.keys(value);
+  let count = names.length;
+  for (const name of names) countMembers(name, depth, hasEscapes);
+  for (const each of Object.values(value)) count += countMembers(each, depth + 1, hasEscapes);
   return count;
 }
 
@@ -63,10 +59,7 @@ function withDecimals(text) {
   });
 }
 
-/**
- * Whether a value is an integer, written as one, from `least` to `most`.
- * @param {unknown} value @param {number} least @param {number} [most] @returns {value is number}
- */
+/** Whether a value is an integer, written as one. @param {unknown} value @param {number} least @param {number} [most] @returns {value is number} */
 export function isInteger(value, least, most = 2 ** 53) {
   return typeof value === "number" && Number.isInteger(value) && value >= least && value <= most;
 }
@@ -107,10 +100,7 @@ export function same(one, other) {
   return names.every((name) => Object.hasOwn(other, name) && same(one[name], other[name]));
 }
 
-/**
- * The form of RFC 8785, in pieces. Members are sorted by their UTF-16 code units, which is the order of `sort`.
- * @param {any} value @returns {Generator<string>}
- */
+/** The form of RFC 8785, in pieces. `sort` orders members by UTF-16 code units, as it requires. @param {any} value @returns {Generator<string>} */
 export function* canonicalPieces(value) {
   if (typeof value !== "object" || value === null) return yield JSON.stringify(value);
   const isArray = Array.isArray(value);

@@ -39,7 +39,7 @@ export function hasTokenTexts(value) {
 /**
  * Convert the columns of a generation's value to tokens, which takes a vocabulary unless the value contains their texts.
  * @param {any} value @param {number} [start] Index of the first token. @param {Vocabulary | null} [vocabulary] @returns {Token[]}
- * @throws {ProtocolError} The columns are not valid. @throws {TidewireError} The value has no tokens, or their texts are unknown.
+ * @throws {TidewireError} The columns are missing or not valid, or the texts are unknown.
  */
 export function tokenRows(value, start = 0, vocabulary = null) {
   const ids = value?.token_ids;
