@@ -27,6 +27,8 @@ export class TidewireError extends Error {
     this.ended = details.ended;
     /** Whether a request that failed may have reached the server. */
     this.sent = details.sent ?? true;
+    /** How a stream was interrupted that continues, or null. */
+    this.interruption = details.interruption ?? null;
     const advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1];
     const places = [];
     if (this.url) places.push(`${this.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
@@ -73,7 +75,12 @@ export class StateTooLargeError extends TidewireError {}
 export class ProtocolError extends TidewireError {}
 export class UnsupportedProtocolError extends ProtocolError {}
 export class NotATidewireServerError extends ProtocolError {}
-export class TransportError extends TidewireError {}
+export class TransportError extends TidewireError {
+  /** @param {string} what @param {ErrorDetails} [details] */
+  constructor(what, details) {
+    super(what, { interruption: "cut", ...details });
+  }
+}
 export class SilenceTimeoutError extends TransportError {}
 export class TotalTimeoutError extends TidewireError {}
 

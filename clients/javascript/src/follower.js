@@ -2,13 +2,13 @@
  * The client's state machine for one job's event stream, without sockets and clocks.
  *
  * The state of the job (`document`) and the id of the last event that was applied to it (`id`) change together. `receive`
- * throws an `Interruption` if the stream must be requested again, with `id` as the cursor, and `InvalidData` if it must be
- * requested without one. `document` then remains, so that the next snapshot is compared with what was delivered.
+ * throws an error with `interruption` if the stream must be requested again, with `id` as the cursor, and `InvalidData` if it
+ * must be requested without one. `document` then remains, so that the next snapshot is compared with what was delivered.
  */
 
 import { digest } from "./digests.js";
 import { Document } from "./document.js";
-import { InvalidData, ProtocolError, StateTooLargeError, UnsupportedProtocolError, refusal } from "./errors.js";
+import { InvalidData, ProtocolError, StateTooLargeError, TransportError, UnsupportedProtocolError, refusal } from "./errors.js";
 import { ENDED, FITS, PROTOCOL, compareIds, parseId } from "./messages.js";
 import { copy, isInteger, isObject, parse, same } from "./strict_json.js";
 
@@ -20,22 +20,6 @@ const LOGGED = ["snapshot", "message", "done"];
 const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
-
-/** The stream must be requested again, after a wait. */
-export class Interruption extends Error {
-  /** @type {"cut" | "goaway" | "busy" | "resync"} */
-  kind = "cut";
-  /** Wait that the server asks for. @type {number | null} */
-  askedMs = null;
-  /** Error that a caller gets if there are no further attempts. @type {import("./errors.js").TidewireError | null} */
-  error = null;
-
-  /** @param {string} why @param {Partial<Omit<Interruption, keyof Error>>} [details] */
-  constructor(why, details) {
-    super(why);
-    Object.assign(this, details);
-  }
-}
 
 export class Follower {
   #resyncs = 0;
@@ -105,15 +89,15 @@ export class Follower {
     }
     const message = copy(fitting(type, data));
     if (type === "queue" || type === "progress") return { type, data: message };
-    if (type === "goaway") throw new Interruption(`goaway: ${message.reason}`, { kind: "goaway", askedMs: message.retry_ms });
+    if (type === "goaway") throw this.#interrupted(`goaway: ${message.reason}`, "goaway", message.retry_ms);
     if (type === "problem") {
       if (!message.retryable) throw refusal(message.status, message, { jobId: this.jobId });
-      throw new Interruption(`problem: ${message.code}`, { kind: "busy", askedMs: message.retry_after_ms ?? null });
+      throw this.#interrupted(`problem: ${message.code}`, "busy", message.retry_after_ms);
     }
     if (type === "ping") {
       const isAhead = this.id === null || [message.head, this.hello?.head].some((head) => head && !this.#isKnown(parseId(head)));
       this.#pingsAhead = isAhead ? this.#pingsAhead + 1 : 0;
-      if (this.#pingsAhead >= 2) throw new Interruption("the server has events that it does not send");
+      if (this.#pingsAhead >= 2) throw this.#interrupted("the server has events that it does not send", "cut");
       return null;
     }
     const { protocol, job } = message;
@@ -205,13 +189,18 @@ export class Follower {
     throw new StateTooLargeError(`${what} makes the job's state larger than maxStateBytes, ${this.maxStateBytes}`, details);
   }
 
+  /** @param {string} what @param {"cut" | "goaway" | "busy" | "resync"} interruption @param {number} [retryAfterMs] */
+  #interrupted(what, interruption, retryAfterMs) {
+    return new TransportError(what, { jobId: this.jobId, lastEventId: this.id?.text, interruption, retryAfterMs });
+  }
+
   /** Drop the cursor after invalid data, and return the error to throw. @param {InvalidData} error */
   resync({ message, kind }) {
     const details = { jobId: this.jobId, lastEventId: this.id?.text };
     this.id = null;
     this.#applied = 0;
     this.#resyncs += 1;
-    if (this.#resyncs <= MAX_RESYNCS) return new Interruption(message, { kind: "resync" });
+    if (this.#resyncs <= MAX_RESYNCS) return this.#interrupted(message, "resync");
     return new (kind === "unknown" ? UnsupportedProtocolError : ProtocolError)(`${message}, after ${MAX_RESYNCS} resyncs`, details);
   }
 }

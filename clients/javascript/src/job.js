@@ -20,6 +20,8 @@ const MAX_MARKS = 1024;
 
 /** Members that `Job` and `BatchJob` share. */
 export class JobBase {
+  /** Whether the job is read as a job with one item. @protected */
+  isSingle = false;
   /** Changes that wait for a loop, merged by item. @type {Map<number, Change>} */
   #pending = new Map();
   /** The loop that reads this job, if there is one. @type {{isSilent: boolean} | null} */
@@ -137,7 +139,7 @@ export class JobBase {
     this.#readers += 1;
     try {
       for (;;) {
-        this.requireItems();
+        if (this.isSingle && this.itemCount > 1) throw new SeveralItemsError(`this job has ${this.itemCount} items, not one`, { jobId: this.id });
         yield;
         if (this.ended) return;
         const left = until - performance.now();
@@ -210,9 +212,6 @@ export class JobBase {
     this.#pending.set(change.index, change);
     if (later) this.#enqueue(later);
   }
-
-  /** Throw if the job's items cannot be read in this way. @protected */
-  requireItems() {}
 
   /** @param {Applied} applied */
   #applied(applied) {
@@ -295,11 +294,19 @@ export class JobBase {
       this.commit(change.position);
       yield new Update(change);
     }
-    this.requireSuccess();
+    if (this.isSingle) this.requireSuccess();
   }
 
-  /** Throw if the job has ended without success, and its loops report that. @protected */
-  requireSuccess() {}
+  /** Throw if the job has ended without success. @protected */
+  requireSuccess() {
+    const { done } = this.stream.follower;
+    if (done === null || done.status === "succeeded" || done.status === "partially_failed") return;
+    const { value = null, error = null } = this.state.items[0];
+    const problem = copy(done.error ?? error);
+    const details = { jobId: this.id, problem, value: copy(value) };
+    if (done.status === "cancelled") throw new JobCancelledError("the job was cancelled", details);
+    throw new JobFailedError(`the job failed${because(problem)}`, details);
+  }
 }
 
 /** Indices of the items that an event has changed. @param {Applied} applied @returns {number[]} */
@@ -320,22 +327,8 @@ function because(problem) {
 
 /** A job with one input. The server runs the job even if no client reads its event stream. */
 export class Job extends JobBase {
-  /** @protected @override */
-  requireItems() {
-    const count = this.itemCount;
-    if (count > 1) throw new SeveralItemsError(`this job has ${count} items, not one`, { jobId: this.id });
-  }
-
-  /** @protected @override */
-  requireSuccess() {
-    const { done } = this.stream.follower;
-    if (done === null || done.status === "succeeded" || done.status === "partially_failed") return;
-    const item = this.state?.items[0];
-    const problem = copy(done.error ?? item?.error ?? null);
-    const details = { jobId: this.id, problem, value: copy(item?.value ?? null) };
-    if (done.status === "cancelled") throw new JobCancelledError("the job was cancelled", details);
-    throw new JobFailedError(`the job failed${because(problem)}`, details);
-  }
+  /** @override */
+  isSingle = true;
 
   /**
    * The job's text in pieces, as they arrive. If the server announces which part is stable, the rest is held back until then.

@@ -5,7 +5,7 @@
 
 import { Decoder } from "./event_decoder.js";
 import { InvalidData, ProtocolError, SilenceTimeoutError, TransportError } from "./errors.js";
-import { Follower, Interruption } from "./follower.js";
+import { Follower } from "./follower.js";
 import { actionFor, isEventStream } from "./retry_policy.js";
 import { sleep } from "./session.js";
 
@@ -101,13 +101,12 @@ export class JobStream {
       const end = (job.done ?? null) && (await follower.adopt(job));
       if (end) return yield end;
       follower.id = null; // the log has no events after the cursor, so the cursor is of no use
-      throw new Interruption("the server has no events after the cursor");
+      throw new TransportError("the server has no events after the cursor", { url: this.eventsUrl, jobId: follower.jobId });
     }
     if (action !== "use") {
-      const error = await session.refused(connection, { jobId: follower.jobId, lastEventId: cursor });
-      if (action === "resync") throw new InvalidData(`the server rejected the cursor ${cursor}`);
-      if (action === "wait") throw new Interruption(error.what, { kind: "busy", askedMs: error.retryAfterMs, error });
-      throw action === "cut" && !connection.isHidden ? new Interruption(error.what, { error }) : error;
+      const interruption = action === "wait" ? "busy" : action === "cut" && !connection.isHidden ? "cut" : null;
+      const error = await session.refused(connection, { jobId: follower.jobId, lastEventId: cursor, interruption });
+      throw action === "resync" ? new InvalidData(`the server rejected the cursor ${cursor}`) : error;
     }
     session.contacted = true;
     this.#isOpen = true;
@@ -117,7 +116,7 @@ export class JobStream {
       for (;;) {
         const helloMs = follower.hello ? Infinity : Math.max(1, helloUntil - performance.now());
         const chunk = await connection.next(Math.min(this.#silenceMs(), helloMs));
-        if (chunk === null) throw new Interruption("the stream ended before the job did");
+        if (chunk === null) throw new TransportError("the stream ended before the job did", { url: connection.url, jobId: follower.jobId });
         for (const event of decoder.feed(chunk)) {
           const found = await follower.receive(event);
           if (event.type === "hello") {
@@ -169,17 +168,13 @@ export class JobStream {
     if (isSilent && follower.hasDeliveredNothing) this.#silentConnections += 1;
     const silenceMs = isSilent && this.#isOpen && follower.hello ? this.#silenceMs() : 0;
     this.#isOpen = false;
-    if (!(error instanceof Interruption || error instanceof TransportError)) throw error;
-    const { kind, askedMs, error: own } = error instanceof Interruption ? error : new Interruption(error.what, { error });
-    const final = own ?? new TransportError(error.message, { url: this.eventsUrl, jobId: follower.jobId });
+    const { interruption = null } = error;
+    if (interruption === null) throw error;
+    const askedMs = interruption === "cut" ? null : error.retryAfterMs;
+    const isFailure = interruption === "goaway" ? !follower.hasProgress : askedMs === null;
     if (follower.hasProgress) this.#retries.progress();
-    const retryInMs = this.#retries.waitAfter(final, {
-      askedMs,
-      isFailure: kind === "goaway" ? !follower.hasProgress : askedMs === null,
-      isFirstContact: !session.contacted && error instanceof TransportError && !error.sent,
-      silenceMs,
-    });
-    this.#report(kind === "resync" ? "resync" : "lost", { why: final.what, retryInMs, failures: this.#retries.failures });
+    const retryInMs = this.#retries.waitAfter(error, { askedMs, isFailure, isFirstContact: !session.contacted && !error.sent, silenceMs });
+    this.#report(interruption === "resync" ? "resync" : "lost", { why: error.what, retryInMs, failures: this.#retries.failures });
     return retryInMs;
   }
 }

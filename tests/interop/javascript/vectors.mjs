@@ -6,9 +6,9 @@ import { join } from "node:path";
 import { textChange } from "../../../clients/javascript/src/code_points.js";
 import { digest } from "../../../clients/javascript/src/digests.js";
 import { Document, changeOfText, tokensOf } from "../../../clients/javascript/src/document.js";
-import { InvalidData } from "../../../clients/javascript/src/errors.js";
+import { InvalidData, TidewireError } from "../../../clients/javascript/src/errors.js";
 import { Decoder } from "../../../clients/javascript/src/event_decoder.js";
-import { Follower, Interruption } from "../../../clients/javascript/src/follower.js";
+import { Follower } from "../../../clients/javascript/src/follower.js";
 import { FITS, compareIds, parseId } from "../../../clients/javascript/src/messages.js";
 import { actionFor, isEventStream, retryAfterMs } from "../../../clients/javascript/src/retry_policy.js";
 import { canonicalPieces, copy, parse, same as equal } from "../../../clients/javascript/src/strict_json.js";
@@ -58,7 +58,8 @@ async function outcome(follower, event) {
     return found || event.type in FITS || follower.repeats > 0 ? "accept" : "ignore";
   } catch (error) {
     if (error instanceof InvalidData) return error.kind === "unknown" ? "unknown" : "malformed";
-    return error instanceof Interruption ? "leave" : "fatal";
+    if (!(error instanceof TidewireError)) throw error;
+    return error.interruption === null ? "fatal" : "leave";
   }
 }
 
