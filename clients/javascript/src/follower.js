@@ -178,7 +178,7 @@ export class Follower {
     return { type: "applied", position: { document, version: document.version, id }, firstSeq, ...change };
   }
 
-  /** Throw if the state exceeds the limit. It is measured only if `added` may have made it too large. @param {any} state @param {number} added @param {string} what */
+  /** Throw if the state is too large. It is measured only if it may be. @param {any} state @param {number} added @param {string} what */
   #requireRoom(state, added, what) {
     this.#room -= 3 * added;
     if (this.#room >= 0) return;

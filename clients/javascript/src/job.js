@@ -13,7 +13,8 @@ import { copy, isObject, same } from "./strict_json.js";
 import { hasTokenTexts, tokenRows } from "./tokens.js";
 import { Update, causeOf, merge } from "./updates.js";
 
-/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position, TextChange, Token, WaitOptions } from "./types.js" */
+/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
+/** @import { TextChange, Token, WaitOptions } from "./types.js" */
 
 /** Changes of text after which `iterText` may yield, while it waits for text to become stable. */
 const MAX_MARKS = 1024;
@@ -156,13 +157,12 @@ export class JobBase {
   async #changed(timeoutMs, signal) {
     signal?.throwIfAborted();
     const closes = this.#closes;
-    const end = new AbortController();
-    signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
-    try {
-      this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
-      await Promise.race([this.#pulling, sleep(timeoutMs, end.signal)]);
-    } finally {
-      end.abort("done");
+    this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
+    if (!signal && timeoutMs === Infinity) await this.#pulling;
+    else {
+      const end = new AbortController();
+      signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
+      await Promise.race([this.#pulling, sleep(timeoutMs, end.signal)]).finally(() => end.abort("done"));
     }
     if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
   }
@@ -215,7 +215,7 @@ export class JobBase {
 
   /** @param {Applied} applied */
   #applied(applied) {
-    const { position, firstSeq, ops, reason } = applied;
+    const { position, firstSeq, reason } = applied;
     // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
     if (this.#loop === null && this.#delivered !== null) this.#saved ??= this.checkpoint();
     this.#last = position;
@@ -223,7 +223,7 @@ export class JobBase {
     const isVisible = applied.isVisible || isOnlyUpdate;
     this.#hasUpdates ||= isVisible;
     if (isVisible || this.#loop?.isSilent) {
-      for (const index of changedItems(applied)) {
+      for (const [index, ops] of changedItems(applied)) {
         this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, ops), isVisible, diffs: ops && [ops], reason });
       }
     }
@@ -256,7 +256,8 @@ export class JobBase {
     const isWhole = ops === null || this.#reported === null;
     const last = (this.#reported ??= { status: "", notes: 0, usage: {}, items: new Map() });
     if (status !== last.status) this.tell({ type: "status", status: (last.status = status) });
-    const changed = isWhole ? items.keys() : ops.filter(({ tokens }) => tokens[0] === "items" && tokens[2] === "status").map(({ tokens }) => Number(tokens[1]));
+    const set = (ops ?? []).filter(({ tokens }) => tokens[0] === "items" && tokens[2] === "status");
+    const changed = isWhole ? items.keys() : set.map(({ tokens }) => Number(tokens[1]));
     for (const index of changed) {
       const { status: itemStatus, error = null } = items[index] ?? {};
       if (itemStatus !== last.items.get(index)) this.tell({ type: "item", index, status: itemStatus, error: copy(error) });
@@ -309,15 +310,20 @@ export class JobBase {
   }
 }
 
-/** Indices of the items that an event has changed. @param {Applied} applied @returns {number[]} */
+/** The items that an event has changed, with the ops that changed them. @param {Applied} applied @returns {[index: number, ops: Op[] | null][]} */
 function changedItems({ position: { document }, before, ops }) {
-  const { items } = document.root;
-  if (items.length === 1) return [0];
-  const all = [...items.keys()];
-  if (ops === null) return all.filter((at) => !same(items[at], before?.root.items[at]));
-  if (ops.some(({ tokens: [first, index] }) => first === undefined || (first === "items" && index === undefined))) return all;
-  const found = new Set(ops.flatMap(({ tokens: [first, index] }) => (first === "items" ? [Number(index)] : [])));
-  return [...found].sort((one, other) => one - other);
+  const items = [...document.root.items.entries()];
+  const isWhole = ops?.some(({ tokens: [first, index] }) => first === undefined || (first === "items" && index === undefined));
+  if (items.length === 1 || isWhole) return items.map(([index]) => [index, ops]);
+  if (ops === null) return items.filter(([index, item]) => !same(item, before?.root.items[index])).map(([index]) => [index, null]);
+  /** @type {Map<number, Op[]>} */
+  const found = new Map();
+  for (const op of ops.filter(({ tokens }) => tokens[0] === "items")) {
+    const own = found.get(Number(op.tokens[1]));
+    if (own) own.push(op);
+    else found.set(Number(op.tokens[1]), [op]);
+  }
+  return [...found].sort(([one], [other]) => one - other);
 }
 
 /** @param {import("./types.js").Problem | null} problem */
@@ -390,7 +396,10 @@ export class Job extends JobBase {
     return isObject(stable) ? stable[column.slice("/items/0/value".length)] ?? 0 : null;
   }
 
-  /** The changes of the job's text: code points to remove from its end, and appended text. @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>} */
+  /**
+   * The changes of the job's text as they arrive: `deleted` code points are removed from its end, then `text` is appended.
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>}
+   */
   async *iterTextDeltas({ signal } = {}) {
     for await (const { position, deleted, text } of this.changes({ signal })) {
       this.commit(position);

@@ -112,7 +112,10 @@ export class Session {
     return new RetryState(this.options.retry);
   }
 
-  /** Send one request, and wait for the head of its response. @param {string} url @param {RequestOptions} options @param {boolean} isRejected Whether the server rejected the credentials. */
+  /**
+   * Send one request, with other credentials if the server rejected those that it has.
+   * @param {string} url @param {RequestOptions} options @param {boolean} isRejected
+   */
   async #sendOnce(url, { method = "GET", headers, body, timeoutMs = this.answerTimeoutMs, signal }, isRejected) {
     /** @type {Record<string, string>} */
     const all = IS_BROWSER ? { ...headers } : { ...headers, "accept-encoding": "identity" };
@@ -138,7 +141,7 @@ export class Session {
     }
   }
 
-  /** Send a request. Refresh the credentials once, and follow redirects of a GET within the origin. @param {string} url @param {RequestOptions} options */
+  /** Send a request. Refresh the credentials once, and follow redirects of a GET. @param {string} url @param {RequestOptions} options */
   async send(url, options) {
     let refreshes = typeof this.options.token === "function" ? 1 : 0;
     let redirects = (options.method ?? "GET") === "GET" ? MAX_REDIRECTS : 0;
