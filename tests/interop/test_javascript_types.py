@@ -67,6 +67,8 @@ def test_a_typescript_program_compiles_with_the_package(package, tmp_path):
 
 
 def test_a_wrong_type_does_not_compile(package, tmp_path):
-    code, output = compiled(package, PROGRAM.replace("event.position.toFixed()", "event.position.trim()"), tmp_path)
+    code, output = compiled(
+        package, PROGRAM.replace("event.position.toFixed()", "event.position.trim()"), tmp_path
+    )
     assert code != 0
     assert "trim" in output

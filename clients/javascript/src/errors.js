@@ -15,6 +15,12 @@ export class TidewireError extends Error {
     this.lastEventId = details.lastEventId ?? null;
     /** Problem details that the server sent, or null. */
     this.problem = details.problem ?? null;
+    /** Machine-readable code of the problem, or null. */
+    this.code = this.problem?.code ?? null;
+    /** JSON Pointer to the invalid member in the body of a request, or null. */
+    this.pointer = this.problem?.pointer ?? null;
+    /** Whether the same call may succeed later without changes. */
+    this.retryable = this.problem?.retryable === true;
     /** HTTP status of the response, or of the problem. @type {number | null} */
     this.status = details.status ?? this.problem?.status ?? null;
     /** Wait that the server asks for, or null. */
@@ -27,8 +33,8 @@ export class TidewireError extends Error {
     this.ended = details.ended;
     /** Whether a request that failed may have reached the server. */
     this.sent = details.sent ?? true;
-    /** How a stream was interrupted that continues, or null. */
-    this.interruption = details.interruption ?? null;
+    /** How a stream was interrupted that continues, or null. @type {ErrorDetails["interruption"]} */
+    this.interruption = details.interruption ?? (this instanceof TransportError ? "cut" : null);
     const advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1];
     const places = [];
     if (this.url) places.push(`${this.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
@@ -36,24 +42,9 @@ export class TidewireError extends Error {
     if (this.lastEventId) places.push(`last event ${this.lastEventId}`);
     this.message = `${what.replace(/\.$/, "")}${places.length ? ` (${places.join("; ")})` : ""}.${advice ? ` ${advice}` : ""}`;
   }
-
-  /** Machine-readable code of the problem, or null. */
-  get code() {
-    return this.problem?.code ?? null;
-  }
-
-  /** Whether the same call may succeed later without changes. */
-  get retryable() {
-    return this.problem?.retryable === true;
-  }
 }
 
-export class RequestError extends TidewireError {
-  /** JSON Pointer to the invalid member in the body of the request, or null. */
-  get pointer() {
-    return this.problem?.pointer ?? null;
-  }
-}
+export class RequestError extends TidewireError {}
 export class AuthenticationError extends RequestError {}
 export class PermissionDeniedError extends RequestError {}
 export class EndpointNotFoundError extends RequestError {}
@@ -75,12 +66,7 @@ export class StateTooLargeError extends TidewireError {}
 export class ProtocolError extends TidewireError {}
 export class UnsupportedProtocolError extends ProtocolError {}
 export class NotATidewireServerError extends ProtocolError {}
-export class TransportError extends TidewireError {
-  /** @param {string} what @param {ErrorDetails} [details] */
-  constructor(what, details) {
-    super(what, { interruption: "cut", ...details });
-  }
-}
+export class TransportError extends TidewireError {}
 export class SilenceTimeoutError extends TransportError {}
 export class TotalTimeoutError extends TidewireError {}
 

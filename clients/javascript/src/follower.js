@@ -12,7 +12,7 @@ import { InvalidData, ProtocolError, StateTooLargeError, TransportError, Unsuppo
 import { ENDED, FITS, PROTOCOL, compareIds, parseId } from "./messages.js";
 import { copy, isInteger, isObject, parse, same } from "./strict_json.js";
 
-/** @import { Applied, EventId, Notice, Op, ServerEvent } from "./types.js" */
+/** @import { Applied, ErrorDetails, EventId, Notice, Op, ServerEvent } from "./types.js" */
 
 /** Resyncs in a row that are allowed. */
 const MAX_RESYNCS = 3;
@@ -189,7 +189,7 @@ export class Follower {
     throw new StateTooLargeError(`${what} makes the job's state larger than maxStateBytes, ${this.maxStateBytes}`, details);
   }
 
-  /** @param {string} what @param {"cut" | "goaway" | "busy" | "resync"} interruption @param {number} [retryAfterMs] */
+  /** @param {string} what @param {ErrorDetails["interruption"]} interruption @param {number} [retryAfterMs] */
   #interrupted(what, interruption, retryAfterMs) {
     return new TransportError(what, { jobId: this.jobId, lastEventId: this.id?.text, interruption, retryAfterMs });
   }
