@@ -10,7 +10,7 @@ from typing import Any, Final
 from tidewire.blocking.blocking_jobs import Job
 from tidewire.commands.display import Screen
 from tidewire.commands.error_advice import advise
-from tidewire.commands.follow_job import Terminated, write_text
+from tidewire.commands.follow_job import write_text
 from tidewire.errors import TidewireError
 from tidewire.inputs.input_words import resolved
 from tidewire.protocol.resources import EndpointDescription
@@ -46,7 +46,9 @@ def converse(
     _require_messages(client.describe(endpoint))
     interactive = sys.stdin.isatty() and screen.live
     messages = [] if system is None else [{"role": "system", "content": system}]
-    for question in _typed_questions(screen) if interactive else _lines():
+    for line in _typed_lines(screen) if interactive else sys.stdin:
+        if not (question := line.strip()):
+            continue
         asked = [*messages, {"role": "user", "content": question}]
         try:
             job = client.submit(endpoint, {**members, "messages": asked})
@@ -73,33 +75,20 @@ def _require_messages(endpoint: EndpointDescription) -> None:
     raise ValueError(f"the endpoint {endpoint.name!r} has no input member `messages`, so it cannot chat")
 
 
-def _lines() -> Iterator[str]:
-    """Yield the lines of standard input that are not empty."""
-    for line in sys.stdin:
-        if text := line.strip():
-            yield text
-
-
-def _typed_questions(screen: Screen) -> Iterator[str]:
-    """Yield the questions that the user types, until Ctrl+D."""
+def _typed_lines(screen: Screen) -> Iterator[str]:
+    """Yield the lines that the user types, until Ctrl+D."""
     with suppress(ImportError):
         import readline  # noqa: F401, PLC0415 - gives `input` an editable line and a history; Windows lacks it
     screen.note("Type a question. Ctrl+C stops a reply, Ctrl+D ends the chat.")
     while True:
         try:
-            question = input(PROMPT).strip()
+            yield input(PROMPT)
         except EOFError:
             screen.write("\n")
             return
-        except Terminated:
-            screen.write("\n")
-            raise
         except KeyboardInterrupt:
             screen.write("\n")
             screen.note("To end the chat, press Ctrl+D.")
-            continue
-        if question:
-            yield question
 
 
 def _reply(
@@ -110,8 +99,8 @@ def _reply(
     try:
         write_text(client, job, screen, options, written)
         value = job.result()
-    except KeyboardInterrupt as interrupt:
-        if not interactive or isinstance(interrupt, Terminated):
+    except KeyboardInterrupt:
+        if not interactive:
             raise
         screen.end_line()
         job.cancel()

@@ -4,7 +4,7 @@ import copy
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import typer
 
@@ -26,26 +26,12 @@ from tidewire.protocol.document import json_pointer
 from tidewire.protocol.messages import ENDED
 from tidewire.sync import Client
 
-JOB_FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
-"""Exit codes of a command whose job did not succeed, and of a command that received SIGINT (Ctrl+C) or SIGTERM."""
+JOB_FAILED, INTERRUPTED = 1, 130
+"""Exit codes of a command whose job did not succeed, and of a command that was interrupted with Ctrl+C."""
 CANCEL_WINDOW: Final = 1.0
 """Time after a Ctrl+C in which a second one cancels the job, in seconds."""
 _VALUE: Final = "/items/0/value"
 """JSON Pointer of the value in the state of a job with one item."""
-
-
-class Terminated(KeyboardInterrupt):
-    """The command received SIGTERM. It ends as after Ctrl+C, but at once."""
-
-
-def exit_of(interrupt: KeyboardInterrupt) -> typer.Exit:
-    """Return the exit of a command that was interrupted."""
-    return typer.Exit(TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED)
-
-
-def terminate(_signum: int, _frame: object) -> NoReturn:
-    """Handle SIGTERM. The signal alone would end the command without erasing the live view."""
-    raise Terminated
 
 
 def follow(
@@ -102,12 +88,12 @@ def _watching(
         if screen.err.is_terminal:
             screen.note(f"job {job.id}")
         yield
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
         attach, cancel = (command_line(client.url, name, job.id, *options) for name in ("attach", "cancel"))
         screen.note(f"interrupted; the job keeps running. To attach to the job, run: {attach}")
-        if screen.live and not isinstance(interrupt, Terminated):
+        if screen.live:
             screen.note("To cancel the job, press Ctrl+C again now.")
             try:
                 time.sleep(CANCEL_WINDOW)
@@ -119,7 +105,7 @@ def _watching(
                 )
                 raise typer.Exit(0 if status == "succeeded" else JOB_FAILED) from None
         screen.note(f"To cancel the job, run: {cancel}")
-        raise exit_of(interrupt) from None
+        raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
         attach = command_line(client.url, "attach", job.id, *options)
         error.advice = f"The job keeps running. To attach to the job, run: {attach}"
@@ -225,9 +211,8 @@ def write_text(
     with screen.live_view():
         for update in job:
             if screen.status is not None:
-                screen.status.show_update(update._change)
                 colors.read(update._change)
-                screen.status.show_token(colors.latest)
+                screen.status.show_update(update._change, colors.latest)
             if update.deleted:
                 screen.note_retraction(update.deleted)
                 written[:] = ["".join(written)[: -update.deleted]]

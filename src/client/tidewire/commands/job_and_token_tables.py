@@ -5,8 +5,8 @@ Text from the server is wrapped in `Text` objects, because rich would interpret 
 
 import math
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,13 @@ from tidewire.jobs.generated_tokens import Token
 from tidewire.protocol.resources import JobResource
 from tidewire.terminal_escapes import visible
 
+_STYLES: Final = {
+    "running": "green",
+    "succeeded": "",
+    "failed": "red",
+    "partially_failed": "red",
+    "queued": "cyan",
+}
 
 def jobs(found: Iterable[JobResource], without_worker: Collection[str] = ()) -> Table:
     """Return a table of jobs, in the order of the argument.
@@ -23,19 +30,40 @@ def jobs(found: Iterable[JobResource], without_worker: Collection[str] = ()) -> 
         found: The jobs.
         without_worker: Endpoints that no live process runs.
     """
-    table = Table(box=None, pad_edge=False)
-    for name in ("job", "endpoint", "status", "created", "ended"):
-        table.add_column(name, no_wrap=True, overflow="ignore")
+    table = _table("job", "endpoint", "status", "created", "ended")
     for job in found:
-        lacks_worker = job.status == "queued" and job.endpoint in without_worker
-        status = "queued (no worker)" if lacks_worker else job.status
+        created, ended = ((stamp or "")[:19].replace("T", " ") for stamp in (job.created_at, job.ended_at))
         table.add_row(
-            *map(
-                server_text,
-                (job.id, job.endpoint, status, _time(job.created_at), _time(job.ended_at or "")),
-            )
+            *map(server_text, (job.id, job.endpoint, _status(job, without_worker), created, ended))
         )
     return table
+
+
+def watched_jobs(found: Iterable[JobResource], without_worker: Collection[str]) -> Table:
+    """Return a table of jobs with the times that they have waited or run. On a narrow terminal, the ids take more lines."""
+    table = _table("job", "status", "time", "endpoint")
+    table.columns[0].no_wrap = False
+    for job in found:
+        seconds = seconds_between(job.started_at or job.created_at, job.ended_at)
+        table.add_row(
+            server_text(job.id),
+            server_text(_status(job, without_worker), _STYLES.get(job.status, "dim")),
+            "" if seconds is None else str(timedelta(seconds=int(seconds))),
+            server_text(job.endpoint),
+        )
+    return table
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, no_wrap=True, overflow="fold")
+    return table
+
+
+def _status(job: JobResource, without_worker: Collection[str]) -> str:
+    lacks_worker = job.status == "queued" and job.endpoint in without_worker
+    return "queued (no worker)" if lacks_worker else job.status
 
 
 def tokens(found: Iterable[Token]) -> Table:
@@ -82,7 +110,3 @@ def seconds_between(start: str, end: str | None) -> float | None:
 def server_text(text: str, style: str = "") -> Text:
     """Return a server's text as it is shown on a terminal."""
     return Text(visible(text), style)
-
-
-def _time(stamp: str) -> str:
-    return stamp[:19].replace("T", " ")
