@@ -40,13 +40,13 @@ def jobs(found: Iterable[JobResource], without_worker: Collection[str] = ()) -> 
 
 
 def watched_jobs(found: Iterable[JobResource], without_worker: Collection[str]) -> Table:
-    """Return a table of jobs with the times that they have waited or run. On a narrow terminal, the ids take more lines."""
+    """Return a table of jobs with the times that they have waited or run. On a narrow terminal, the ids are shortened."""
     table = _table("job", "status", "time", "endpoint")
-    table.columns[0].no_wrap = False
+    table.columns[0].no_wrap = False  # the only column that rich may make narrower
     for job in found:
         seconds = seconds_between(job.started_at or job.created_at, job.ended_at)
         table.add_row(
-            server_text(job.id),
+            Text(visible(job.id), no_wrap=True, overflow="ellipsis"),
             server_text(_status(job, without_worker), _STYLES.get(job.status, "dim")),
             "" if seconds is None else str(timedelta(seconds=int(seconds))),
             server_text(job.endpoint),
@@ -57,7 +57,7 @@ def watched_jobs(found: Iterable[JobResource], without_worker: Collection[str]) 
 def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in names:
-        table.add_column(name, no_wrap=True, overflow="fold")
+        table.add_column(name, no_wrap=True)
     return table
 
 
