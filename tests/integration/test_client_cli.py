@@ -327,7 +327,7 @@ def test_map_prints_the_results_before_an_invalid_line_then_its_number_and_a_sum
     first, second, third = result.stderr.splitlines()
     assert first == f"tidewire: {name}, line 3: {reason}. This line and the lines after it were not run."
     assert second.startswith("tidewire: 1 of 2 inputs failed; see the member `error`")
-    assert third == "  1 × item_refused: no such point (index 1)"
+    assert third == "  1 × item_refused: no such point (first at index 1)"
     assert result.exit_code == 2
 
 

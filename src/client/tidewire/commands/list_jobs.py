@@ -23,11 +23,10 @@ class _Listed(NamedTuple):
 
 def list_jobs(client: Client, limit: int, screen: Screen, *, as_json: bool) -> None:
     """Print a table of the caller's jobs, or one line of JSON for each job."""
-    found = _read(client, limit)
     if as_json:
-        for job in found.jobs:
+        for job in client.jobs(limit=limit):
             screen.json(job.model_dump(exclude_none=True, exclude={"state", "columns"}))
-    elif found.jobs:
+    elif (found := _read(client, limit)).jobs:
         screen.table(job_and_token_tables.jobs(*found), wide=True)
     else:
         screen.note("no jobs")
