@@ -22,15 +22,7 @@ from tidewire.commands.follow_job import INTERRUPTED, JOB_FAILED, follow
 from tidewire.commands.list_jobs import list_jobs, watch_jobs
 from tidewire.commands.map_progress import Failures, map_progress, reason_of
 from tidewire.commands.plugins import USAGE, Commands
-from tidewire.commands.read_arguments import (
-    expanded,
-    read_headers,
-    read_input,
-    read_lines,
-    read_words,
-    typed,
-    with_logprobs,
-)
+from tidewire.commands.read_arguments import expanded, read_headers, read_input, read_lines, read_words, typed
 from tidewire.commands.server_url import DEFAULT_LOGPROBS, LOGPROBS, CommandWithUrl, check_url, command_line
 from tidewire.errors import (
     InvalidValueError,
@@ -290,7 +282,9 @@ def call(
             raise ValueError("the input was passed twice; use either --input or KEY=VALUE, not both")
         value = typed(client, endpoint, members) if whole is UNSET else whole
         if logprobs is not None:
-            value = with_logprobs(client, endpoint, value, logprobs)
+            if not isinstance(value, dict):
+                raise ValueError("--logprobs needs an input that is an object, because it adds members")
+            value = {"logprobs": True, "token_text": True, "top_logprobs": logprobs} | value
         try:
             job = client.with_options(deadline=deadline).submit(
                 endpoint, value, idempotency_key=idempotency_key

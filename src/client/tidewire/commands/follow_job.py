@@ -10,7 +10,7 @@ import typer
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.checkpoint import Checkpoint
-from tidewire.commands import display, job_and_token_tables
+from tidewire.commands import display
 from tidewire.commands.live_view import TokenColors
 from tidewire.commands.server_url import command_line
 from tidewire.errors import (
@@ -129,19 +129,16 @@ def _follow_one(
         _follow_as_json(job, screen)
         return
     written: list[str] = []
-    colored = write_text(client, job, screen, options, written)
+    write_text(client, job, screen, options, written)
     screen.end_line()
     value = job.result()
     if not written:
         # With `attach --from-now`, do not print a text that has not grown since the command started.
         if not (from_now and isinstance(value, str)):
             screen.value(value)
-    elif isinstance(value, dict) and "finish_reason" not in value:
+    elif isinstance(value, dict) and "finish_reason" not in value:  # The result of a text generation is the text.
         if others := _without_text(value, job.checkpoint().columns):
             screen.value(others)
-    # The result of a text generation is the text. On a terminal, a table shows its tokens, unless their colors did.
-    elif screen.live and isinstance(value, dict) and value.get("logprobs") and not colored:
-        screen.out.print(job_and_token_tables.tokens(job.tokens()))
 
 
 def _without_text(value: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
@@ -191,7 +188,7 @@ def _follow_items(
 
 def write_text(
     client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str], written: list[str]
-) -> bool:
+) -> None:
     """Write the text of a job while it grows. On a terminal, show the live view.
 
     Args:
@@ -200,13 +197,10 @@ def write_text(
         screen: Output of the command.
         options: Options of the running command that other commands for the same job also need.
         written: List to which the pieces of the text are added.
-
-    Returns:
-        Whether tokens were shown with their probabilities.
     """
     if not screen.live:
         _write_into_pipe(client, job, screen, options, written)
-        return False
+        return
     colors = TokenColors()
     with screen.live_view():
         for update in job:
@@ -219,7 +213,6 @@ def write_text(
             if update.text:
                 written.append(update.text)
                 screen.write(update.text, colors.paint(update.text))
-    return colors.latest is not None
 
 
 def _write_into_pipe(

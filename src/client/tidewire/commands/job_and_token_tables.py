@@ -1,4 +1,4 @@
-"""Tables of jobs and of tokens, for the terminal.
+"""Tables of jobs for the terminal, and how numbers and texts of a server are shown there.
 
 Text from the server is wrapped in `Text` objects, because rich would interpret plain strings as markup.
 """
@@ -11,7 +11,6 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from tidewire.jobs.generated_tokens import Token
 from tidewire.protocol.resources import JobResource
 from tidewire.terminal_escapes import visible
 
@@ -64,27 +63,6 @@ def _table(*names: str) -> Table:
 def _status(job: JobResource, without_worker: Collection[str]) -> str:
     lacks_worker = job.status == "queued" and job.endpoint in without_worker
     return "queued (no worker)" if lacks_worker else job.status
-
-
-def tokens(found: Iterable[Token]) -> Table:
-    """Return a table of tokens. It shows the probability and the rank of each token, and the most probable alternatives."""
-    table = Table(box=None, pad_edge=False)
-    for name, justify in (
-        ("token", "left"),
-        ("probability", "right"),
-        ("rank", "right"),
-        ("alternatives", "left"),
-    ):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for token in found:
-        others = [one for one in token.alternatives if one.id != token.id]
-        table.add_row(
-            server_text(repr(token.text)),
-            "" if token.logprob is None else f"{probability(token.logprob):.1%}",
-            "" if token.rank is None else str(token.rank),
-            server_text(", ".join(f"{one.text!r} {probability(one.logprob):.1%}" for one in others)),
-        )
-    return table
 
 
 def probability(logprob: Any) -> float:
