@@ -27,7 +27,7 @@ from support.scripted_server import (
     snapshot,
     state,
 )
-from tidewire.commands import job_and_token_tables
+from tidewire.commands import job_tables
 from tidewire.terminal_escapes import visible, visible_json
 from tidewire_conformance.report import failure_evidence
 
@@ -185,7 +185,7 @@ def test_tokens_of_a_hostile_server_are_shown():
     other = SimpleNamespace(text=BAD, id=2, logprob=1e300)
     token = SimpleNamespace(text=BAD, id=1, logprob=1e300, rank=1, alternatives=[other])
     console = Console(file=io.StringIO(), width=2000)
-    console.print(job_and_token_tables.tokens([token]))
+    console.print(job_tables.tokens([token]))
     shown = console.file.getvalue()
     assert visible(shown) == shown
     assert "100.0%" in shown

@@ -3,7 +3,7 @@ messages before it.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from tidewire.errors import TidewireError
 from tidewire.inputs.input_words import resolved
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.sync import Client
-from tidewire.terminal_escapes import visible
+from tidewire.terminal_escapes import visible, visible_json
 
 PROMPT: Final = "> "
 
@@ -27,7 +27,6 @@ def converse(
     screen: Screen,
     *,
     system: str | None = None,
-    options: Sequence[str] = (),
 ) -> None:
     """Read questions from standard input, and write the replies to standard output, until the input ends.
 
@@ -37,7 +36,6 @@ def converse(
         members: Other members of each input.
         screen: Output of the command.
         system: System message that begins the conversation.
-        options: Options of the running command that other commands for the same job also need.
 
     Raises:
         ValueError: The endpoint does not accept messages.
@@ -52,7 +50,7 @@ def converse(
         asked = [*messages, {"role": "user", "content": question}]
         try:
             job = client.submit(endpoint, {**members, "messages": asked})
-            reply = _reply(client, job, screen, options, interactive=interactive)
+            reply = _reply(client, job, screen, interactive=interactive)
         except TidewireError as error:
             if not interactive:
                 raise
@@ -91,13 +89,11 @@ def _typed_lines(screen: Screen) -> Iterator[str]:
             screen.note("To end the chat, press Ctrl+D.")
 
 
-def _reply(
-    client: Client, job: Job[Any], screen: Screen, options: Sequence[str], *, interactive: bool
-) -> str:
+def _reply(client: Client, job: Job[Any], screen: Screen, *, interactive: bool) -> str:
     """Write the reply while it grows, and return it. An interrupt of a user stops it, and the part before counts."""
     written: list[str] = []
     try:
-        write_text(client, job, screen, options, written)
+        write_text(client, job, screen, written)
         value = job.result()
     except KeyboardInterrupt:
         if not interactive:
@@ -108,11 +104,7 @@ def _reply(
         return "".join(written)
     finally:
         screen.end_line()
-    text = value.get("text") if isinstance(value, dict) else value
-    if not isinstance(text, str):
-        raise ValueError(  # noqa: TRY004 - the server's value, not an argument
-            "the value of the endpoint has no text, so it is not a reply"
-        )
     if not written:
-        screen.value(text)
-    return text
+        screen.value(value)
+        written.append(value if isinstance(value, str) else visible_json(value))
+    return "".join(written)

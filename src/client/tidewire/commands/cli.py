@@ -142,7 +142,10 @@ def _client(
     error. The advice mentions `endpoint` and `idempotency_key` if they are passed.
     """
     screen = display.Screen()
-    hooks = Hooks(on_reconnect=screen.show_reconnect, on_request=screen.show_request)
+    screen.options = [] if uds is None else ["--uds", str(uds)]
+    hooks = Hooks(
+        on_reconnect=screen.show_reconnect, on_request=lambda event: screen.status.show_request(event)
+    )
     retries = display.ShowRetries(screen)
     log.addHandler(retries)
     level = log.level
@@ -169,10 +172,6 @@ def _client(
     finally:
         log.setLevel(level)
         log.removeHandler(retries)
-
-
-def _uds_option(uds: Path | None) -> list[str]:
-    return [] if uds is None else ["--uds", str(uds)]
 
 
 def _exit_code(error: TidewireError) -> int:
@@ -290,13 +289,13 @@ def call(
                 endpoint, value, idempotency_key=idempotency_key
             )
         except KeyboardInterrupt:
-            look = command_line(client.url, "jobs", *_uds_option(uds))
+            look = command_line(client.url, "jobs", *screen.options)
             screen.note(f"interrupted; the job may or may not have started. To look for it, run: {look}")
             raise typer.Exit(INTERRUPTED) from None
         if detach:
             screen.json({"job": job.id}) if as_json else screen.value(job.id)
             return
-        follow(client, job, screen, as_json, _uds_option(uds))
+        follow(client, job, screen, as_json)
 
 
 @app.command(
@@ -438,7 +437,7 @@ def attach(
 ) -> None:
     """Show the result of a running or finished job, from the beginning."""
     with _client(url, header, token_file, uds, timeout) as (client, screen):
-        follow(client, client.job(job), screen, as_json, _uds_option(uds), from_now=from_now)
+        follow(client, client.job(job), screen, as_json, from_now=from_now)
 
 
 @app.command(
@@ -527,7 +526,7 @@ def chat(
     endpoint = words.pop(0) if words and "=" not in words[0] else "generate"
     with _client(url, header, token_file, uds, endpoint=endpoint) as (client, screen):
         members = typed(client, endpoint, read_words(words or []))
-        converse(client, endpoint, members, screen, system=system, options=_uds_option(uds))
+        converse(client, endpoint, members, screen, system=system)
 
 
 @app.command(

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidewire.commands.job_and_token_tables import server_text
+from tidewire.commands.job_tables import server_text
 from tidewire.commands.server_url import command_line
 from tidewire.inputs.input_words import resolved, words_for_required_members, words_of
 from tidewire.protocol.resources import Discovery, EndpointDescription
@@ -177,7 +177,12 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, show_all: b
         is_last = at == len(columns) - 1
         table.add_column(name, no_wrap=not is_last, max_width=_MAX_CELL if 0 < at and not is_last else None)
     for row in rows:
-        table.add_row(*(Text(_line(cell), no_wrap=not show_all, overflow="fold" if show_all else "ellipsis") for cell in row))
+        table.add_row(
+            *(
+                Text(_line(cell), no_wrap=not show_all, overflow="fold" if show_all else "ellipsis")
+                for cell in row
+            )
+        )
     return table
 
 

@@ -21,7 +21,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from tidewire.commands.job_and_token_tables import seconds_between
+from tidewire.commands.job_tables import seconds_between
 from tidewire.commands.live_view import (
     RECONNECTS,
     JobStatus,
@@ -30,7 +30,7 @@ from tidewire.commands.live_view import (
     reconnect_text,
     seconds_text,
 )
-from tidewire.hooks import ReconnectEvent, RequestEvent
+from tidewire.hooks import ReconnectEvent
 from tidewire.http.api_session import RETRYING
 from tidewire.jobs.job_reader import IN_QUEUE
 from tidewire.protocol.messages import Progress, Queue
@@ -73,12 +73,12 @@ class Screen:
         self.err: Console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._last_progress = 0.0
         self._last_line = ""
-        self._outages: int | None = None
-        """Number of lost connections in the live view, after its end."""
         self._open_line = False
         self._area: StatusArea | None = None
-        self.status: JobStatus | None = None
-        """Status of the job that the live view shows. None if there is no live view."""
+        self.status: JobStatus = JobStatus()
+        """Status of the job that the command follows."""
+        self.options: list[str] = []
+        """Options that commands for the same job also need, such as `--uds PATH`."""
 
     @property
     def live(self) -> bool:
@@ -87,39 +87,28 @@ class Screen:
 
     @property
     def can_redraw(self) -> bool:
-        """Whether standard output and standard error are a terminal whose lines can be erased and drawn again."""
-        return self._stdout_is_terminal and self.can_redraw_errors
-
-    @property
-    def can_redraw_errors(self) -> bool:
         """Whether standard error is a terminal whose lines can be erased and drawn again."""
-        return sys.stderr.isatty() and not self.err.is_dumb_terminal
+        return self.err.is_terminal and not self.err.is_dumb_terminal
 
     @contextmanager
     def live_view(self) -> Iterator[None]:
         """Show the status of a job below its text while the `with` block runs, if `can_redraw` is true."""
+        self.status = JobStatus()
+        with self.area(self.status.lines):
+            yield
+
+    @contextmanager
+    def area(self, lines: Callable[[int], Sequence[RenderableType]]) -> Iterator[None]:
+        """Show the status lines that a function returns for a width, while the `with` block runs, if `can_redraw` is true."""
         if not self.can_redraw:
             yield
             return
-        self.status = status = JobStatus()
         try:
-            with self.area(self.out, status.lines):
-                yield
-        finally:
-            self.status = None
-            self._outages = status.outages
-            self.end_line()
-
-    @contextmanager
-    def area(self, console: Console, lines: Callable[[int], Sequence[RenderableType]]) -> Iterator[None]:
-        """Show the status lines that a function returns for a width, while the `with` block runs. The
-        console must be that of a terminal.
-        """
-        try:
-            with StatusArea(console, lines) as self._area:
+            with StatusArea(self.err, lines) as self._area:
                 yield
         finally:
             self._area = None
+            self.end_line()
 
     @property
     def _within_text(self) -> bool:
@@ -128,8 +117,8 @@ class Screen:
 
     def show_progress(self, message: Queue | Progress) -> None:
         """Show the queue position or the progress of a job, unless it would interrupt a line of text."""
-        if self.status is not None:
-            self.status.show_message(message)
+        self.status.show_message(message)
+        if self._area is not None:
             return
         line, now = _line(message), time.monotonic()
         waits = isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY
@@ -139,17 +128,10 @@ class Screen:
 
     def show_reconnect(self, event: ReconnectEvent) -> None:
         """Show that a stream was lost, when the client reconnects, and when it will give up."""
-        if event.cause not in RECONNECTS:
-            return
-        if self.status is not None:
+        if event.cause in RECONNECTS:
             self.status.show_reconnect(event)
-        else:
-            self.note(reconnect_text(event))
-
-    def show_request(self, event: RequestEvent) -> None:
-        """Show in the live view that there is a connection again."""
-        if self.status is not None:
-            self.status.show_request(event)
+            if self._area is None:
+                self.note(reconnect_text(event))
 
     def show_end(self, job: JobResource) -> None:
         """Show the notes and the usage of an ended job, and what the live view has counted."""
@@ -159,8 +141,8 @@ class Screen:
         if job.done is not None and job.done.usage:
             parts = [f"{name} {_value(value)}" for name, value in job.done.usage.items()]
             self.note(f"usage: {', '.join(parts)}")
-        if self._outages is not None:
-            self.note(_summary(job, self._outages))
+        if self.can_redraw:
+            self.note(_summary(job, self.status.outages))
 
     def write(self, text: str, parts: Iterable[tuple[str, str]] = ()) -> None:
         """Write text to standard output, and flush standard output. A pipe receives the text unchanged.
@@ -172,8 +154,8 @@ class Screen:
         self._open_line = not text.endswith("\n")
         if self._area is not None and self._stdout_is_terminal:
             styled = Segments([Segment(visible(part), Style.parse(style)) for part, style in parts])
-            with self.out.capture() as shown:
-                self.out.print(styled, end="")
+            with self.err.capture() as shown:
+                self.err.print(styled, end="")
             self._area.write(visible(text), shown.get() or None)
             return
         sys.stdout.write(visible(text) if self._stdout_is_terminal else text)

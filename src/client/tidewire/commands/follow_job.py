@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import typer
@@ -35,19 +35,11 @@ _VALUE: Final = "/items/0/value"
 
 
 def follow(
-    client: Client,
-    job: Job[Any],
-    screen: display.Screen,
-    as_json: bool,
-    options: Sequence[str] = (),
-    *,
-    from_now: bool = False,
+    client: Client, job: Job[Any], screen: display.Screen, as_json: bool, *, from_now: bool = False
 ) -> None:
     """Print the results of a job until it ends, and then its notes and its usage.
 
-    The argument `options` contains options of the running command, such as `--uds PATH`, that other commands for the
-    same job also need. The commands that are suggested to the user repeat these options. With `from_now`, the text that
-    the job has already produced and the items that have already ended are not printed.
+    With `from_now`, the text that the job has already produced and the items that have already ended are not printed.
     """
     shown: Collection[int] = ()
     has_ended = False
@@ -60,7 +52,7 @@ def follow(
             job=read.id, url=client.url, state=state, columns=tuple(read.columns), cursor=read.cursor
         )
         job = client.job(checkpoint=checkpoint)
-    with _watching(client, job, screen, options):
+    with _watching(client, job, screen):
         if has_ended:
             screen.note("the job has already ended; to see its result, omit --from-now")
         total = job.item_count or len((job.read().state or {})["items"])
@@ -69,15 +61,13 @@ def follow(
         elif has_ended:
             job.result()  # raises an error if the job failed
         else:
-            _follow_one(client, job, screen, as_json, options, from_now=from_now)
+            _follow_one(client, job, screen, as_json, from_now=from_now)
         if not as_json:
             screen.show_end(job.read())
 
 
 @contextmanager
-def _watching(
-    client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str]
-) -> Iterator[None]:
+def _watching(client: Client, job: Job[Any], screen: display.Screen) -> Iterator[None]:
     """Show the progress of a job during a `with` block.
 
     If the block is interrupted or times out, suggest the command that attaches to the job. If the job or an item did
@@ -91,7 +81,7 @@ def _watching(
     except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
-        attach, cancel = (command_line(client.url, name, job.id, *options) for name in ("attach", "cancel"))
+        attach, cancel = (_command(client, name, job, screen) for name in ("attach", "cancel"))
         screen.note(f"interrupted; the job keeps running. To attach to the job, run: {attach}")
         if screen.live:
             screen.note("To cancel the job, press Ctrl+C again now.")
@@ -107,7 +97,7 @@ def _watching(
         screen.note(f"To cancel the job, run: {cancel}")
         raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        attach = command_line(client.url, "attach", job.id, *options)
+        attach = _command(client, "attach", job, screen)
         error.advice = f"The job keeps running. To attach to the job, run: {attach}"
         raise
     except (JobFailedError, JobCancelledError, ItemFailedError):
@@ -116,27 +106,27 @@ def _watching(
         raise
 
 
+def _command(client: Client, name: str, job: Job[Any], screen: display.Screen, *words: str) -> str:
+    return command_line(client.url, name, job.id, *screen.options, *words)
+
+
 def _follow_one(
-    client: Client,
-    job: Job[Any],
-    screen: display.Screen,
-    as_json: bool,
-    options: Sequence[str],
-    *,
-    from_now: bool = False,
+    client: Client, job: Job[Any], screen: display.Screen, as_json: bool, *, from_now: bool
 ) -> None:
     if as_json:
         _follow_as_json(job, screen)
         return
     written: list[str] = []
-    write_text(client, job, screen, options, written)
+    write_text(client, job, screen, written)
     screen.end_line()
     value = job.result()
     if not written:
         # With `attach --from-now`, do not print a text that has not grown since the command started.
         if not (from_now and isinstance(value, str)):
             screen.value(value)
-    elif isinstance(value, dict) and "finish_reason" not in value:  # The result of a text generation is the text.
+    elif (
+        isinstance(value, dict) and "finish_reason" not in value
+    ):  # The result of a text generation is the text.
         if others := _without_text(value, job.checkpoint().columns):
             screen.value(others)
 
@@ -169,10 +159,9 @@ def _follow_items(
     """
     batch.listener = screen.show_progress
     failed: ItemFailedError | None = None
-    with nullcontext() if as_json else screen.live_view():
+    with screen.live_view():
         for ended, (index, result) in enumerate(batch.as_completed(), 1):
-            if screen.status is not None:
-                screen.status.show_items(ended, total)
+            screen.status.show_items(ended, total)
             if index in shown:
                 continue
             if isinstance(result, ItemFailedError):
@@ -186,27 +175,16 @@ def _follow_items(
         raise failed
 
 
-def write_text(
-    client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str], written: list[str]
-) -> None:
-    """Write the text of a job while it grows. On a terminal, show the live view.
-
-    Args:
-        client: Client of the job's server.
-        job: The job.
-        screen: Output of the command.
-        options: Options of the running command that other commands for the same job also need.
-        written: List to which the pieces of the text are added.
-    """
+def write_text(client: Client, job: Job[Any], screen: display.Screen, written: list[str]) -> None:
+    """Write the text of a job while it grows, and add its pieces to a list. On a terminal, show the live view."""
     if not screen.live:
-        _write_into_pipe(client, job, screen, options, written)
+        _write_into_pipe(client, job, screen, written)
         return
     colors = TokenColors()
     with screen.live_view():
         for update in job:
-            if screen.status is not None:
-                colors.read(update._change)
-                screen.status.show_update(update._change, colors.latest)
+            colors.read(update._change)
+            screen.status.show_update(update._change, colors.latest)
             if update.deleted:
                 screen.note_retraction(update.deleted)
                 written[:] = ["".join(written)[: -update.deleted]]
@@ -215,9 +193,7 @@ def write_text(
                 screen.write(update.text, colors.paint(update.text))
 
 
-def _write_into_pipe(
-    client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str], written: list[str]
-) -> None:
+def _write_into_pipe(client: Client, job: Job[Any], screen: display.Screen, written: list[str]) -> None:
     try:
         for text in job.iter_text():
             written.append(text)
@@ -226,7 +202,7 @@ def _write_into_pipe(
         pass
     except VoidTextError as error:
         screen.end_line()
-        again = command_line(client.url, "attach", job.id, *options, "--json")
+        again = _command(client, "attach", job, screen, "--json")
         error.advice = f"The text above is not the result. To get the result, run: {again}"
         raise
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from rich.text import Text
 
-from tidewire.commands import job_and_token_tables
+from tidewire.commands import job_tables
 from tidewire.commands.display import Screen
 from tidewire.protocol.resources import JobResource
 from tidewire.sync import Client
@@ -27,7 +27,7 @@ def list_jobs(client: Client, limit: int, screen: Screen, *, as_json: bool) -> N
         for job in client.jobs(limit=limit):
             screen.json(job.model_dump(exclude_none=True, exclude={"state", "columns"}))
     elif (found := _read(client, limit)).jobs:
-        screen.table(job_and_token_tables.jobs(*found), wide=True)
+        screen.table(job_tables.jobs(*found), wide=True)
     else:
         screen.note("no jobs")
 
@@ -39,16 +39,18 @@ def watch_jobs(client: Client, limit: int, screen: Screen) -> None:
         ValueError: The output is not a terminal whose lines can be drawn again.
     """
     if not screen.can_redraw:
-        raise ValueError("--watch needs a terminal; to read the list in a program, use --json without --watch")
+        raise ValueError(
+            "--watch needs a terminal; to read the list in a program, use --json without --watch"
+        )
     found = _Listed([], ())
     hint = Text("updated every second; press Ctrl+C to end", "dim")
     try:
-        with screen.area(screen.out, lambda _width: [hint, job_and_token_tables.watched_jobs(*found)]):
+        with screen.area(lambda _width: [hint, job_tables.watched_jobs(*found)]):
             while True:
                 found = _read(client, limit)
                 time.sleep(WATCH_INTERVAL)
     finally:
-        screen.table(job_and_token_tables.watched_jobs(*found), wide=True)
+        screen.table(job_tables.watched_jobs(*found), wide=True)
 
 
 def _read(client: Client, limit: int) -> _Listed:

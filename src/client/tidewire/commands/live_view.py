@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from rich.progress import Progress as Tasks
 from rich.text import Text
 
-from tidewire.commands.job_and_token_tables import probability, server_text
+from tidewire.commands.job_tables import probability, server_text
 from tidewire.hooks import ReconnectEvent, RequestEvent
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import Progress, Queue
@@ -175,7 +175,9 @@ class TokenColors:
     def read(self, change: ItemChange[Any]) -> None:
         """Read the tokens that are new after an event."""
         view = change.position.view
-        if change.deleted:  # Some of the old tokens were retracted, so the tokens of the new text are not known.
+        if (
+            change.deleted
+        ):  # Some of the old tokens were retracted, so the tokens of the new text are not known.
             self._waiting.clear()
             self._count = view.length(f"{_VALUE}/token_text")
             return

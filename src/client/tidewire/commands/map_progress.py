@@ -29,14 +29,12 @@ def map_progress(screen: Screen, total: int | None) -> Iterator[Callable[[MapPro
         more[0] = f"{progress.failed} failed"
         more[1:] = [f"{progress.resumed} from the resume file"] if progress.resumed else []
 
-    if not screen.can_redraw_errors:
-        yield move
-        return
     try:
-        with screen.area(screen.err, lambda width: [line.draw("", width, *more)]):
+        with screen.area(lambda width: [line.draw("", width, *more)]):
             yield move
     finally:
-        screen.note(line.numbers(*more))
+        if screen.can_redraw:
+            screen.note(line.numbers(*more))
 
 
 class Failures:

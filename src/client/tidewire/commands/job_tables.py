@@ -22,6 +22,7 @@ _STYLES: Final = {
     "queued": "cyan",
 }
 
+
 def jobs(found: Iterable[JobResource], without_worker: Collection[str] = ()) -> Table:
     """Return a table of jobs, in the order of the argument.
 
@@ -32,9 +33,7 @@ def jobs(found: Iterable[JobResource], without_worker: Collection[str] = ()) -> 
     table = _table("job", "endpoint", "status", "created", "ended")
     for job in found:
         created, ended = ((stamp or "")[:19].replace("T", " ") for stamp in (job.created_at, job.ended_at))
-        table.add_row(
-            *map(server_text, (job.id, job.endpoint, _status(job, without_worker), created, ended))
-        )
+        table.add_row(*map(server_text, (job.id, job.endpoint, _status(job, without_worker), created, ended)))
     return table
 
 
