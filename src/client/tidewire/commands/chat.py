@@ -13,9 +13,8 @@ from tidewire.commands.error_advice import advise
 from tidewire.commands.follow_job import write_text
 from tidewire.errors import TidewireError
 from tidewire.inputs.input_words import resolved
-from tidewire.protocol.resources import EndpointDescription
 from tidewire.sync import Client
-from tidewire.terminal_escapes import visible, visible_json
+from tidewire.terminal_escapes import visible_json
 
 PROMPT: Final = "> "
 
@@ -41,7 +40,12 @@ def converse(
         ValueError: The endpoint does not accept messages.
         TidewireError: A job failed, and standard input is not a terminal.
     """
-    _require_messages(client.describe(endpoint))
+    schema = client.describe(endpoint).input_schema
+    if "messages" not in resolved(schema, schema).get("properties", {}):
+        raise ValueError(
+            f"the input of {endpoint!r} has no member `messages`, so it cannot chat; a language model needs a chat template, such "
+            "as a file chat_template.jinja in its folder; without one, use `tidewire call … prompt=TEXT`"
+        )
     interactive = sys.stdin.isatty() and screen.live
     messages = [] if system is None else [{"role": "system", "content": system}]
     for line in _typed_lines(screen) if interactive else sys.stdin:
@@ -59,18 +63,6 @@ def converse(
             screen.note("The conversation continues without this question.")
         else:
             messages = [*asked, {"role": "assistant", "content": reply}]
-
-
-def _require_messages(endpoint: EndpointDescription) -> None:
-    schema = endpoint.input_schema
-    if "messages" in resolved(schema, schema).get("properties", {}):
-        return
-    if model := endpoint.capabilities.model:
-        raise ValueError(
-            f"the model {visible(model.name)} has no chat template, so it cannot chat; use `tidewire call … prompt=TEXT`, or serve "
-            "a copy of the checkpoint with a file chat_template.jinja"
-        )
-    raise ValueError(f"the endpoint {endpoint.name!r} has no input member `messages`, so it cannot chat")
 
 
 def _typed_lines(screen: Screen) -> Iterator[str]:

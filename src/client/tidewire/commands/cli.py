@@ -143,9 +143,7 @@ def _client(
     """
     screen = display.Screen()
     screen.options = [] if uds is None else ["--uds", str(uds)]
-    hooks = Hooks(
-        on_reconnect=screen.show_reconnect, on_request=lambda event: screen.status.show_request(event)
-    )
+    hooks = Hooks(on_reconnect=screen.show_reconnect, on_request=screen.show_request)
     retries = display.ShowRetries(screen)
     log.addHandler(retries)
     level = log.level
@@ -440,11 +438,7 @@ def attach(
         follow(client, client.job(job), screen, as_json, from_now=from_now)
 
 
-@app.command(
-    cls=CommandWithUrl,
-    epilog=_examples(f"cancel {_URL} 5f1c…   (`call --detach` and `jobs` print the ids of jobs)"),
-    context_settings=_IDS,
-)
+@app.command(cls=CommandWithUrl, epilog=_EPILOG, context_settings=_IDS)
 def cancel(
     url: Url,
     job: JobId,
@@ -459,24 +453,14 @@ def cancel(
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
 
 
-@app.command(
-    cls=CommandWithUrl,
-    epilog=_examples(
-        f"jobs {_URL}",
-        f"jobs {_URL} --watch",
-        f"jobs {_URL} --json | jq -r 'select(.status == \"running\").id'",
-    ),
-)
+@app.command(cls=CommandWithUrl, epilog=_examples(f"jobs {_URL} --watch"))
 def jobs(
     url: Url,
     as_json: AsJson = False,
     limit: Annotated[int, typer.Option(help="Maximum number of jobs to list.", min=1)] = 50,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch",
-            help="Update the list every second until Ctrl+C.",
-        ),
+        typer.Option("--watch", help="Update the list every second until Ctrl+C."),
     ] = False,
     header: Headers = None,
     token_file: TokenFile = None,
@@ -538,8 +522,7 @@ def describe(
     endpoint: Annotated[
         str | None,
         typer.Argument(
-            metavar="ENDPOINT",
-            help="Name of an endpoint. Without a name, the command describes the server.",
+            metavar="ENDPOINT", help="Name of an endpoint. Without a name, the command describes the server."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -47,7 +47,7 @@ def describe_server(discovery: Discovery, url: str, *, show_all: bool) -> Iterat
         yield server_text(f"protocol: {discovery.protocol}")
         yield server_text(f"capabilities: {', '.join(discovery.capabilities) or 'none'}")
     else:
-        yield _hint(f"limits: --all; one endpoint: {command_line(url, 'describe')} ENDPOINT")
+        yield server_text(f"limits: --all; one endpoint: {command_line(url, 'describe')} ENDPOINT", "dim")
 
 
 def describe_endpoint(
@@ -75,7 +75,7 @@ def describe_endpoint(
     for words in _calls(description):
         yield server_text(visible(command_line(url, "call", description.name, *words)))
     if not show_all:
-        yield _hint("full descriptions and limits: --all; JSON schemas: --json")
+        yield Text("full descriptions and limits: --all; JSON schemas: --json", "dim")
 
 
 def _calls(description: EndpointDescription) -> list[list[str]]:
@@ -175,7 +175,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, show_all: b
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for at, name in enumerate(columns):
         is_last = at == len(columns) - 1
-        table.add_column(name, no_wrap=not is_last, max_width=_MAX_CELL if 0 < at and not is_last else None)
+        table.add_column(name, no_wrap=not is_last, max_width=_MAX_CELL if at > 0 and not is_last else None)
     for row in rows:
         table.add_row(
             *(
@@ -188,10 +188,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, show_all: b
 
 def _line(text: str) -> str:
     return " ".join(visible(text).split())
-
-
-def _hint(text: str) -> Text:
-    return server_text(text, "dim")
 
 
 def _object(value: Any) -> dict[str, Any]:

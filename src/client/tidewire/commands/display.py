@@ -30,7 +30,7 @@ from tidewire.commands.live_view import (
     reconnect_text,
     seconds_text,
 )
-from tidewire.hooks import ReconnectEvent
+from tidewire.hooks import ReconnectEvent, RequestEvent
 from tidewire.http.api_session import RETRYING
 from tidewire.jobs.job_reader import IN_QUEUE
 from tidewire.protocol.messages import Progress, Queue
@@ -133,6 +133,10 @@ class Screen:
             if self._area is None:
                 self.note(reconnect_text(event))
 
+    def show_request(self, event: RequestEvent) -> None:
+        """Show in the live view that there is a connection again."""
+        self.status.show_request(event)
+
     def show_end(self, job: JobResource) -> None:
         """Show the notes and the usage of an ended job, and what the live view has counted."""
         self.end_line()
@@ -160,14 +164,6 @@ class Screen:
             return
         sys.stdout.write(visible(text) if self._stdout_is_terminal else text)
         sys.stdout.flush()
-
-    def note_retraction(self, count: int) -> None:
-        """Print a note that the server has retracted some of the printed text.
-
-        A command cannot erase text that it has printed.
-        """
-        self.end_line()
-        self.note(f"[the last {count} characters above were retracted; the text below replaces them]")
 
     def end_line(self) -> None:
         """Write a line break, unless the output already ends with a line break."""

@@ -124,11 +124,13 @@ def _follow_one(
         # With `attach --from-now`, do not print a text that has not grown since the command started.
         if not (from_now and isinstance(value, str)):
             screen.value(value)
+    # The result of a text generation is the text.
     elif (
-        isinstance(value, dict) and "finish_reason" not in value
-    ):  # The result of a text generation is the text.
-        if others := _without_text(value, job.checkpoint().columns):
-            screen.value(others)
+        isinstance(value, dict)
+        and "finish_reason" not in value
+        and (others := _without_text(value, job.checkpoint().columns))
+    ):
+        screen.value(others)
 
 
 def _without_text(value: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
@@ -186,7 +188,11 @@ def write_text(client: Client, job: Job[Any], screen: display.Screen, written: l
             colors.read(update._change)
             screen.status.show_update(update._change, colors.latest)
             if update.deleted:
-                screen.note_retraction(update.deleted)
+                # A command cannot erase text that it has printed.
+                screen.end_line()
+                screen.note(
+                    f"[the last {update.deleted} characters above were retracted; the text below replaces them]"
+                )
                 written[:] = ["".join(written)[: -update.deleted]]
             if update.text:
                 written.append(update.text)

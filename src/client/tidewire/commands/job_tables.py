@@ -23,45 +23,31 @@ _STYLES: Final = {
 }
 
 
-def jobs(found: Iterable[JobResource], without_worker: Collection[str] = ()) -> Table:
-    """Return a table of jobs, in the order of the argument.
+def jobs(found: Iterable[JobResource], without_worker: Collection[str], *, watched: bool = False) -> Table:
+    """Return a table of jobs, in the order of the argument. On a narrow terminal, their ids are shortened.
 
     Args:
         found: The jobs.
         without_worker: Endpoints that no live process runs.
+        watched: Whether to show how long a job has waited or run, instead of when it was created and has ended.
     """
-    table = _table("job", "endpoint", "status", "created", "ended")
+    table = Table(box=None, pad_edge=False)
+    for name in ("job", "endpoint", "status", *(["time"] if watched else ["created", "ended"])):
+        table.add_column(name, no_wrap=name != "job")
     for job in found:
-        created, ended = ((stamp or "")[:19].replace("T", " ") for stamp in (job.created_at, job.ended_at))
-        table.add_row(*map(server_text, (job.id, job.endpoint, _status(job, without_worker), created, ended)))
-    return table
-
-
-def watched_jobs(found: Iterable[JobResource], without_worker: Collection[str]) -> Table:
-    """Return a table of jobs with the times that they have waited or run. On a narrow terminal, the ids are shortened."""
-    table = _table("job", "status", "time", "endpoint")
-    table.columns[0].no_wrap = False  # the only column that rich may make narrower
-    for job in found:
-        seconds = seconds_between(job.started_at or job.created_at, job.ended_at)
+        lacks_worker = job.status == "queued" and job.endpoint in without_worker
+        status = "queued (no worker)" if lacks_worker else job.status
+        times = [(stamp or "")[:19].replace("T", " ") for stamp in (job.created_at, job.ended_at)]
+        if watched:
+            seconds = seconds_between(job.started_at or job.created_at, job.ended_at)
+            times = ["" if seconds is None else str(timedelta(seconds=int(seconds)))]
         table.add_row(
             Text(visible(job.id), no_wrap=True, overflow="ellipsis"),
-            server_text(_status(job, without_worker), _STYLES.get(job.status, "dim")),
-            "" if seconds is None else str(timedelta(seconds=int(seconds))),
             server_text(job.endpoint),
+            server_text(status, _STYLES.get(job.status, "dim")),
+            *map(server_text, times),
         )
     return table
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    return table
-
-
-def _status(job: JobResource, without_worker: Collection[str]) -> str:
-    lacks_worker = job.status == "queued" and job.endpoint in without_worker
-    return "queued (no worker)" if lacks_worker else job.status
 
 
 def probability(logprob: Any) -> float:

@@ -1,8 +1,7 @@
 """The list of jobs of `tidewire jobs`, once or updated every second."""
 
 import time
-from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.text import Text
 
@@ -15,19 +14,14 @@ WATCH_INTERVAL: Final = 1.0
 """Time between two requests of the list, in seconds."""
 
 
-class _Listed(NamedTuple):
-    jobs: list[JobResource]
-    without_worker: Collection[str]
-    """Endpoints that no live process runs."""
-
-
 def list_jobs(client: Client, limit: int, screen: Screen, *, as_json: bool) -> None:
     """Print a table of the caller's jobs, or one line of JSON for each job."""
+    found = client.jobs(limit=limit)
     if as_json:
-        for job in client.jobs(limit=limit):
+        for job in found:
             screen.json(job.model_dump(exclude_none=True, exclude={"state", "columns"}))
-    elif (found := _read(client, limit)).jobs:
-        screen.table(job_tables.jobs(*found), wide=True)
+    elif found:
+        screen.table(job_tables.jobs(found, _without_worker(client, found)), wide=True)
     else:
         screen.note("no jobs")
 
@@ -42,19 +36,18 @@ def watch_jobs(client: Client, limit: int, screen: Screen) -> None:
         raise ValueError(
             "--watch needs a terminal; to read the list in a program, use --json without --watch"
         )
-    found = _Listed([], ())
+    table = job_tables.jobs([], [], watched=True)
     hint = Text("updated every second; press Ctrl+C to end", "dim")
     try:
-        with screen.area(lambda _width: [hint, job_tables.watched_jobs(*found)]):
+        with screen.area(lambda _width: [hint, table]):
             while True:
-                found = _read(client, limit)
+                found = client.jobs(limit=limit)
+                table = job_tables.jobs(found, _without_worker(client, found), watched=True)
                 time.sleep(WATCH_INTERVAL)
     finally:
-        screen.table(job_tables.watched_jobs(*found), wide=True)
+        screen.table(table, wide=True)
 
 
-def _read(client: Client, limit: int) -> _Listed:
-    found = client.jobs(limit=limit)
+def _without_worker(client: Client, found: list[JobResource]) -> set[str]:
     waits = any(job.status == "queued" for job in found)
-    endpoints = client.discover().endpoints if waits else []
-    return _Listed(found, {each.name for each in endpoints if each.workers == 0})
+    return {each.name for each in client.discover().endpoints if each.workers == 0} if waits else set()

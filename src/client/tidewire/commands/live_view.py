@@ -59,10 +59,6 @@ class _ShownToken(NamedTuple):
     others: list[tuple[Any, Any]]
     """The most probable tokens at this place, each with its log-probability."""
 
-    @property
-    def style(self) -> str:
-        return style_of(self.chance)
-
 
 class ProgressLine:
     """A line with a label, a progress bar, the work that is done, its rate, and the time since the start."""
@@ -104,7 +100,7 @@ class JobStatus:
     """Status of a job, as it is drawn below the text."""
 
     def __init__(self) -> None:
-        self._label = ""
+        self._label, self._waits = "waiting for the first event", True
         self._progress = ProgressLine()
         self._is_batch = False
         self._outage: tuple[ReconnectEvent, float] | None = None
@@ -117,16 +113,16 @@ class JobStatus:
         """Show a queue position or a progress report."""
         self._outage = None
         if isinstance(message, Queue):
-            self._label = queue_text(message)
+            self._label, self._waits = queue_text(message), True
             return
-        self._label = message.phase or "running"
+        self._label, self._waits = message.phase or "running", False
         if not self._is_batch:
             self._progress.update(message.current, message.total, message.unit or "")
 
     def show_update(self, change: ItemChange[Any], token: _ShownToken | None) -> None:
         """Count the tokens of a generation, which the server reports in the usage of the job, and show the latest token."""
         self._outage, self._token = None, token
-        self._label = self._label or "running"
+        self._label = "running" if self._waits else self._label
         try:
             count = change.position.view.value("/usage/completion_tokens")
         except LookupError:
@@ -151,7 +147,7 @@ class JobStatus:
 
     def lines(self, width: int) -> list[Text]:
         """Return the status lines for a terminal of this width."""
-        lines = [self._progress.draw(self._label or "waiting for the first event", width)]
+        lines = [self._progress.draw(self._label, width)]
         if self._outage is not None:
             event, start = self._outage
             lines.append(server_text(reconnect_text(event, time.monotonic() - start), "red"))
@@ -195,17 +191,17 @@ class TokenColors:
         while text and self._waiting:
             token = self._waiting.popleft()
             if _INCOMPLETE in token.text:
-                unfinished = token.style
+                unfinished = style_of(token.chance)
                 continue
             if unfinished:
                 before = text.partition(token.text)[0] if token.text else text
                 yield before, unfinished
                 text, unfinished = text[len(before) :], ""
             if text.startswith(token.text):
-                yield token.text, token.style
+                yield token.text, style_of(token.chance)
                 text = text[len(token.text) :]
             elif token.text.startswith(text):  # The rest of the token follows.
-                yield text, token.style
+                yield text, style_of(token.chance)
                 self._waiting.appendleft(token._replace(text=token.text[len(text) :]))
                 return
             # A special token has no text.

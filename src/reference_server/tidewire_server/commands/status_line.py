@@ -59,9 +59,6 @@ class _AboveStatus:
         self._area.write(text)
         return len(text)
 
-    def writelines(self, lines: Any) -> None:
-        self._area.write("".join(lines))
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
