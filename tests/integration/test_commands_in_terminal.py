@@ -149,6 +149,22 @@ def test_serve_shows_its_queue_in_one_line_below_its_output(tmp_path):
     assert "cancelled in" not in terminal.text
 
 
+def test_serve_shows_the_batch_size_and_the_tokens_per_second_of_generations(tmp_path):
+    port = tmp_path / "port"
+    arguments = ("serve", "--port", "0", "--port-file", str(port), "--shutdown-timeout", "0")
+    with Terminal(*arguments, columns=100) as terminal:
+        terminal.wait_for(r"(?m)^1 endpoint  0 queued  0 running  0 tokens/s$")
+        with Client(f"http://127.0.0.1:{port.read_text().strip()}") as client:
+            jobs = [client.submit("generate", prompt="import ", max_tokens=1000) for _ in range(6)]
+            terminal.wait_for(r"([2-6]) running  batch size generate \1  [1-9]\d* tokens/s$")
+            for job in jobs:
+                job.cancel()
+        terminal.wait_for(r"(?m)^1 endpoint  0 queued  0 running  0 tokens/s$")
+        terminal.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+    assert "tokens/s" not in terminal.text
+
+
 def test_serve_writes_a_log_if_it_is_not_on_a_terminal(tmp_path):
     (tmp_path / "app.py").write_text(
         "from tidewire_server import Server\nserver = Server()\n@server.endpoint\ndef one() -> int:\n    return 1\n"

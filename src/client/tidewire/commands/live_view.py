@@ -74,7 +74,7 @@ class ProgressLine:
     @property
     def unit(self) -> str:
         """Unit of the work, such as `token`, or an empty text."""
-        return self._tasks.tasks[0].fields["unit"]
+        return str(self._tasks.tasks[0].fields["unit"])
 
     def numbers(self, *more: str) -> str:
         """Return the numbers as a text, with further parts after the work that is done."""
