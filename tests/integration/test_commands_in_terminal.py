@@ -36,11 +36,11 @@ def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(terminal_
     ):
         terminal.wait_for("updated every second; press Ctrl\\+C to end")
         job = client.submit("tell", count=6, go=str(go), pause_at=5)
-        terminal.wait_for(rf"{job.id} +running +\d:\d\d:\d\d +tell")
+        terminal.wait_for(rf"{job.id} +tell +running +\d:\d\d:\d\d")
         go.touch()
-        terminal.wait_for(rf"{job.id} +succeeded")
+        terminal.wait_for(rf"{job.id} +tell +succeeded")
         terminal.resize(50, 20)
-        terminal.wait_for(rf"{job.id[:15]}\w*… +succeeded +\d:\d\d:\d\d +tell")
+        terminal.wait_for(rf"{job.id[:15]}\w*… +tell +succeeded +\d:\d\d:\d\d")
         terminal.send_signal(signal.SIGINT)
         assert terminal.end() == 130
     assert job.id in terminal.text
