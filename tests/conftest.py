@@ -12,6 +12,10 @@ from support.leak_checks import no_task_is_left, nothing_is_left
 
 __all__ = ["no_task_is_left", "nothing_is_left"]
 
+# The threads of OpenMP spin while they wait for each other. Where servers with small models run side by side, they would
+# take the processors from the tests. Set before torch is imported, also for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():

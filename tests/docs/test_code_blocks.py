@@ -28,20 +28,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from proof.forked_process import Forked
+from proof.forked_process import ENGINE_IMPORTS, Forked
 from support.postgres_server import needs_postgres
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN_URL = "http://127.0.0.1:8000"
 WRITTEN_DATABASE = "postgresql://tidewire@db/tidewire"
-IMPORTS = (
-    "tidewire.commands.cli",
-    "tidewire_server.serving",
-    "tidewire_server.generation.torch_engine",
-    "tidewire_conformance.cli",
-    "transformers",
-)
 STORY = ROOT / "docs/tutorial/first-stream.md"
 
 pytestmark = pytest.mark.timeout(180)
@@ -75,7 +68,7 @@ def name_of(page: Path) -> str:
 
 def start_command(module: str, *arguments: str, **options: Any) -> Forked:
     """Start a command in a fork server that has done the common imports."""
-    return Forked(module, *arguments, imports=IMPORTS, **options)
+    return Forked(module, *arguments, imports=ENGINE_IMPORTS, **options)
 
 
 def wait_for_port(process: Forked, port_file: Path) -> int:
