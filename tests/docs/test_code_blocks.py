@@ -62,6 +62,11 @@ def with_language(language: str) -> list[Path]:
     return [page for page in PAGES if any(block.language == language for block in blocks(page))]
 
 
+def is_slow(page: Path) -> bool:
+    """Whether a page has code that imports a package for which it takes seconds."""
+    return any(block.needs in {"gradio", "ray"} for block in blocks(page))
+
+
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
@@ -95,7 +100,11 @@ def site(tmp_path_factory):
 # Python hides ResourceWarnings by default, and a page may use a client without closing it.
 @pytest.mark.filterwarnings("ignore:a tidewire client was not closed:ResourceWarning")
 @pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize("page", with_language("python"), ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if is_slow(page) else ()) for page in with_language("python")],
+    ids=name_of,
+)
 def test_python_blocks_of_a_page_run(page, site, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

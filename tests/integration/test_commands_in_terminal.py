@@ -199,7 +199,9 @@ SHELLS = {
 }
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "shell", [each if each == "bash" else pytest.param(each, marks=pytest.mark.slow) for each in SHELLS]
+)
 def test_a_shell_completes_commands_endpoints_and_ids_of_jobs(terminal_url, shell, tmp_path):
     command, setup = SHELLS[shell]
     if shutil.which(shell) is None:

@@ -27,7 +27,9 @@ def served(
     """Run the command until the end of the block. It is ready when the block begins."""
     port_file = folder / "port"
     port_file.unlink(missing_ok=True)
-    process = run(folder, *arguments, "--port", str(port), "--port-file", str(port_file), model=model, **environment)
+    process = run(
+        folder, *arguments, "--port", str(port), "--port-file", str(port_file), model=model, **environment
+    )
     try:
         eventually(lambda: port_file.exists() or process.poll() is not None, within=60)
         assert process.poll() is None, process.communicate()
