@@ -12,12 +12,22 @@ from support.leak_checks import no_task_is_left, nothing_is_left
 
 __all__ = ["no_task_is_left", "nothing_is_left"]
 
+# The threads of OpenMP spin while they wait for each other. Where servers with small models run side by side, they would
+# take the processors from the tests. Set before torch is imported, also for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# httpx reads the certificates of all public authorities for each new client: 50 ms, also for plain HTTP. Tests and the
+# processes that they start connect only to servers of their own, so a folder without certificates is enough.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Exempt the modules and the thousands of tests from garbage collection while the tests run.
 
-    They stay to the end. To walk them takes half a second, and a leak check collects garbage after most tests.
+    They stay to the end. To walk them takes half a second. A leak check collects garbage after most tests, and pytest
+    does five times at its own end.
     """
     gc.disable()
     try:
@@ -25,14 +35,6 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop():
-    try:
-        return (yield)
-    finally:
-        gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

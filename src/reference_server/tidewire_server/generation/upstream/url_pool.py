@@ -121,7 +121,11 @@ class UrlPool:
         troubled = self._troubled[url.url]
         while True:
             troubled.clear()
-            await asyncio.sleep(max(0.0, url.until - self._loop.time()))
+            if (pause := url.until - self._loop.time()) > 0:
+                await asyncio.sleep(pause)
+                # Compare the time again, because a timer of uvloop may fire half a millisecond early. Waiting requests
+                # would then not be served, and nothing would wake this task.
+                continue
             if url.state == "ready":
                 self._serve_waiting()  # after a pause because of 429 or 503
                 await troubled.wait()
