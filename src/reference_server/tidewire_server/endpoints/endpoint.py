@@ -259,6 +259,12 @@ class Endpoint:
         self.checks_value = True
         """Whether the final value is validated. False for an endpoint of the server itself whose values are always valid, and
         so large that the validation would take longer than all other work."""
+        self.begins_itself = False
+        """Whether the function says when the work on an item begins (`ItemWriter.begin`). Until then the item is queued. Only an
+        asynchronous endpoint of the server itself, without batches, sets it."""
+        self.limit_calls: Callable[[int], None] = lambda _: None
+        """Function that changes how many calls may run at the same time. The scheduler sets it. It must be called on the
+        event loop, and only for an endpoint without a concurrency group."""
         self.samples: Callable[[Any], Sequence[Any]] | None = None
         """Function that expands one input of a job into the inputs of several items, for example one item for each
         sample. None if each input becomes one item."""
