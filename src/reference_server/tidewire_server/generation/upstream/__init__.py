@@ -63,14 +63,18 @@ def add_upstream(
         LoadError: The tokenizer cannot be read.
         ModuleNotFoundError: `tokenizer` is set, and the package tokenizers is not installed.
     """
-    if not urls:
-        raise ValueError("add_upstream needs the URL of an engine, such as http://127.0.0.1:8001/v1")
     if kind != "auto" and kind not in ENGINE_KINDS:
         raise ValueError(f"kind must be auto, {' or '.join(ENGINE_KINDS)}, not {kind!r}")
     if key is not None and _KEY.fullmatch(key) is None:
         raise ValueError("the key of the upstream must consist of visible ASCII characters")
+    if not urls or not all(map(_is_base_url, urls)):
+        # A URL could contain a key, so the message does not contain it.
+        raise ValueError(
+            "an upstream must be the URL of an engine, such as http://127.0.0.1:8001/v1, without credentials; set "
+            "TIDEWIRE_UPSTREAM_KEY instead"
+        )
     engine = UpstreamEngine(
-        [base_url(url) for url in urls],
+        [url.rstrip("/") for url in urls],
         model=model,
         kind=None if kind == "auto" else kind,
         key=key,
@@ -89,29 +93,23 @@ def add_upstream(
         start=engine.start,
         unavailable=engine.unavailable,
     )
+    endpoint = server.endpoints["generate"]
+    endpoint.begins_itself = True
+
+    def limit_calls(calls: int) -> None:
+        endpoint.limit_calls(calls)
+
+    engine.limit_calls = limit_calls
 
 
-def base_url(url: str) -> str:
-    """Return the base URL of an engine without a slash at its end.
-
-    Raises:
-        ValueError: The URL is not one of an engine. The message does not contain credentials.
-    """
+def _is_base_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise ValueError("an upstream must be a URL such as http://127.0.0.1:8001/v1") from None
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            "the URL of an upstream must not contain credentials; set TIDEWIRE_UPSTREAM_KEY instead"
+        return (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and parts.port != 0
+            and not (parts.query or parts.fragment or "@" in parts.netloc)
         )
-    if (
-        parts.scheme not in {"http", "https"}
-        or not parts.hostname
-        or port == 0
-        or parts.query
-        or parts.fragment
-    ):
-        raise ValueError(f"{url[:80]!r} is not the URL of an engine, such as http://127.0.0.1:8001/v1")
-    return url.rstrip("/")
+    except ValueError:
+        return False

@@ -6,10 +6,13 @@ a kind does not have is refused before the job starts, unless it has the value t
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from tidewire_server.generation.engine_interface import InputError, TokenUsage
 from tidewire_server.generation.generate_input_and_value import Generate
 
 OMIT: Final = object()
@@ -46,47 +49,39 @@ def _first_stops(stop: str | list[str]) -> list[str]:
     return ([stop] if isinstance(stop, str) else stop)[:4]
 
 
-def _own(name: str, neutral: Any = None, convert: Callable[[Any], Any] = lambda value: value) -> Sent:
-    return Sent(f"{GENERATION_CONFIG}.{name}", neutral, convert)
+def _same(*names: str) -> dict[str, Sent]:
+    """Return the members that are sent under their own names."""
+    return {name: Sent(name) for name in names}
 
 
+_SAMPLING: Final = _same("max_tokens", "temperature", "top_p")
+_SEED_AND_STOP: Final = {"seed": Sent("seed", OMIT), "stop": Sent("stop", OMIT, _first_stops)}
 _OPENAI: Final[Mapping[str, Sent]] = {
-    "max_tokens": Sent("max_tokens"),
-    "temperature": Sent("temperature"),
-    "top_p": Sent("top_p"),
-    "presence_penalty": Sent("presence_penalty"),
-    "frequency_penalty": Sent("frequency_penalty"),
+    **_SAMPLING,
+    **_same("presence_penalty", "frequency_penalty"),
     "logit_bias": Sent("logit_bias", OMIT),
-    "seed": Sent("seed", OMIT),
-    "stop": Sent("stop", OMIT, _first_stops),
+    **_SEED_AND_STOP,
     "json_schema": Sent("response_format", OMIT, _response_format, only_messages=True),
 }
 _VLLM: Final[Mapping[str, Sent]] = {
     **_OPENAI,
     "top_k": Sent("top_k", -1),
-    "min_p": Sent("min_p"),
-    "repetition_penalty": Sent("repetition_penalty"),
+    **_same("min_p", "repetition_penalty"),
     "stop": Sent("stop", OMIT),
     "json_schema": Sent("response_format", OMIT, _response_format),
 }
 _TGI: Final[Mapping[str, Sent]] = {
-    "max_tokens": Sent("max_tokens"),
-    "temperature": Sent("temperature"),
+    **_SAMPLING,
     "top_p": Sent("top_p", OMIT),  # 1 is not allowed
     "frequency_penalty": Sent("frequency_penalty", OMIT),
-    "seed": Sent("seed", OMIT),
-    "stop": Sent("stop", OMIT, _first_stops),
+    **_SEED_AND_STOP,
     "json_schema": Sent(
         "response_format", OMIT, lambda schema: {"type": "json_object", "value": schema}, only_messages=True
     ),
 }
 _LLAMA_CPP: Final[Mapping[str, Sent]] = {
-    "max_tokens": Sent("max_tokens"),
-    "temperature": Sent("temperature"),
-    "top_p": Sent("top_p"),
-    "top_k": Sent("top_k"),
-    "min_p": Sent("min_p"),
-    "typical_p": Sent("typical_p"),
+    **_SAMPLING,
+    **_same("top_k", "min_p", "typical_p"),
     "repetition_penalty": Sent("repeat_penalty"),
     # These two also count the tokens of the prompt, which differs from their definition in the specification.
     "presence_penalty": Sent("presence_penalty", served=False),
@@ -97,17 +92,17 @@ _LLAMA_CPP: Final[Mapping[str, Sent]] = {
     "json_schema": Sent("json_schema", OMIT),
 }
 _TRANSFORMERS: Final[Mapping[str, Sent]] = {
-    "max_tokens": Sent("max_tokens"),
-    "temperature": Sent("temperature"),
-    "top_p": Sent("top_p"),
-    "seed": Sent("seed", OMIT),
+    **_SAMPLING,
+    **_SEED_AND_STOP,
     "stop": Sent("stop", OMIT),
-    "top_k": _own("top_k"),
-    "min_p": _own("min_p", OMIT),
-    "typical_p": _own("typical_p"),
-    "repetition_penalty": _own("repetition_penalty"),
-    "logit_bias": _own(
-        "sequence_bias", OMIT, lambda bias: [[[int(key)], value] for key, value in bias.items()]
+    "top_k": Sent(f"{GENERATION_CONFIG}.top_k"),
+    "min_p": Sent(f"{GENERATION_CONFIG}.min_p", OMIT),
+    "typical_p": Sent(f"{GENERATION_CONFIG}.typical_p"),
+    "repetition_penalty": Sent(f"{GENERATION_CONFIG}.repetition_penalty"),
+    "logit_bias": Sent(
+        f"{GENERATION_CONFIG}.sequence_bias",
+        OMIT,
+        lambda bias: [[[int(key)], value] for key, value in bias.items()],
     ),
 }
 
@@ -120,10 +115,10 @@ class EngineKind:
     members: Mapping[str, Sent]
     always: Mapping[str, Any] = field(default_factory=dict)
     """Members of the body that do not depend on the input."""
-    token_ids: str = ""
-    """Member of the body that makes log-probabilities contain token ids. Empty if the engine does not send ids, or
-    always does (`always_ids`)."""
-    always_ids: bool = False
+    has_ids: bool = False
+    """Whether log-probabilities have token ids."""
+    with_ids: Mapping[str, Any] = field(default_factory=dict)
+    """Members of the body that make log-probabilities contain token ids."""
     logprobs_mode: str = "raw"
     """The only `logprobs_mode` that the engine computes."""
     counts: bool = False
@@ -136,11 +131,6 @@ class EngineKind:
     """What is sent as `max_tokens` with a prompt, and with messages, if the text may fill the context. None if the engine has
     no such value."""
 
-    @property
-    def has_ids(self) -> bool:
-        """Whether log-probabilities can have token ids."""
-        return bool(self.token_ids) or self.always_ids
-
 
 _USAGE: Final = {"stream_options": {"include_usage": True}}
 _USAGE_IN_CHUNKS: Final = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
@@ -151,7 +141,8 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         "vLLM",
         _VLLM,
         _USAGE_IN_CHUNKS,
-        token_ids="return_tokens_as_token_ids",  # noqa: S106 - not a password
+        has_ids=True,
+        with_ids={"return_tokens_as_token_ids": True},
         counts=True,
         continues_messages={"continue_final_message": True, "add_generation_prompt": False},
         salt="cache_salt",
@@ -180,7 +171,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
             "xtc_probability": 0,
             "top_n_sigma": -1,
         },
-        always_ids=True,
+        has_ids=True,
         counts=True,
         continues_messages={},
         rest_of_context=(-1, -1),
@@ -201,19 +192,77 @@ def members_of_kinds(kinds: Iterable[EngineKind], *, vocabulary: bool, chat: boo
     found = {"prompt", "echo", "n", "logprob_decimals"} | ({"messages"} if chat else set())
     for kind in kinds:
         found |= {name for name, sent in kind.members.items() if sent.served}
-        if vocabulary and kind.has_ids:
-            found |= LOGPROB_MEMBERS
+        found |= LOGPROB_MEMBERS if vocabulary and kind.has_ids else set()
     return frozenset(found)
 
 
-def sent_members(request: Generate, kind: EngineKind) -> dict[str, Any]:
-    """Return the members of the body for the sampling parameters of a request, with neutral values translated."""
-    body: dict[str, Any] = {}
+def check_kind(request: Generate, kind: EngineKind) -> None:
+    """Check what the schema of the endpoint cannot express.
+
+    Raises:
+        InputError: The engine cannot serve the combination of members.
+    """
+    chat, schema = request.messages is not None, kind.members.get("json_schema")
+    needs_chat = schema is not None and schema.only_messages and request.json_schema is not None
+    refused = {
+        "json_schema": "works only with messages, and not with a prompt," if needs_chat and not chat else "",
+        "max_tokens": "must be a number, because the rest of the context cannot be filled"
+        if request.max_tokens is None and kind.rest_of_context[chat] is None
+        else "",
+        "logprobs_mode": f"must be {kind.logprobs_mode!r}, because only these log-probabilities are computed"
+        if "logprobs" in request.columns and request.logprobs_mode != kind.logprobs_mode
+        else "",
+    }
+    for member, reason in refused.items():
+        if reason:
+            raise InputError(f"{member} {reason} on this engine ({kind.title})", member=member)
+
+
+def can_continue_text(request: Generate, kind: EngineKind, usage: TokenUsage | None, reasoning: str) -> bool:
+    """Return whether the engine can continue after text that it has generated. Otherwise the request runs again."""
+    if usage is None or not kind.counts or request.json_schema is not None or reasoning:
+        return False
+    # After two messages of the assistant, the engine would continue only the second one, or refuse both.
+    return request.messages is None or (
+        kind.continues_messages is not None and request.messages[-1].role != "assistant"
+    )
+
+
+def request_body(
+    request: Generate, kind: EngineKind, model: str, *, text: str = "", generated: int = 0
+) -> tuple[str, dict[str, Any]]:
+    """Return the path below the base URL, and the body of the request, with neutral values translated.
+
+    Args:
+        request: The input.
+        kind: Kind of the engine.
+        model: Name of the model.
+        text: Text that was already generated, after which the engine continues.
+        generated: Number of its tokens.
+    """
+    body: dict[str, Any] = {"model": model, "stream": True, **kind.always}
     for name, sent in kind.members.items():
         value = getattr(request, name)
         default = Generate.model_fields[name].get_default(call_default_factory=True)
         neutral = value == default and sent.neutral is not None
-        found = sent.neutral if neutral else sent.convert(value)
-        if found is not OMIT:
-            body[sent.name] = found
-    return body
+        body[sent.name] = sent.neutral if neutral else sent.convert(value)
+    most: Any = kind.rest_of_context[request.messages is not None]
+    body["max_tokens"] = most if request.max_tokens is None else request.max_tokens - generated
+    body = {name: None if value is NULL else value for name, value in body.items() if value is not OMIT}
+    if own := {name: body.pop(name) for name in [*body] if name.startswith(f"{GENERATION_CONFIG}.")}:
+        body[GENERATION_CONFIG] = json.dumps({name.partition(".")[2]: value for name, value in own.items()})
+    if kind.salt and request.cache_scope:
+        body[kind.salt] = hashlib.sha256(request.cache_scope.encode()).hexdigest()
+    # Without alternatives, one is requested, because 0 means no log-probabilities for some engines.
+    with_ids, top = len(request.columns) > 1, max(1, request.top_logprobs)
+    if with_ids:
+        body |= kind.with_ids
+    if request.messages is None:
+        return "completions", body | {"prompt": request.prompt + text} | (
+            {"logprobs": top} if with_ids else {}
+        )
+    body["messages"] = [message.model_dump() for message in request.messages]
+    if text:
+        body["messages"].append({"role": "assistant", "content": text})
+        body |= kind.continues_messages or {}
+    return "chat/completions", body | ({"logprobs": True, "top_logprobs": top} if with_ids else {})

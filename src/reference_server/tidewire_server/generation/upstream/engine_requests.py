@@ -16,7 +16,8 @@ from typing import Any, Final
 import httpx
 
 from tidewire_server.generation.engine_interface import EngineError, InputError
-from tidewire_server.generation.upstream.stream_chunks import LostAnswerError, reason_of
+from tidewire_server.generation.upstream.answer_reader import reason_of
+from tidewire_server.generation.upstream.url_pool import UrlError
 from tidewire_server.tracing import trace_headers
 
 CONNECT_TIMEOUT: Final = 10.0
@@ -38,31 +39,6 @@ _TOO_LONG: Final = (
 )
 """Parts of the messages with which engines reject a prompt that is too long."""
 _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
-
-
-class DownError(LostAnswerError):
-    """The engine cannot be reached, has failed or is silent. `began` is whether it has received the request."""
-
-    def __init__(self, message: str, *, began: bool) -> None:
-        super().__init__(message)
-        self.began = began
-
-
-class BusyError(EngineError):
-    """The engine takes no request at the moment. `wait` is the number of seconds from `Retry-After`, or None."""
-
-    def __init__(self, wait: float | None) -> None:
-        super().__init__("the engine is busy")
-        self.wait = wait
-
-
-class KeyRejectedError(EngineError):
-    """The engine rejects the key, or requires one."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(
-            f"rejects the key of this server ({status}); set TIDEWIRE_UPSTREAM_KEY or upstream_key_file"
-        )
 
 
 @dataclass(frozen=True)
@@ -87,11 +63,9 @@ class EngineRequests:
     def __init__(self, key: str | None, timeout: float) -> None:
         self._key = key
         self._timeout = timeout
-        headers = {"accept-encoding": "identity"} | (
-            {} if key is None else {"authorization": f"Bearer {key}"}
-        )
+        bearer = {} if key is None else {"authorization": f"Bearer {key}"}
         self._http = httpx.AsyncClient(
-            headers=headers,
+            headers={"accept-encoding": "identity", **bearer},
             # The environment could have credentials for other hosts, or a proxy that sees the key.
             trust_env=False,
             verify=ssl.create_default_context(),
@@ -107,16 +81,12 @@ class EngineRequests:
         """Ask an engine for its kind, its models and its limits.
 
         Raises:
-            DownError: The engine does not answer.
-            BusyError: The engine is loading its model.
-            KeyRejectedError: The engine rejects the key.
+            UrlError: The engine does not answer, is loading its model, or rejects the key.
         """
         root = url.removesuffix("/v1")
         status, models = await self._get(f"{url}/models", required=True)
-        listed = models.get("data") if isinstance(models, dict) else None
-        entries = (
-            [each for each in listed or [] if isinstance(each, dict)] if isinstance(listed, list) else []
-        )
+        data = models.get("data")
+        entries = [each for each in data if isinstance(each, dict)] if isinstance(data, list) else []
         names = tuple(each["id"] for each in entries[:MAX_MODELS] if isinstance(each.get("id"), str))
         first = entries[0] if entries else {}
         kind = _OWNERS.get(str(first.get("owned_by")), "openai")
@@ -134,7 +104,7 @@ class EngineRequests:
                 if isinstance(paths, dict) and "/load_model" in paths and "/v1/completions" in paths:
                     kind = "transformers"
         if status >= 500 and kind == "openai":
-            raise DownError(f"answers with the status {status}", began=False)
+            raise UrlError(f"answers with the status {status}")
         context = next((each for each in contexts if type(each) is int and 0 < each < 2**31), None)
         return EngineDescription(kind, names, context, chat)
 
@@ -153,12 +123,11 @@ class EngineRequests:
             return response.status_code, content if isinstance(content, dict) else {}
 
     async def stream(self, url: str, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes]:
-        """Send a request, and yield the bytes of its answer. Closing the iterator closes the connection.
+        """Send a request, and yield the bytes of its answer, after an empty piece when the engine has accepted the request.
+        Closing the iterator closes the connection.
 
         Raises:
-            DownError: The engine cannot be reached, fails, is silent, or the connection breaks.
-            BusyError: The engine takes no request at the moment.
-            KeyRejectedError: The engine rejects the key.
+            UrlError: The engine cannot be reached, fails, is silent or busy, rejects the key, or the connection breaks.
             InputError: The engine rejects the input.
             EngineError: The engine does not serve this request.
         """
@@ -172,6 +141,7 @@ class EngineRequests:
                 raise self._rejection(response.status_code, path, await _json_of(response))
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 raise EngineError("the engine did not answer with an event stream")
+            yield b""
             async for data in response.aiter_raw():
                 yield data
 
@@ -188,11 +158,11 @@ class EngineRequests:
                 )
             yield response
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise DownError(f"cannot be reached ({type(error).__name__})", began=False) from None
+            raise UrlError(f"cannot be reached ({type(error).__name__})") from None
         except httpx.TimeoutException:
-            raise DownError("was silent for too long", began=True) from None
+            raise UrlError("was silent for too long", began=True) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise DownError(f"closed the connection ({type(error).__name__})", began=True) from None
+            raise UrlError(f"closed the connection ({type(error).__name__})", began=True) from None
         finally:
             if response is not None:
                 await response.aclose()
@@ -202,8 +172,8 @@ class EngineRequests:
         reason = reason_of(content)
         if self._key:
             reason = reason.replace(self._key, "***")
-        too_long = status == 413 or any(part in reason.lower() for part in _TOO_LONG)
         if status in {400, 413, 422}:
+            too_long = status == 413 or any(part in reason.lower() for part in _TOO_LONG)
             code = "input_too_long" if too_long else "invalid_input"
             return InputError(f"the engine rejected the input: {reason}", member="", code=code)
         return EngineError(
@@ -215,14 +185,16 @@ def _check_status(response: httpx.Response) -> None:
     """Raise an error if the answer says something about the engine and not about the request."""
     status = response.status_code
     if status in {401, 403}:
-        raise KeyRejectedError(status)
+        advice = "set TIDEWIRE_UPSTREAM_KEY or upstream_key_file"
+        raise UrlError(f"rejects the key of this server ({status}); {advice}", "rejected")
     if status in {429, 503}:
         wait = response.headers.get("retry-after", "")
-        raise BusyError(float(wait) if wait.isdecimal() and len(wait) < 9 else None)
+        seconds = float(wait) if wait.isdecimal() and len(wait) < 9 else None
+        raise UrlError(f"is busy or loads its model ({status})", "busy", wait=seconds)
     if 300 <= status < 400:
-        raise DownError(f"answers with a redirect ({status}), which is not followed", began=True)
+        raise UrlError(f"answers with a redirect ({status}), which is not followed", began=True)
     if status >= 500 and response.request.method == "POST":
-        raise DownError(f"answers with the status {status}", began=True)
+        raise UrlError(f"answers with the status {status}", began=True)
 
 
 async def _json_of(response: httpx.Response) -> Any:

@@ -1,0 +1,381 @@
+"""Parser of the answer of an engine (`AnswerReader`). It has no I/O, and limits and checks everything that an engine sends.
+
+An engine sends a JSON object per event, and `[DONE]` after the last one. A chunk is not a token: it may have the text of
+several tokens, a part of a character, or no text at all.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import re
+from typing import Annotated, Any, Final
+
+import msgspec
+import orjson
+
+from tidewire.protocol.sse import Decoder, EventTooLargeError
+from tidewire_server.generation.engine_interface import Delta, EngineError, FinishReason, TokenUsage
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.stop_strings import StopStrings
+from tidewire_server.generation.upstream.url_pool import UrlError
+from tidewire_server.generation.vocabulary import Vocabulary
+
+MAX_EVENT_BYTES: Final = 1 << 20
+"""Maximum size of one event of an engine, in bytes."""
+BYTES_PER_TOKEN: Final = 1 << 15
+SPARE_TOKENS: Final = 64
+"""An answer has at most `BYTES_PER_TOKEN` bytes for each of `max_tokens` + `SPARE_TOKENS` tokens, so the numbers of its events
+and characters are limited, too."""
+MAX_REASON: Final = 300
+"""Maximum length of an engine's error message that is passed on, in characters."""
+FINISH_REASONS: Final[dict[str, FinishReason | None]] = {
+    "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "abort": None,
+    "error": None,
+    "cancelled": None,
+}
+"""Reasons of engines, and the reasons of the endpoint. None means that the engine has failed."""
+NO_PROBABILITY: Final = -9999.0
+"""Number that vLLM sends instead of minus infinity."""
+ROUNDING: Final = 1e-3
+"""Number by which a log-probability may exceed 0 or the last alternative because of rounding."""
+
+_TOKEN_ID: Final = re.compile(r"token_id:([0-9]{1,9})")
+_HIGH_SURROGATE: Final = re.compile("[\ud800-\udbff]$")
+_SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that are not bytes in the sense of the error handler `surrogateescape`."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+
+
+class _Token(msgspec.Struct):
+    token: str = ""
+    id: TokenId | None = None
+    logprob: float | None = None
+    top_logprobs: list[_Token] = []
+
+
+class _Logprobs(msgspec.Struct):
+    """Log-probabilities in the form of chat completions (`content`), or in that of completions (the other members)."""
+
+    content: list[_Token] | None = None
+    tokens: list[str] = []
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float | None] | None] | None = None
+
+
+class _ChunkDelta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: Any = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    text: str | None = None
+    delta: _ChunkDelta | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Counts(msgspec.Struct):
+    """Numbers of tokens in OpenAI's `usage` (the first two), or in `timings` of llama.cpp."""
+
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    prompt_n: Count = 0
+    cache_n: Count = 0
+    predicted_n: Count = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Counts | None = None
+    timings: _Counts | None = None
+    error: Any = None
+
+
+class CharacterJoiner:
+    """Joins characters that an engine has split between two chunks, as bytes or as UTF-16 surrogates."""
+
+    def __init__(self) -> None:
+        self._pending = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._split = False
+
+    def feed(self, text: str) -> str:
+        """Add text, and return all complete characters."""
+        if not self._split:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                self._split = True
+            else:
+                return text
+        text = (
+            (self._pending + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        )
+        # `surrogatepass` leaves a surrogate without its other half, which may be in the next chunk.
+        self._pending = text[-1:] if _HIGH_SURROGATE.search(text) else ""
+        text = _SURROGATES.sub("\ufffd", text[: len(text) - len(self._pending)])
+        return self._decoder.decode(text.encode("utf-8", "surrogateescape"))
+
+
+class AnswerReader:
+    """Converts one answer to blocks of the endpoint: rows with the requested columns, without stop strings.
+
+    Args:
+        request: The input.
+        vocabulary: Bytes of each token, or None if they are not known. Columns with token ids require it.
+        max_tokens: Maximum number of tokens of the answer.
+        base: Numbers of tokens of the text after which this answer continues, or None.
+
+    Attributes:
+        done: Whether the engine has sent `[DONE]`.
+        finish_reason: Reason why the answer has ended. Afterwards, only the numbers of tokens are read.
+    """
+
+    def __init__(
+        self,
+        request: Generate,
+        vocabulary: Vocabulary | None,
+        max_tokens: int,
+        base: TokenUsage | None = None,
+    ) -> None:
+        self._request, self._vocabulary, self._base = request, vocabulary, base
+        self._columns = request.columns
+        self._decoder = Decoder(max_event_bytes=2 * MAX_EVENT_BYTES)
+        self._bytes_left = BYTES_PER_TOKEN * (max_tokens + SPARE_TOKENS)
+        self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
+        self._stops = StopStrings(request.stops)
+        self._rows = 0
+        self._usage: TokenUsage | None = None
+        self.done = False
+        self.finish_reason: FinishReason | None = None
+
+    def feed(self, data: bytes) -> Delta:
+        """Add bytes of the answer, and return the block that they complete, which may be empty.
+
+        Raises:
+            EngineError: The answer is invalid, or exceeds a limit. Another attempt would not help.
+            UrlError: The engine reports that it has failed.
+        """
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            raise EngineError("the engine sent many more bytes than tokens were requested")
+        too_large = EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes")
+        try:
+            # The decoder replaces bytes that are not UTF-8. An engine sends them if it splits a character between two
+            # events, so each byte is passed as one character.
+            events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
+        except EventTooLargeError:
+            raise too_large from None
+        delta = Delta()
+        for event in events:
+            if len(event.data) > MAX_EVENT_BYTES:
+                raise too_large
+            if event.data == "[DONE]":
+                self.done = True
+                break
+            delta.extend(self._block(_decoded(event.data.encode("latin-1"))))
+        return delta
+
+    def end(self) -> Delta:
+        """Return the last block.
+
+        Raises:
+            EngineError: Requested log-probabilities are missing.
+            UrlError: The answer is not complete.
+        """
+        delta = Delta(usage=self._total())
+        if self.finish_reason is None:
+            if not self.done:
+                raise UrlError("ended an answer without a finish reason", began=True)
+            delta.text_after = self._stops.flush()
+            used = 0 if delta.usage is None else delta.usage.completion_tokens
+            most = self._request.max_tokens
+            self.finish_reason = "length" if most is not None and used >= most else "stop"
+        delta.finish_reason = self.finish_reason
+        self._check_rows(spare=True)
+        return delta
+
+    def _block(self, chunk: _Chunk) -> Delta:
+        if chunk.error is not None:
+            raise _failure(chunk.error)
+        delta = Delta()
+        if (sent := chunk.usage or chunk.timings) is not None:
+            prompt = sent.prompt_tokens + sent.prompt_n + sent.cache_n
+            self._usage = TokenUsage(prompt, sent.completion_tokens + sent.predicted_n)
+            delta.usage = self._total()
+        for choice in chunk.choices:
+            if choice.index != 0:
+                raise EngineError("the engine sent several choices, although one was requested")
+            if self.finish_reason is None:
+                delta.extend(self._choice(choice))
+        return delta
+
+    def _choice(self, choice: _Choice) -> Delta:
+        delta, text = Delta(), choice.text or ""
+        if (sent := choice.delta) is not None:
+            if sent.tool_calls:
+                raise EngineError("the model called a tool, which this endpoint does not support")
+            text = text or sent.content or ""
+            delta.reasoning = self._reasoning.feed(sent.reasoning_content or sent.reasoning or "")
+        shown = self._stops.feed(self._text.feed(text))
+        if self._stops.stopped:
+            self.finish_reason = "stop"
+        elif (reason := choice.finish_reason) is not None:
+            if reason not in FINISH_REASONS:
+                raise EngineError(f"the engine ended the answer with the reason {reason[:80]!r}")
+            self.finish_reason = FINISH_REASONS[reason]
+            if self.finish_reason is None:
+                raise UrlError(f"ended an answer with the reason {reason}", began=True)
+            shown += self._stops.flush()
+        if len(self._columns) == 1:
+            delta.rows = [(shown,)] if shown else []
+            return delta
+        tokens = [] if choice.logprobs is None else _tokens_of(choice.logprobs)
+        if text and not tokens and choice.finish_reason is None:
+            raise EngineError(
+                "the engine sent no log-probabilities, although they were requested; request the text without them"
+            )
+        self._rows += len(tokens)
+        # The text of a chunk belongs to all of its tokens, and is complete after the last one.
+        delta.rows = [self._row("", each) for each in tokens[:-1]]
+        if tokens:
+            delta.rows.append(self._row(shown, tokens[-1]))
+            self._check_rows(spare=choice.finish_reason is not None)
+        else:
+            delta.text_after = shown
+        return delta
+
+    def _check_rows(self, *, spare: bool) -> None:
+        """Check that all tokens that the engine has counted had log-probabilities. An end-of-text token may have none."""
+        missing = (0 if self._usage is None else self._usage.completion_tokens) - self._rows
+        if len(self._columns) > 1 and missing > spare and not self._stops.stopped:
+            raise EngineError(
+                f"the engine left out the log-probabilities of {missing} of its tokens, as llama.cpp does for a token that "
+                "ends within a character; request the text without them"
+            )
+
+    def _total(self) -> TokenUsage | None:
+        if self._usage is None or self._base is None:
+            return self._usage
+        generated = self._base.completion_tokens + self._usage.completion_tokens
+        return TokenUsage(self._base.prompt_tokens, generated)
+
+    def _row(self, text: str, token: _Token) -> tuple[Any, ...]:
+        chosen = _id_of(token)
+        values: dict[str, Any] = {"token_ids": chosen, "logprobs": self._rounded(token.logprob)}
+        if "top_ids" in self._columns:
+            top = self._top(chosen, token)
+            values |= {
+                "top_ids": [key for key, _ in top],
+                "top_logprobs": [self._rounded(value) for _, value in top],
+            }
+        if "token_text" in self._columns:
+            values["token_text"], *values["top_text"] = map(
+                self._text_of, [chosen, *values.get("top_ids", ())]
+            )
+        return (text, *(orjson.dumps(values[name]) for name in self._columns[1:]))
+
+    def _text_of(self, token_id: int) -> str:
+        if self._vocabulary is None or token_id >= len(self._vocabulary):
+            raise EngineError(
+                f"the engine sent the token id {token_id}, which is not in the tokenizer's vocabulary"
+            )
+        return self._vocabulary.text_of(token_id)
+
+    def _rounded(self, value: float | None) -> float | None:
+        if value is None or value <= NO_PROBABILITY:
+            return None
+        if not value <= ROUNDING:
+            raise EngineError(f"the engine sent the log-probability {value}, which is not below 0")
+        return min(0.0, round(value, self._request.logprob_decimals)) + 0.0
+
+    def _top(self, chosen: int, token: _Token) -> list[tuple[int, float]]:
+        """Return the requested number of alternatives in the order of the specification."""
+        wanted = self._request.top_logprobs
+        if self._vocabulary is not None:
+            wanted = min(wanted, len(self._vocabulary))
+        known = {_id_of(each): _bounded(each.logprob) for each in token.top_logprobs}
+        if len(known) < max(wanted, len(token.top_logprobs)):
+            raise EngineError(
+                f"the engine sent {len(known)} alternatives, although top_logprobs is {self._request.top_logprobs}"
+            )
+        ordered = sorted(known.items(), key=lambda each: (-each[1], each[0]))[:wanted]
+        # Some versions of engines repeat the alternatives of another position.
+        if chosen not in dict(ordered) and _bounded(token.logprob) > ordered[-1][1] + ROUNDING:
+            raise EngineError(
+                "the engine sent alternatives that do not belong to the chosen token, which is more probable than the last "
+                "of them; request the text without them"
+            )
+        return ordered
+
+
+def _bounded(value: float | None) -> float:
+    return NO_PROBABILITY if value is None else max(value, NO_PROBABILITY)
+
+
+def _decoded(data: bytes) -> _Chunk:
+    try:
+        return msgspec.json.decode(data, type=_Chunk)
+    except msgspec.ValidationError as error:
+        raise EngineError(f"the engine sent an invalid event: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        # Python's parser also reads parts of characters, as bytes and as surrogates.
+        return msgspec.convert(json.loads(data.decode("utf-8", "surrogateescape")), _Chunk)
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
+        raise EngineError(f"the engine sent an invalid event ({type(error).__name__})") from None
+
+
+def _tokens_of(logprobs: _Logprobs) -> list[_Token]:
+    if logprobs.content is not None:
+        return logprobs.content
+    names, values = logprobs.tokens, logprobs.token_logprobs or []
+    tops = logprobs.top_logprobs or [None] * len(names)
+    if not len(names) == len(values) == len(tops):
+        raise EngineError("the engine sent lists of log-probabilities with different lengths")
+    return [
+        _Token(name, None, value, [_Token(key, None, each) for key, each in (top or {}).items()])
+        for name, value, top in zip(names, values, tops, strict=True)
+    ]
+
+
+def _id_of(token: _Token) -> int:
+    if token.id is not None:
+        return token.id
+    found = _TOKEN_ID.fullmatch(token.token)
+    if found is None:
+        # Two tokens can have the same text, so an id is never looked up by its text.
+        raise EngineError("the engine sent log-probabilities without token ids")
+    return int(found[1])
+
+
+def _failure(error: Any) -> EngineError:
+    """Return the error for an error object in the stream, which blames the request or the engine itself."""
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}:
+        return EngineError(f"the engine rejected the request: {reason_of(error)}")
+    return UrlError(f"failed while it generated: {reason_of(error)}", began=True)
+
+
+def reason_of(body: Any) -> str:
+    """Return the message of an error in one line, from the forms in which engines send it."""
+    for name in ("error", "message", "detail"):
+        if isinstance(body, dict) and body.get(name):
+            body = body[name]
+    text = body if isinstance(body, str) else json.dumps(body, default=str)
+    text = " ".join(text.encode("utf-8", "replace").decode().split())
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}…"
