@@ -98,13 +98,25 @@ def test_wait_of_a_busy_engine_is_bounded(engine: ScriptedEngine, monkeypatch: p
 def test_another_caller_has_its_turn_at_a_free_url(engine: ScriptedEngine):
     """Two of three URLs are busy. The items that they refuse do not wait for the free URL in front of Bob's item."""
     with scripted_engine(pause=0.03) as free:
-        engine.script(answers=[BUSY])
+        engine.script(pause=0.03)
         urls = [engine.url, engine.url.replace("127.0.0.1", "localhost"), free.url]
         with front(*urls, settings=CALLERS, concurrency=1) as url:
             with Client(url, token=ANN) as ann, Client(url, token=BOB) as bob:
-                jobs = [ann.submit("generate", prompt=f"ann {n}{MARK}", max_tokens=15) for n in range(4)]
+
+                def all_urls_have_answered() -> bool:
+                    for job in [ann.submit("generate", prompt=MARK, max_tokens=3) for _ in urls]:
+                        job.wait()
+                    hosts = {entry["headers"]["host"] for entry in engine.journal() + free.journal()}
+                    return len(hosts) == len(urls)
+
+                eventually(all_urls_have_answered)
+                engine.script(answers=[BUSY])
+                free.script(answers=[{"send": ["hang"]}, {}])
+                jobs = [ann.submit("generate", prompt=f"ann {n}{MARK}", max_tokens=3) for n in range(4)]
                 eventually(lambda: (len(engine.journal()), len(free.journal())) == (2, 1))
-                jobs.append(bob.submit("generate", prompt=f"bob{MARK}", max_tokens=15))
+                jobs.append(bob.submit("generate", prompt=f"bob{MARK}", max_tokens=3))
+                [number] = [int(each.removeprefix("ann ")) for each in prompts(free)]
+                jobs[number].cancel()
                 for job in jobs:
                     job.wait()
         order = prompts(free)

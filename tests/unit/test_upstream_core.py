@@ -4,10 +4,6 @@ import json
 from typing import Any
 
 import pytest
-
-from tidewire_server.generation.engine_interface import Delta, InputError, TokenUsage
-from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS, OMIT, members_of_kinds
 from tidewire_server.generation.upstream.output_rows import CatchUp, OutputRows
 from tidewire_server.generation.upstream.request_body import can_continue_text, check_kind, request_body
 from tidewire_server.generation.upstream.stream_chunks import (
@@ -29,6 +25,10 @@ from tidewire_server.generation.upstream.url_states import (
     choose,
     unavailable_reason,
 )
+
+from tidewire_server.generation.engine_interface import Delta, InputError, TokenUsage
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS, OMIT, members_of_kinds
 
 STATES = ("starting", "ready", "out", "misconfigured")
 USAGE = TokenUsage(3, 5)

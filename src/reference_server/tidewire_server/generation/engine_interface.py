@@ -266,10 +266,6 @@ class Engine(Protocol):
         """
         ...
 
-    async def stats(self) -> Stats:
-        """Return the current counters of the engine."""
-        ...
-
     async def close(self) -> None:
         """Close the engine. All its requests fail with `EngineClosedError`. Closing it again has no effect."""
         ...

@@ -37,6 +37,7 @@ from tidewire_server.generation.generate_input_and_value import (
     served_input,
     served_value,
 )
+from tidewire_server.generation.repeated_text import without_repetition
 from tidewire_server.openai import add_openai
 from tidewire_server.server import Server
 from tidewire_server.user_paths import MEMORY
@@ -146,9 +147,10 @@ def add_engine(
         logged = _logged_tokens(stream.value, request, caps)
         marks = _UsageMarks(stream, "" if logged is None else logged.text)
         try:
-            async with aclosing(
-                engine.generate(request, logged) if logged else engine.generate(request)
-            ) as deltas:
+            generated = engine.generate(request)
+            if logged:
+                generated = without_repetition(engine.generate(request, logged), logged)
+            async with aclosing(generated) as deltas:
                 await _write(
                     deltas,
                     request,

@@ -133,7 +133,7 @@ class JobScheduler:
             name: None if each.batching is None else each.batching.bounds for name, each in endpoints.items()
         }
         for name, each in endpoints.items():
-            each.limit_calls = partial(self._limit_calls, name)
+            each.on_limit_calls = partial(self._limit_calls, name)
         queue.serve(bounds if functions else {}, self.start_soon, global_limits(endpoints.values()))
 
     @property

@@ -74,7 +74,7 @@ def add_upstream(
             "TIDEWIRE_UPSTREAM_KEY instead"
         )
     engine = UpstreamEngine(
-        [url.rstrip("/") for url in urls],
+        urls=[url.rstrip("/") for url in urls],
         model=model,
         kind=None if kind == "auto" else kind,
         key=key,
@@ -94,12 +94,7 @@ def add_upstream(
         unavailable=engine.unavailable,
     )
     endpoint = server.endpoints["generate"]
-    endpoint.begins_itself = True
-
-    def limit_calls(calls: int) -> None:
-        endpoint.limit_calls(calls)
-
-    engine.limit_calls = limit_calls
+    endpoint.begins_itself, engine.limit_calls = True, endpoint.limit_calls
 
 
 def _is_base_url(url: str) -> bool:

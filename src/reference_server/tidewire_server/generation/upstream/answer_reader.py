@@ -6,9 +6,7 @@ several tokens, a part of a character, or no text at all.
 
 from __future__ import annotations
 
-import codecs
 import json
-import math
 import re
 from typing import Annotated, Any, Final
 
@@ -18,6 +16,7 @@ import orjson
 from tidewire.protocol.sse import Decoder, EventTooLargeError
 from tidewire_server.generation.engine_interface import Delta, EngineError, FinishReason, TokenUsage
 from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.split_characters import CharacterJoiner
 from tidewire_server.generation.stop_strings import StopStrings
 from tidewire_server.generation.upstream.url_pool import UrlError
 from tidewire_server.generation.vocabulary import Vocabulary
@@ -31,26 +30,17 @@ and characters are limited, too."""
 MAX_REASON: Final = 300
 """Maximum length of an engine's error message that is passed on, in characters."""
 FINISH_REASONS: Final[dict[str, FinishReason | None]] = {
-    "stop": "stop",
-    "eos": "stop",
-    "eos_token": "stop",
-    "stop_sequence": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "abort": None,
-    "error": None,
-    "cancelled": None,
+    **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), "stop"),
+    **dict.fromkeys(("length", "max_tokens"), "length"),
+    **dict.fromkeys(("abort", "error", "cancelled")),
 }
 """Reasons of engines, and the reasons of the endpoint. None means that the engine has failed."""
 NO_PROBABILITY: Final = -9999.0
-"""Number that vLLM sends instead of minus infinity."""
+"""Log-probability that vLLM sends instead of minus infinity."""
 ROUNDING: Final = 1e-3
 """Number by which a log-probability may exceed 0 or the last alternative because of rounding."""
 
 _TOKEN_ID: Final = re.compile(r"token_id:([0-9]{1,9})")
-_HIGH_SURROGATE: Final = re.compile("[\ud800-\udbff]$")
-_SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that are not bytes in the sense of the error handler `surrogateescape`."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
@@ -104,44 +94,11 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-class CharacterJoiner:
-    """Joins characters that an engine has split between two chunks, as bytes or as UTF-16 surrogates."""
-
-    def __init__(self) -> None:
-        self._pending = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._split = False
-
-    def feed(self, text: str) -> str:
-        """Add text, and return all complete characters."""
-        if not self._split:
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                self._split = True
-            else:
-                return text
-        text = (
-            (self._pending + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        )
-        # `surrogatepass` leaves a surrogate without its other half, which may be in the next chunk.
-        self._pending = text[-1:] if _HIGH_SURROGATE.search(text) else ""
-        text = _SURROGATES.sub("\ufffd", text[: len(text) - len(self._pending)])
-        return self._decoder.decode(text.encode("utf-8", "surrogateescape"))
-
-
 class AnswerReader:
     """Converts one answer to blocks of the endpoint: rows with the requested columns, without stop strings.
 
-    Args:
-        request: The input.
-        vocabulary: Bytes of each token, or None if they are not known. Columns with token ids require it.
-        max_tokens: Maximum number of tokens of the answer.
-        base: Numbers of tokens of the text after which this answer continues, or None.
-
-    Attributes:
-        done: Whether the engine has sent `[DONE]`.
-        finish_reason: Reason why the answer has ended. Afterwards, only the numbers of tokens are read.
+    The answer has up to `max_tokens` tokens, and continues after a text with the numbers of tokens `base`. Columns with token ids
+    require the vocabulary.
     """
 
     def __init__(
@@ -153,14 +110,16 @@ class AnswerReader:
     ) -> None:
         self._request, self._vocabulary, self._base = request, vocabulary, base
         self._columns = request.columns
-        self._decoder = Decoder(max_event_bytes=2 * MAX_EVENT_BYTES)
+        self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES)
         self._bytes_left = BYTES_PER_TOKEN * (max_tokens + SPARE_TOKENS)
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self._stops = StopStrings(request.stops)
         self._rows = 0
         self._usage: TokenUsage | None = None
         self.done = False
+        """Whether the engine has sent `[DONE]`."""
         self.finish_reason: FinishReason | None = None
+        """Reason why the answer has ended. Afterwards, only the numbers of tokens are read."""
 
     def feed(self, data: bytes) -> Delta:
         """Add bytes of the answer, and return the block that they complete, which may be empty.
@@ -172,21 +131,18 @@ class AnswerReader:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise EngineError("the engine sent many more bytes than tokens were requested")
-        too_large = EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes")
         try:
             # The decoder replaces bytes that are not UTF-8. An engine sends them if it splits a character between two
             # events, so each byte is passed as one character.
             events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
         except EventTooLargeError:
-            raise too_large from None
+            raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes") from None
         delta = Delta()
         for event in events:
-            if len(event.data) > MAX_EVENT_BYTES:
-                raise too_large
             if event.data == "[DONE]":
                 self.done = True
                 break
-            delta.extend(self._block(_decoded(event.data.encode("latin-1"))))
+            delta.extend(self._block(_decoded(event.data)))
         return delta
 
     def end(self) -> Delta:
@@ -212,25 +168,20 @@ class AnswerReader:
         if chunk.error is not None:
             raise _failure(chunk.error)
         delta = Delta()
-        if (sent := chunk.usage or chunk.timings) is not None:
-            prompt = sent.prompt_tokens + sent.prompt_n + sent.cache_n
-            self._usage = TokenUsage(prompt, sent.completion_tokens + sent.predicted_n)
+        if (counts := chunk.usage or chunk.timings) is not None:
+            prompt = counts.prompt_tokens + counts.prompt_n + counts.cache_n
+            self._usage = TokenUsage(prompt, counts.completion_tokens + counts.predicted_n)
             delta.usage = self._total()
-        for choice in chunk.choices:
-            if choice.index != 0:
-                raise EngineError("the engine sent several choices, although one was requested")
-            if self.finish_reason is None:
-                delta.extend(self._choice(choice))
-        return delta
-
-    def _choice(self, choice: _Choice) -> Delta:
-        delta, text = Delta(), choice.text or ""
-        if (sent := choice.delta) is not None:
-            if sent.tool_calls:
-                raise EngineError("the model called a tool, which this endpoint does not support")
-            text = text or sent.content or ""
-            delta.reasoning = self._reasoning.feed(sent.reasoning_content or sent.reasoning or "")
-        shown = self._stops.feed(self._text.feed(text))
+        if self.finish_reason is not None or not chunk.choices:
+            return delta
+        choice, *others = chunk.choices
+        if others or choice.index != 0:
+            raise EngineError("the engine sent several choices, although one was requested")
+        sent = choice.delta or _ChunkDelta()
+        if sent.tool_calls:
+            raise EngineError("the model called a tool, which this endpoint does not support")
+        delta.reasoning = self._reasoning.feed(sent.reasoning_content or sent.reasoning or "")
+        shown = self._stops.feed(self._text.feed(choice.text or sent.content or ""))
         if self._stops.stopped:
             self.finish_reason = "stop"
         elif (reason := choice.finish_reason) is not None:
@@ -240,20 +191,17 @@ class AnswerReader:
             if self.finish_reason is None:
                 raise UrlError(f"ended an answer with the reason {reason}", began=True)
             shown += self._stops.flush()
+        tokens = [] if choice.logprobs is None else _tokens_of(choice.logprobs)
         if len(self._columns) == 1:
             delta.rows = [(shown,)] if shown else []
-            return delta
-        tokens = [] if choice.logprobs is None else _tokens_of(choice.logprobs)
-        if text and not tokens and choice.finish_reason is None:
-            raise EngineError(
-                "the engine sent no log-probabilities, although they were requested; request the text without them"
-            )
-        self._rows += len(tokens)
-        # The text of a chunk belongs to all of its tokens, and is complete after the last one.
-        delta.rows = [self._row("", each) for each in tokens[:-1]]
-        if tokens:
-            delta.rows.append(self._row(shown, tokens[-1]))
-            self._check_rows(spare=choice.finish_reason is not None)
+        elif tokens:
+            # The text of a chunk belongs to all of its tokens, and is complete after the last one.
+            texts = [""] * (len(tokens) - 1) + [shown]
+            delta.rows = [self._row(text, token) for text, token in zip(texts, tokens, strict=True)]
+            self._rows += len(tokens)
+            self._check_rows(spare=self.finish_reason is not None)
+        elif (choice.text or sent.content) and choice.finish_reason is None:
+            raise EngineError("the engine sent no log-probabilities; request the text without them")
         else:
             delta.text_after = shown
         return delta
@@ -263,8 +211,8 @@ class AnswerReader:
         missing = (0 if self._usage is None else self._usage.completion_tokens) - self._rows
         if len(self._columns) > 1 and missing > spare and not self._stops.stopped:
             raise EngineError(
-                f"the engine left out the log-probabilities of {missing} of its tokens, as llama.cpp does for a token that "
-                "ends within a character; request the text without them"
+                f"the engine left out the log-probabilities of {missing} tokens, as llama.cpp does for a token that ends within "
+                "a character; request the text without them"
             )
 
     def _total(self) -> TokenUsage | None:
@@ -275,24 +223,22 @@ class AnswerReader:
 
     def _row(self, text: str, token: _Token) -> tuple[Any, ...]:
         chosen = _id_of(token)
-        values: dict[str, Any] = {"token_ids": chosen, "logprobs": self._rounded(token.logprob)}
-        if "top_ids" in self._columns:
-            top = self._top(chosen, token)
-            values |= {
-                "top_ids": [key for key, _ in top],
-                "top_logprobs": [self._rounded(value) for _, value in top],
-            }
-        if "token_text" in self._columns:
-            values["token_text"], *values["top_text"] = map(
-                self._text_of, [chosen, *values.get("top_ids", ())]
-            )
+        top = self._top(chosen, token) if "top_ids" in self._columns else []
+        ids = [chosen, *(key for key, _ in top)]
+        texts = [self._text_of(each) for each in ids] if "token_text" in self._columns else [""]
+        values: dict[str, Any] = {
+            "token_ids": chosen,
+            "logprobs": self._rounded(token.logprob),
+            "top_ids": ids[1:],
+            "top_logprobs": [self._rounded(value) for _, value in top],
+            "token_text": texts[0],
+            "top_text": texts[1:],
+        }
         return (text, *(orjson.dumps(values[name]) for name in self._columns[1:]))
 
     def _text_of(self, token_id: int) -> str:
         if self._vocabulary is None or token_id >= len(self._vocabulary):
-            raise EngineError(
-                f"the engine sent the token id {token_id}, which is not in the tokenizer's vocabulary"
-            )
+            raise EngineError(f"the engine sent the token id {token_id}, which the tokenizer does not have")
         return self._vocabulary.text_of(token_id)
 
     def _rounded(self, value: float | None) -> float | None:
@@ -304,20 +250,15 @@ class AnswerReader:
 
     def _top(self, chosen: int, token: _Token) -> list[tuple[int, float]]:
         """Return the requested number of alternatives in the order of the specification."""
-        wanted = self._request.top_logprobs
-        if self._vocabulary is not None:
-            wanted = min(wanted, len(self._vocabulary))
+        wanted = min(self._request.top_logprobs, len(self._vocabulary or ()))
         known = {_id_of(each): _bounded(each.logprob) for each in token.top_logprobs}
         if len(known) < max(wanted, len(token.top_logprobs)):
-            raise EngineError(
-                f"the engine sent {len(known)} alternatives, although top_logprobs is {self._request.top_logprobs}"
-            )
+            raise EngineError(f"the engine sent {len(known)} alternatives, although {wanted} were requested")
         ordered = sorted(known.items(), key=lambda each: (-each[1], each[0]))[:wanted]
         # Some versions of engines repeat the alternatives of another position.
         if chosen not in dict(ordered) and _bounded(token.logprob) > ordered[-1][1] + ROUNDING:
             raise EngineError(
-                "the engine sent alternatives that do not belong to the chosen token, which is more probable than the last "
-                "of them; request the text without them"
+                "the engine sent alternatives that do not belong to the chosen token; request the text without them"
             )
         return ordered
 
@@ -326,18 +267,13 @@ def _bounded(value: float | None) -> float:
     return NO_PROBABILITY if value is None else max(value, NO_PROBABILITY)
 
 
-def _decoded(data: bytes) -> _Chunk:
-    try:
-        return msgspec.json.decode(data, type=_Chunk)
-    except msgspec.ValidationError as error:
-        raise EngineError(f"the engine sent an invalid event: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
+def _decoded(data: str) -> _Chunk:
     try:
         # Python's parser also reads parts of characters, as bytes and as surrogates.
-        return msgspec.convert(json.loads(data.decode("utf-8", "surrogateescape")), _Chunk)
+        text = data.encode("latin-1").decode("utf-8", "surrogateescape")
+        return msgspec.convert(json.loads(text), _Chunk)
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
-        raise EngineError(f"the engine sent an invalid event ({type(error).__name__})") from None
+        raise EngineError(f"the engine sent an invalid event ({type(error).__name__}: {error})") from None
 
 
 def _tokens_of(logprobs: _Logprobs) -> list[_Token]:

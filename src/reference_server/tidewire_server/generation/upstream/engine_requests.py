@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
@@ -20,22 +21,13 @@ from tidewire_server.generation.upstream.answer_reader import reason_of
 from tidewire_server.generation.upstream.url_pool import UrlError
 from tidewire_server.tracing import trace_headers
 
-CONNECT_TIMEOUT: Final = 10.0
-"""Time limit for a connection to an engine, in seconds."""
-DESCRIBE_TIMEOUT: Final = 10.0
-"""Time limit for a request that describes an engine, in seconds."""
+ANSWER_TIMEOUT: Final = 10.0
+"""Time limit for a connection to an engine, and for a request that describes it, in seconds."""
 MAX_BODY_BYTES: Final = 1 << 20
 """Maximum size of an answer that is not a stream, in bytes."""
-MAX_MODELS: Final = 1000
-"""Maximum number of models that are read from an engine's list."""
 
-_TOO_LONG: Final = (
-    "context length",
-    "context size",
-    "context_length",
-    "context window",
-    "too long",
-    "maximum input",
+_TOO_LONG: Final = re.compile(
+    "context (length|size|window)|context_length|too long|maximum input", re.IGNORECASE
 )
 """Parts of the messages with which engines reject a prompt that is too long."""
 _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
@@ -53,11 +45,8 @@ class EngineDescription:
 
 
 class EngineRequests:
-    """HTTP client for the engines of one upstream. It belongs to the event loop that runs when it is created.
-
-    Args:
-        key: Bearer token, or None.
-        timeout: Number of seconds without a byte after which an engine counts as silent.
+    """HTTP client for the engines of one upstream. It belongs to the event loop that runs when it is created. After `timeout`
+    seconds without a byte, an engine counts as silent.
     """
 
     def __init__(self, key: str | None, timeout: float) -> None:
@@ -77,25 +66,26 @@ class EngineRequests:
         """Close all connections."""
         await self._http.aclose()
 
-    async def describe(self, url: str) -> EngineDescription:
-        """Ask an engine for its kind, its models and its limits.
+    async def describe(self, url: str, kind: str | None) -> EngineDescription:
+        """Ask an engine for its models and its limits, and for its kind unless it is known.
 
         Raises:
             UrlError: The engine does not answer, is loading its model, or rejects the key.
         """
         root = url.removesuffix("/v1")
-        status, models = await self._get(f"{url}/models", required=True)
+        answer, models = await self._get(f"{url}/models")
+        _check_status(answer)
         data = models.get("data")
         entries = [each for each in data if isinstance(each, dict)] if isinstance(data, list) else []
-        names = tuple(each["id"] for each in entries[:MAX_MODELS] if isinstance(each.get("id"), str))
+        names = tuple(each["id"] for each in entries if isinstance(each.get("id"), str))
         first = entries[0] if entries else {}
-        kind = _OWNERS.get(str(first.get("owned_by")), "openai")
+        asks, kind = kind is None, kind or _OWNERS.get(str(first.get("owned_by")), "openai")
         meta = first.get("meta")
         contexts = [first.get("max_model_len"), meta.get("n_ctx") if isinstance(meta, dict) else None]
         chat = True
         if kind == "llama.cpp":
             chat = bool((await self._get(f"{root}/props"))[1].get("chat_template"))
-        elif kind == "openai":
+        elif asks and kind == "openai":
             _, info = await self._get(f"{root}/info")
             if "text-generation" in str(info.get("router", "")) or "max_total_tokens" in info:
                 kind, contexts = "tgi", [info.get("max_total_tokens")]
@@ -103,24 +93,16 @@ class EngineRequests:
                 paths = (await self._get(f"{root}/openapi.json"))[1].get("paths")
                 if isinstance(paths, dict) and "/load_model" in paths and "/v1/completions" in paths:
                     kind = "transformers"
-        if status >= 500 and kind == "openai":
-            raise UrlError(f"answers with the status {status}")
+        if answer.status_code >= 500 and kind == "openai":
+            raise UrlError(f"answers with the status {answer.status_code}")
         context = next((each for each in contexts if type(each) is int and 0 < each < 2**31), None)
         return EngineDescription(kind, names, context, chat)
 
-    async def _get(self, url: str, *, required: bool = False) -> tuple[int, dict[str, Any]]:
-        """Return the status and the JSON object of an answer, which is empty if the answer has none.
-
-        Args:
-            url: The URL.
-            required: Whether an answer such as 401 or 503 is an error.
-        """
-        timeout = httpx.Timeout(DESCRIBE_TIMEOUT)
-        async with self._answer(self._http.build_request("GET", url, timeout=timeout)) as response:
-            if required:
-                _check_status(response)
+    async def _get(self, url: str) -> tuple[httpx.Response, dict[str, Any]]:
+        """Return an answer and its JSON object, which is empty if it has none."""
+        async with self._answer("GET", url, timeout=ANSWER_TIMEOUT) as response:
             content = await _json_of(response)
-            return response.status_code, content if isinstance(content, dict) else {}
+            return response, content if isinstance(content, dict) else {}
 
     async def stream(self, url: str, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes]:
         """Send a request, and yield the bytes of its answer, after an empty piece when the engine has accepted the request.
@@ -131,11 +113,9 @@ class EngineRequests:
             InputError: The engine rejects the input.
             EngineError: The engine does not serve this request.
         """
-        timeout = httpx.Timeout(self._timeout, connect=CONNECT_TIMEOUT)
-        request = self._http.build_request(
-            "POST", f"{url}/{path}", json=body, headers=trace_headers(), timeout=timeout
-        )
-        async with self._answer(request) as response:
+        timeout = httpx.Timeout(self._timeout, connect=ANSWER_TIMEOUT)
+        options = {"json": body, "headers": trace_headers(), "timeout": timeout}
+        async with self._answer("POST", f"{url}/{path}", **options) as response:
             _check_status(response)
             if response.status_code != 200:
                 raise self._rejection(response.status_code, path, await _json_of(response))
@@ -146,26 +126,20 @@ class EngineRequests:
                 yield data
 
     @contextlib.asynccontextmanager
-    async def _answer(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+    async def _answer(self, method: str, url: str, **options: Any) -> AsyncIterator[httpx.Response]:
         """Send a request, and convert the exceptions of httpx."""
-        response = None
         try:
-            response = await self._http.send(request, stream=True)
-            if response.headers.get("content-encoding", "identity") != "identity":
-                # A small compressed answer could fill the memory.
-                raise EngineError(
-                    "the engine compressed its answer, although this server does not accept that"
-                )
-            yield response
+            async with self._http.stream(method, url, **options) as response:
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    # A small compressed answer could fill the memory.
+                    raise EngineError("the engine compressed its answer, which this server does not accept")
+                yield response
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise UrlError(f"cannot be reached ({type(error).__name__})") from None
         except httpx.TimeoutException:
             raise UrlError("was silent for too long", began=True) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise UrlError(f"closed the connection ({type(error).__name__})", began=True) from None
-        finally:
-            if response is not None:
-                await response.aclose()
 
     def _rejection(self, status: int, path: str, content: Any) -> EngineError | InputError:
         """Return the error for an answer that rejects the request, without the key."""
@@ -173,12 +147,10 @@ class EngineRequests:
         if self._key:
             reason = reason.replace(self._key, "***")
         if status in {400, 413, 422}:
-            too_long = status == 413 or any(part in reason.lower() for part in _TOO_LONG)
+            too_long = status == 413 or _TOO_LONG.search(reason) is not None
             code = "input_too_long" if too_long else "invalid_input"
             return InputError(f"the engine rejected the input: {reason}", member="", code=code)
-        return EngineError(
-            f"the engine answered {path} with the status {status}: {reason}; check --upstream and --model"
-        )
+        return EngineError(f"the engine answered {path} with the status {status}: {reason}; check --upstream")
 
 
 def _check_status(response: httpx.Response) -> None:
@@ -201,7 +173,7 @@ async def _json_of(response: httpx.Response) -> Any:
     """Read a limited number of bytes in a limited time, and return their JSON, or None."""
     data = bytearray()
     try:
-        async with asyncio.timeout(DESCRIBE_TIMEOUT):
+        async with asyncio.timeout(ANSWER_TIMEOUT):
             async for chunk in response.aiter_raw():
                 data += chunk
                 if len(data) > MAX_BODY_BYTES:

@@ -1,11 +1,12 @@
 """URLs of an upstream (`UrlPool`): the choice of the URL for a request, and a task per URL that asks it again after a failure.
 
-  state         | meaning                                                              | requests
-  --------------+----------------------------------------------------------------------+------------------
-  starting      | has not answered since the server started                            | wait in the queue
-  ready         | has answered                                                         | are sent
-  out           | refused a connection, failed, was silent or sent a redirect          | wait in the queue
-  misconfigured | rejects the key, or serves another model or kind than the other URLs | wait in the queue
+  event    | meaning                                                 | effect on the URL
+  ---------+---------------------------------------------------------+---------------------------------------------------
+  answered | it has answered a question                              | takes requests
+  busy     | 429 or 503                                              | takes none for `Retry-After`
+  failed   | refused, silent, another 5xx, a redirect, a lost answer | takes none until it has answered
+  rejected | the key is wrong, or the model or kind is another one   | the same, and new jobs get 503 if no other URL has
+           |                                                         |   answered
 
 The table has no row for an error that the request itself has caused, because it says nothing about the URL.
 """
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,17 +24,9 @@ from tidewire_server.generation.engine_interface import EngineBusyError, EngineE
 
 _log = logging.getLogger(__name__)
 
-State = Literal["starting", "ready", "out", "misconfigured"]
-Event = Literal["answered", "busy", "failed", "rejected"]
+Event = Literal["busy", "failed", "rejected"]
 
-TRANSITIONS: Final[dict[Event, dict[State, State]]] = {
-    "answered": {"starting": "ready", "ready": "ready", "out": "ready", "misconfigured": "ready"},
-    "busy": {"starting": "starting", "ready": "ready", "out": "out", "misconfigured": "misconfigured"},
-    "failed": {"starting": "starting", "ready": "out", "out": "out", "misconfigured": "starting"},
-    "rejected": dict.fromkeys(("starting", "ready", "out", "misconfigured"), "misconfigured"),
-}
-
-PAUSES: Final[dict[Event, float]] = {"answered": 0.0, "busy": 1.0, "failed": 1.0, "rejected": 30.0}
+PAUSES: Final[dict[Event, float]] = {"busy": 1.0, "failed": 1.0, "rejected": 30.0}
 """Seconds until a URL is asked again. `Retry-After` takes precedence."""
 MIN_PAUSE: Final = 0.1
 MAX_PAUSE: Final = 30.0
@@ -43,7 +37,7 @@ class UrlError(EngineError):
     """A URL does not process a request.
 
     Attributes:
-        event: Event of `TRANSITIONS`.
+        event: What has happened.
         wait: Number of seconds from `Retry-After`, or None.
         began: Whether the engine may have processed a part of the request.
     """
@@ -52,9 +46,7 @@ class UrlError(EngineError):
         self, message: str, event: Event = "failed", *, wait: float | None = None, began: bool = False
     ) -> None:
         super().__init__(message)
-        self.event: Event = event
-        self.wait = wait
-        self.began = began
+        self.event, self.wait, self.began = event, wait, began
 
 
 @dataclass(eq=False)
@@ -62,26 +54,28 @@ class UrlState:
     """State of one URL."""
 
     url: str
-    state: State = "starting"
-    running: int = 0
-    """Number of requests that the URL processes."""
+    usable: bool = False
+    """Whether the URL has answered, and was not rejected since."""
+    trouble: str = "has not answered yet"
+    """Why the URL takes no requests, or empty."""
     until: float = 0.0
     """Time before which no request is sent."""
-    reason: str = "has not answered yet"
-    """Why the URL takes no requests."""
+    running: int = 0
+    """Number of requests that the URL processes."""
 
-    def apply(self, event: Event, now: float, *, reason: str = "", wait: float | None = None) -> bool:
-        """Apply an event at a time, and return whether the state or the reason has changed."""
-        before = self.state, self.reason
-        self.state, self.reason = TRANSITIONS[event][self.state], reason
-        pause = PAUSES[event] if wait is None else min(MAX_PAUSE, max(MIN_PAUSE, wait))
-        # An answer does not end a pause that a failed request has begun in the meantime.
-        self.until = max(self.until if event == "answered" else 0.0, now + pause)
-        return (self.state, self.reason) != before
+    def apply(self, error: UrlError, now: float) -> bool:
+        """Apply an error at a time, and return whether an operator should know about it."""
+        pause = PAUSES[error.event] if error.wait is None else min(MAX_PAUSE, max(MIN_PAUSE, error.wait))
+        self.until = now + pause
+        if error.event == "busy" and not self.trouble:
+            return False
+        before, self.trouble = self.trouble, str(error)
+        self.usable &= error.event != "rejected"
+        return self.trouble != before
 
     def calls(self, now: float, limit: int) -> int:
         """Return how many requests may run at the URL."""
-        return limit if self.state == "ready" and self.until <= now else self.running
+        return self.running if self.trouble or self.until > now else limit
 
 
 def choose(states: Iterable[UrlState], now: float, limit: int) -> UrlState | None:
@@ -90,21 +84,12 @@ def choose(states: Iterable[UrlState], now: float, limit: int) -> UrlState | Non
     return min(free, key=lambda each: each.running, default=None)
 
 
-def unavailable_reason(states: Sequence[UrlState]) -> str | None:
-    """Return why no URL has ever answered, or None if one has. Callers read it, so it does not contain the URLs."""
-    if any(each.state in {"ready", "out"} for each in states):
-        return None
-    return "; ".join(f"engine {number} {each.reason}" for number, each in enumerate(states, 1) if each.reason)
-
-
 class UrlPool:
-    """Chooses URLs for requests. All methods must be called on the event loop that runs when the pool is created.
+    """Chooses URLs for requests, of which each URL processes up to `limit` at the same time. All methods must be called on the
+    event loop that runs when the pool is created.
 
-    Args:
-        urls: The URLs.
-        limit: Maximum number of requests that one URL processes at the same time.
-        probe: Coroutine function that asks a URL, and raises `UrlError` if it takes no requests.
-        limit_calls: Function that is called with the number of requests that may run at all URLs together.
+    `probe` asks a URL, and raises `UrlError` if it takes no requests. `limit_calls` is called with the number of requests that may
+    run at all URLs together.
     """
 
     def __init__(
@@ -117,77 +102,73 @@ class UrlPool:
         self._states = [UrlState(url) for url in urls]
         self._limit, self._probe, self._limit_calls = limit, probe, limit_calls
         self._loop = asyncio.get_running_loop()
-        self._troubled = {each.url: asyncio.Event() for each in self._states}
-        self._tasks = [self._loop.create_task(self._watch(each)) for each in self._states]
-        self._update()
+        self._tasks: dict[UrlState, asyncio.Task[None]] = {}
+        for each in self._states:
+            self._start_watch(each)
 
     @property
     def unavailable(self) -> str | None:
-        """Reason why no URL has ever answered, or None."""
-        return unavailable_reason(self._states)
+        """Reason why no URL can be used yet, or None if one can. Callers read it, so it does not contain the URLs."""
+        if any(each.usable for each in self._states):
+            return None
+        return "; ".join(f"engine {number} {each.trouble}" for number, each in enumerate(self._states, 1))
 
-    @property
-    def running(self) -> int:
-        """Number of requests that run."""
-        return sum(each.running for each in self._states)
-
-    def take(self) -> UrlState:
-        """Return a URL for a request. The caller must call `release` with it.
+    @contextmanager
+    def request(self) -> Iterator[str]:
+        """Choose a URL for a request that runs in the `with` block. An error of the block leaves out the URL for a while.
 
         Raises:
             EngineBusyError: No URL takes a request.
         """
-        found = choose(self._states, self._loop.time(), self._limit)
-        if found is None:
+        chosen = choose(self._states, self._loop.time(), self._limit)
+        if chosen is None:
             raise EngineBusyError("no engine takes a request")
-        found.running += 1
-        return found
+        chosen.running += 1
+        try:
+            yield chosen.url
+        except UrlError as error:
+            self._leave_out(chosen, error)
+            raise
+        finally:
+            chosen.running -= 1
+            self._update()
 
-    def release(self, url: UrlState) -> None:
-        """Return a URL after the request has ended."""
-        url.running -= 1
-        self._update()
-
-    def report(self, url: UrlState, error: UrlError | None = None) -> None:
-        """Change the state of a URL after an error, or after an answer without one."""
-        event: Event = "answered" if error is None else error.event
-        # A pause is not an error that the operator must know about, unless it delays the start.
-        reason = "" if error is None or (event == "busy" and url.state == "ready") else str(error)
-        if url.apply(event, self._loop.time(), reason=reason, wait=error and error.wait) and reason:
-            level = logging.ERROR if event == "rejected" else logging.WARNING
-            _log.log(level, "upstream %s %s", url.url, reason)
-        if error is not None:
-            self._troubled[url.url].set()
-        self._update()
+    def _leave_out(self, url: UrlState, error: UrlError) -> None:
+        if url.apply(error, self._loop.time()):
+            level = logging.ERROR if error.event == "rejected" else logging.WARNING
+            _log.log(level, "upstream %s %s", url.url, error)
+        self._start_watch(url)
 
     async def close(self) -> None:
         """End the tasks."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _update(self) -> None:
         now = self._loop.time()
         self._limit_calls(sum(each.calls(now, self._limit) for each in self._states))
 
+    def _start_watch(self, url: UrlState) -> None:
+        self._update()
+        if url not in self._tasks or self._tasks[url].done():
+            self._tasks[url] = self._loop.create_task(self._watch(url))
+
     async def _watch(self, url: UrlState) -> None:
-        """Ask a URL until it answers, and again after each failure."""
-        troubled = self._troubled[url.url]
-        while True:
-            troubled.clear()
-            # A timer may fire a moment early. The pause would then never end.
+        """Wait until a URL takes requests. Ask it until it answers, unless it is only busy."""
+        while url.trouble or url.until > self._loop.time():
+            # A timer may fire a moment early.
             await asyncio.sleep(max(0.0, url.until - self._loop.time()) + 0.001)
-            if url.state == "ready":
-                self._update()  # after a pause because of 429 or 503
-                await troubled.wait()
+            if not url.trouble:
                 continue
             try:
                 await self._probe(url.url)
             except UrlError as error:
-                self.report(url, error)
+                self._leave_out(url, error)
             except Exception:  # noqa: BLE001 - what an engine sends must not end this task
                 _log.exception("upstream %s: the description of the engine cannot be read", url.url)
-                self.report(url, UrlError("sends a description that cannot be read"))
+                self._leave_out(url, UrlError("sends a description that cannot be read"))
             else:
-                self.report(url)
+                url.usable, url.trouble = True, ""
                 _log.info("upstream %s answers", url.url)
+        self._update()
