@@ -87,7 +87,7 @@ class _Counts(msgspec.Struct):
     predicted_n: Count = 0
 
 
-class _Chunk(msgspec.Struct):
+class _StreamedBody(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Counts | None = None
     timings: _Counts | None = None
@@ -164,7 +164,7 @@ class AnswerReader:
         self._check_rows(spare=True)
         return delta
 
-    def _block(self, chunk: _Chunk) -> Delta:
+    def _block(self, chunk: _StreamedBody) -> Delta:
         if chunk.error is not None:
             raise _failure(chunk.error)
         delta = Delta()
@@ -267,11 +267,11 @@ def _bounded(value: float | None) -> float:
     return NO_PROBABILITY if value is None else max(value, NO_PROBABILITY)
 
 
-def _decoded(data: str) -> _Chunk:
+def _decoded(data: str) -> _StreamedBody:
     try:
         # Python's parser also reads parts of characters, as bytes and as surrogates.
         text = data.encode("latin-1").decode("utf-8", "surrogateescape")
-        return msgspec.convert(json.loads(text), _Chunk)
+        return msgspec.convert(json.loads(text), _StreamedBody)
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise EngineError(f"the engine sent an invalid event ({type(error).__name__}: {error})") from None
 
