@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from tidewire_server.generation.generate_endpoint import add_engine
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from tidewire_server.server import Server
 
 __all__ = ["UpstreamEngine", "add_upstream"]
-
-_KEY: Final = re.compile(r"[\x21-\x7e]+")
 
 
 def add_upstream(
@@ -45,8 +42,7 @@ def add_upstream(
         server: The server. It must not have an endpoint named `generate` yet.
         urls: Base URLs of engines that serve the same model, such as `http://127.0.0.1:8001/v1`.
         model: Name of the model at the engines. None selects the only model that they list.
-        kind: Kind of the engines: `vllm`, `sglang`, `tgi`, `llama.cpp`, `transformers`, `openai` for any other, or `auto`
-            to ask them.
+        kind: `vllm`, `sglang`, `tgi`, `llama.cpp`, `transformers`, `openai` for any other, or `auto` to ask the engines.
         key: Bearer token for the engines.
         concurrency: Maximum number of requests that one URL processes at the same time. Further jobs wait.
         timeout: Number of seconds without a byte after which an engine counts as silent.
@@ -65,14 +61,12 @@ def add_upstream(
     """
     if kind != "auto" and kind not in ENGINE_KINDS:
         raise ValueError(f"kind must be auto, {' or '.join(ENGINE_KINDS)}, not {kind!r}")
-    if key is not None and _KEY.fullmatch(key) is None:
+    if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
         raise ValueError("the key of the upstream must consist of visible ASCII characters")
     if not urls or not all(map(_is_base_url, urls)):
         # A URL could contain a key, so the message does not contain it.
-        raise ValueError(
-            "an upstream must be the URL of an engine, such as http://127.0.0.1:8001/v1, without credentials; set "
-            "TIDEWIRE_UPSTREAM_KEY instead"
-        )
+        example = "http://127.0.0.1:8001/v1, without credentials, which TIDEWIRE_UPSTREAM_KEY may have"
+        raise ValueError(f"an upstream must be the URL of an engine, such as {example}")
     engine = UpstreamEngine(
         urls=[url.rstrip("/") for url in urls],
         model=model,
@@ -100,11 +94,7 @@ def add_upstream(
 def _is_base_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return (
-            parts.scheme in {"http", "https"}
-            and bool(parts.hostname)
-            and parts.port != 0
-            and not (parts.query or parts.fragment or "@" in parts.netloc)
-        )
+        host = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
         return False
+    return bool(host) and not (parts.query or parts.fragment or "@" in parts.netloc)

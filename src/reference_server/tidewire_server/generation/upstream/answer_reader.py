@@ -97,8 +97,7 @@ class _StreamedBody(msgspec.Struct):
 class AnswerReader:
     """Converts one answer to blocks of the endpoint: rows with the requested columns, without stop strings.
 
-    The answer has up to `max_tokens` tokens, and continues after a text with the numbers of tokens `base`. Columns with token ids
-    require the vocabulary.
+    The answer continues after a text with the numbers of tokens `base`. Columns with token ids require the vocabulary.
     """
 
     def __init__(
@@ -122,11 +121,8 @@ class AnswerReader:
         """Reason why the answer has ended. Afterwards, only the numbers of tokens are read."""
 
     def feed(self, data: bytes) -> Delta:
-        """Add bytes of the answer, and return the block that they complete, which may be empty.
-
-        Raises:
-            EngineError: The answer is invalid, or exceeds a limit. Another attempt would not help.
-            UrlError: The engine reports that it has failed.
+        """Add bytes of the answer, and return the block that they complete, which may be empty. `UrlError` means that the engine
+        reports a failure, and any other `EngineError` that another attempt would not help.
         """
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
@@ -146,19 +142,13 @@ class AnswerReader:
         return delta
 
     def end(self) -> Delta:
-        """Return the last block.
-
-        Raises:
-            EngineError: Requested log-probabilities are missing.
-            UrlError: The answer is not complete.
-        """
-        delta = Delta(usage=self._total())
+        """Return the last block. `UrlError` means that the answer is not complete."""
+        delta, most = Delta(usage=self._total()), self._request.max_tokens
         if self.finish_reason is None:
             if not self.done:
                 raise UrlError("ended an answer without a finish reason", began=True)
             delta.text_after = self._stops.flush()
             used = 0 if delta.usage is None else delta.usage.completion_tokens
-            most = self._request.max_tokens
             self.finish_reason = "length" if most is not None and used >= most else "stop"
         delta.finish_reason = self.finish_reason
         self._check_rows(spare=True)

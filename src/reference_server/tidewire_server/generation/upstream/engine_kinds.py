@@ -170,9 +170,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
 
 
 def members_of_kinds(kinds: Iterable[EngineKind], *, vocabulary: bool, chat: bool) -> frozenset[str]:
-    """Return the input members that at least one of the kinds serves, depending on whether the bytes of the tokens are known,
-    and whether the model has a chat template.
-    """
+    """Return the input members that one of the kinds serves if the vocabulary is known, and if there is a chat template."""
     found = {"prompt", "echo", "n", "logprob_decimals"} | ({"messages"} if chat else set())
     for kind in kinds:
         found |= kind.members.keys() | (
@@ -182,11 +180,7 @@ def members_of_kinds(kinds: Iterable[EngineKind], *, vocabulary: bool, chat: boo
 
 
 def check_kind(request: Generate, kind: EngineKind) -> None:
-    """Check what the schema of the endpoint cannot express.
-
-    Raises:
-        InputError: The engine cannot serve the combination of members.
-    """
+    """Raise an `InputError` if the engine cannot serve a combination of members that the endpoint's schema allows."""
     source, schema = "prompt" if request.messages is None else "messages", kind.members.get("json_schema")
     member = reason = ""
     if request.json_schema is not None and schema is not None and schema.only_messages and source == "prompt":
@@ -216,9 +210,7 @@ def can_continue_text(request: Generate, kind: EngineKind, usage: TokenUsage | N
 def request_body(
     request: Generate, kind: EngineKind, model: str, *, text: str = "", generated: int = 0
 ) -> tuple[str, dict[str, Any]]:
-    """Return the path below the base URL, and the body of the request, with neutral values translated. The engine continues
-    after a text that has a number of generated tokens.
-    """
+    """Return the path and the body of the request, which continues after a text that has a number of generated tokens."""
     body: dict[str, Any] = {"model": model, "stream": True, **kind.always}
     for name, sent in kind.members.items():
         value = getattr(request, name)

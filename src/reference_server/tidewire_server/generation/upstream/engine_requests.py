@@ -11,8 +11,7 @@ import json
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 
@@ -33,15 +32,14 @@ _TOO_LONG: Final = re.compile(
 _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
 
-@dataclass(frozen=True)
-class EngineDescription:
-    """What an engine says about itself."""
+class EngineDescription(NamedTuple):
+    """What an engine says about itself, as far as it does."""
 
     kind: str
     models: tuple[str, ...]
-    context: int | None = None
-    chat: bool = True
-    """Whether the model has a chat template, as far as the engine says so."""
+    context: int | None
+    chat: bool
+    """Whether the model has a chat template."""
 
 
 class EngineRequests:
@@ -50,8 +48,7 @@ class EngineRequests:
     """
 
     def __init__(self, key: str | None, timeout: float) -> None:
-        self._key = key
-        self._timeout = timeout
+        self._key, self._timeout = key, timeout
         bearer = {} if key is None else {"authorization": f"Bearer {key}"}
         self._http = httpx.AsyncClient(
             headers={"accept-encoding": "identity", **bearer},
@@ -67,10 +64,8 @@ class EngineRequests:
         await self._http.aclose()
 
     async def describe(self, url: str, kind: str | None) -> EngineDescription:
-        """Ask an engine for its models and its limits, and for its kind unless it is known.
-
-        Raises:
-            UrlError: The engine does not answer, is loading its model, or rejects the key.
+        """Ask an engine for its models and its limits, and for its kind unless it is known. An engine that does not answer, is
+        loading its model, or rejects the key is a `UrlError`.
         """
         root = url.removesuffix("/v1")
         answer, models = await self._get(f"{url}/models")

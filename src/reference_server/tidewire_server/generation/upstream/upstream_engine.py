@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -83,9 +83,8 @@ class UpstreamEngine:
     def _describe(self, kinds: list[EngineKind]) -> None:
         found = self._known
         vocabulary = None if self.tokenizer is None else self.tokenizer.vocabulary
-        members = engine_kinds.members_of_kinds(
-            kinds, vocabulary=vocabulary is not None, chat=found is None or found.chat
-        )
+        known, chat = vocabulary is not None, found is None or found.chat
+        members = engine_kinds.members_of_kinds(kinds, vocabulary=known, chat=chat)
         self.caps = EngineCapabilities(
             model=self.model or "the upstream's model",
             context=self.context or (None if found is None else found.context),
@@ -114,11 +113,7 @@ class UpstreamEngine:
         return reason and f"the upstream cannot be used yet: {reason}"
 
     def _learn(self, found: EngineDescription) -> None:
-        """Check what an engine says about itself, and keep the first description.
-
-        Raises:
-            UrlError: Requests cannot be sent to this engine.
-        """
+        """Keep the first description of an engine, or raise a `UrlError` if requests cannot be sent to the engine."""
         listed, problem = ", ".join(name[:80] for name in found.models[:5]) or "none", None
         if self._known is not None and found.kind != self._known.kind:
             problem = f"is of the kind {found.kind}, but the upstream of the kind {self._known.kind}; use --upstream-kind"
@@ -138,9 +133,8 @@ class UpstreamEngine:
     async def close(self) -> None:
         """Close all connections. Requests that run end with an error."""
         opened, self._open = self._open, None
-        if opened is not None:
-            for each in opened:
-                await each.close()
+        for each in opened or ():
+            await each.close()
 
     async def check(self, request: Generate) -> None:
         """Validate a request; see `Engine.check`. An engine must have answered, because its kind decides what is valid."""
@@ -207,19 +201,13 @@ class UpstreamEngine:
         limit = (most or self.caps.context or MAX_TOKENS) - generated
         reader = AnswerReader(request, self.caps.vocabulary, limit, base)
         async with aclosing(requests.stream(url, path, body)) as stream:
-            deadline = None
-            while not reader.done:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        data = await anext(stream, None)
-                except (TimeoutError, UrlError):
-                    # A break after the finish reason loses at most the numbers of tokens.
-                    if reader.finish_reason is None:
-                        raise
-                    break
-                if data is None:
-                    break
+            async for data in stream:
                 yield reader.feed(data)
-                if reader.finish_reason is not None and deadline is None:
-                    deadline = asyncio.get_running_loop().time() + USAGE_SECONDS
+                if reader.done or reader.finish_reason is not None:
+                    break
+            # A break after the finish reason loses at most the numbers of tokens.
+            with suppress(TimeoutError, UrlError):
+                async with asyncio.timeout(USAGE_SECONDS):
+                    while not reader.done and (data := await anext(stream, b"")):
+                        reader.feed(data)
         yield reader.end()

@@ -1,12 +1,11 @@
-"""URLs of an upstream (`UrlPool`): the choice of the URL for a request, and a task per URL that asks it again after a failure.
+"""URLs of an upstream (`UrlPool`): the URL with the fewest requests gets the next one, and each is asked again after a failure.
 
   event    | meaning                                                 | effect on the URL
   ---------+---------------------------------------------------------+---------------------------------------------------
   answered | it has answered a question                              | takes requests
   busy     | 429 or 503                                              | takes none for `Retry-After`
   failed   | refused, silent, another 5xx, a redirect, a lost answer | takes none until it has answered
-  rejected | the key is wrong, or the model or kind is another one   | the same, and new jobs get 503 if no other URL has
-           |                                                         |   answered
+  rejected | the key is wrong, or the model or kind is another one   | the same; new jobs get 503 if no URL is usable
 
 The table has no row for an error that the request itself has caused, because it says nothing about the URL.
 """
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -25,6 +24,7 @@ from tidewire_server.generation.engine_interface import EngineBusyError, EngineE
 _log = logging.getLogger(__name__)
 
 Event = Literal["busy", "failed", "rejected"]
+Probe = Callable[[str], Awaitable[None]]
 
 PAUSES: Final[dict[Event, float]] = {"busy": 1.0, "failed": 1.0, "rejected": 30.0}
 """Seconds until a URL is asked again. `Retry-After` takes precedence."""
@@ -34,12 +34,8 @@ MAX_PAUSE: Final = 30.0
 
 
 class UrlError(EngineError):
-    """A URL does not process a request.
-
-    Attributes:
-        event: What has happened.
-        wait: Number of seconds from `Retry-After`, or None.
-        began: Whether the engine may have processed a part of the request.
+    """A URL does not process a request. `wait` is the number of seconds from `Retry-After`, and `began` is whether the engine may
+    have processed a part of the request.
     """
 
     def __init__(
@@ -78,12 +74,6 @@ class UrlState:
         return self.running if self.trouble or self.until > now else limit
 
 
-def choose(states: Iterable[UrlState], now: float, limit: int) -> UrlState | None:
-    """Return the URL with the fewest requests among those that take another one, or None."""
-    free = [each for each in states if each.running < each.calls(now, limit)]
-    return min(free, key=lambda each: each.running, default=None)
-
-
 class UrlPool:
     """Chooses URLs for requests, of which each URL processes up to `limit` at the same time. All methods must be called on the
     event loop that runs when the pool is created.
@@ -93,11 +83,7 @@ class UrlPool:
     """
 
     def __init__(
-        self,
-        urls: Sequence[str],
-        limit: int,
-        probe: Callable[[str], Awaitable[None]],
-        limit_calls: Callable[[int], None],
+        self, urls: Sequence[str], limit: int, probe: Probe, limit_calls: Callable[[int], None]
     ) -> None:
         self._states = [UrlState(url) for url in urls]
         self._limit, self._probe, self._limit_calls = limit, probe, limit_calls
@@ -115,14 +101,14 @@ class UrlPool:
 
     @contextmanager
     def request(self) -> Iterator[str]:
-        """Choose a URL for a request that runs in the `with` block. An error of the block leaves out the URL for a while.
-
-        Raises:
-            EngineBusyError: No URL takes a request.
+        """Choose a URL for a request that runs in the `with` block, or raise an `EngineBusyError`. A `UrlError` of the block leaves
+        out the URL for a while.
         """
-        chosen = choose(self._states, self._loop.time(), self._limit)
-        if chosen is None:
+        now = self._loop.time()
+        free = [each for each in self._states if each.running < each.calls(now, self._limit)]
+        if not free:
             raise EngineBusyError("no engine takes a request")
+        chosen = min(free, key=lambda each: each.running)
         chosen.running += 1
         try:
             yield chosen.url
@@ -135,8 +121,8 @@ class UrlPool:
 
     def _leave_out(self, url: UrlState, error: UrlError) -> None:
         if url.apply(error, self._loop.time()):
-            level = logging.ERROR if error.event == "rejected" else logging.WARNING
-            _log.log(level, "upstream %s %s", url.url, error)
+            severity = logging.ERROR if error.event == "rejected" else logging.WARNING
+            _log.log(severity, "upstream %s %s", url.url, error)
         self._start_watch(url)
 
     async def close(self) -> None:
