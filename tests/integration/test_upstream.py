@@ -536,9 +536,19 @@ def test_chosen_token_is_an_alternative_only_if_it_belongs_to_the_most_probable(
     assert (value["top_ids"], value["logprobs"]) == ([[0, 1]], [-3.0])
 
 
+# llama.cpp counts a token that ends within a character, and streams only the next one.
+WITHIN_A_CHARACTER = {
+    "choices": [
+        {"text": "é", "logprobs": {"content": [{"id": 1, "logprob": -1.0, "top_logprobs": [{"id": n, "logprob": -1.0} for n in (1, 2)]}]}}
+    ],
+    "timings": {"predicted_n": 2},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
+        ([f"data: {json.dumps(WITHIN_A_CHARACTER)}\n\n", "hang"], "1 tokens.*within a character"),
         ([chunk(text="ab")], "no log-probabilities"),
         ([scored([A], [-1.0], [{B: -2.0, C: -3.0}])], "do not belong"),
         ([scored([A], [-1.0], [{A: -1.0}])], "1 alternatives"),
