@@ -238,7 +238,7 @@ def record_app(images: Path, folder: Path) -> None:
         port = int(url.rpartition(":")[2])
         process.kill()
         process.wait()
-        started[0].wait_for("connection lost; trying again in")
+        started[0].wait_for("connection lost; retrying in")
         started[0].save(images / "reconnect.svg", url, f"call {ADDRESS} story hero=Ada chapters=9")
         with serving(str(app), *log, port=port):
             for each in started:

@@ -159,11 +159,9 @@ class JobService:
         if store.replicas is not None:
             self._heartbeat = Heartbeat(
                 store.replicas,
-                store.jobs,
                 self._ownership,
                 self._live,
                 self.readers,
-                self.endpoints,
                 self.workers,
                 outage_timeout=settings.store_outage_timeout,
                 draining=lambda: self.shutdown.began,
@@ -185,8 +183,7 @@ class JobService:
             if endpoint.start is not None:
                 await endpoint.start()
         if self._heartbeat is None:
-            for job in await self.store.jobs.adopt():
-                await self._ownership.recover(job)
+            await self._ownership.adopt()
         else:
             await self._heartbeat.start()
         self._cleanup.start()
