@@ -13,7 +13,7 @@ from support.serve_command import run, served
 from tidewire import Client
 from tidewire.errors import JobFailedError
 from tidewire_server import Server
-from tidewire_server.generation.upstream import add_upstream, url_states
+from tidewire_server.generation.upstream import add_upstream, url_pool
 
 KEY = "sk-a-secret-of-the-upstream"
 
@@ -26,8 +26,8 @@ def shared_engine() -> Iterator[ScriptedEngine]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(url_states, "MIN_PAUSE", 0.05)
-    monkeypatch.setattr(url_states, "START_PAUSE", 0.05)
+    for event in ("busy", "failed"):
+        monkeypatch.setitem(url_pool.PAUSES, event, 0.05)
 
 
 @pytest.fixture(scope="module")
