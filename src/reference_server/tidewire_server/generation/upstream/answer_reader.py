@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -97,7 +98,8 @@ class _StreamedBody(msgspec.Struct):
 class AnswerReader:
     """Converts one answer to blocks of the endpoint: rows with the requested columns, without stop strings.
 
-    The answer continues after a text with the numbers of tokens `base`. Columns with token ids require the vocabulary.
+    The answer continues after a text with the numbers of tokens `base`. Columns with token ids require the vocabulary. The
+    function `hide` removes the key from a message of the engine.
     """
 
     def __init__(
@@ -106,8 +108,9 @@ class AnswerReader:
         vocabulary: Vocabulary | None,
         max_tokens: int,
         base: TokenUsage | None = None,
+        hide: Callable[[str], str] = str,
     ) -> None:
-        self._request, self._vocabulary, self._base = request, vocabulary, base
+        self._request, self._vocabulary, self._base, self._hide = request, vocabulary, base, hide
         self._columns = request.columns
         self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES)
         self._bytes_left = BYTES_PER_TOKEN * (max_tokens + SPARE_TOKENS)
@@ -156,7 +159,7 @@ class AnswerReader:
 
     def _block(self, chunk: _StreamedBody) -> Delta:
         if chunk.error is not None:
-            raise _failure(chunk.error)
+            raise _failure(chunk.error, self._hide(reason_of(chunk.error)))
         delta = Delta()
         if (counts := chunk.usage or chunk.timings) is not None:
             prompt = counts.prompt_tokens + counts.prompt_n + counts.cache_n
@@ -289,12 +292,12 @@ def _id_of(token: _Token) -> int:
     return int(found[1])
 
 
-def _failure(error: Any) -> EngineError:
+def _failure(error: Any, reason: str) -> EngineError:
     """Return the error for an error object in the stream, which blames the request or the engine itself."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}:
-        return EngineError(f"the engine rejected the request: {reason_of(error)}")
-    return UrlError(f"failed while it generated: {reason_of(error)}", began=True)
+        return EngineError(f"the engine rejected the request: {reason}")
+    return UrlError(f"failed while it generated: {reason}", began=True)
 
 
 def reason_of(body: Any) -> str:

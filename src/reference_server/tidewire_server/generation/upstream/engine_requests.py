@@ -136,11 +136,13 @@ class EngineRequests:
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise UrlError(f"closed the connection ({type(error).__name__})", began=True) from None
 
+    def hide(self, text: str) -> str:
+        """Return a text of the engine without the key."""
+        return text.replace(self._key, "***") if self._key else text
+
     def _rejection(self, status: int, path: str, content: Any) -> EngineError | InputError:
-        """Return the error for an answer that rejects the request, without the key."""
-        reason = reason_of(content)
-        if self._key:
-            reason = reason.replace(self._key, "***")
+        """Return the error for an answer that rejects the request."""
+        reason = self.hide(reason_of(content))
         if status in {400, 413, 422}:
             too_long = status == 413 or _TOO_LONG.search(reason) is not None
             code = "input_too_long" if too_long else "invalid_input"

@@ -199,7 +199,7 @@ class UpstreamEngine:
             request, kind, self.model or "", text=text[:seam], generated=generated
         )
         limit = (most or self.caps.context or MAX_TOKENS) - generated
-        reader = AnswerReader(request, self.caps.vocabulary, limit, base)
+        reader = AnswerReader(request, self.caps.vocabulary, limit, base, requests.hide)
         async with aclosing(requests.stream(url, path, body)) as stream:
             async for data in stream:
                 yield reader.feed(data)
