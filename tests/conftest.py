@@ -26,8 +26,7 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 def pytest_collection():
     """Exempt the modules and the thousands of tests from garbage collection while the tests run.
 
-    They stay to the end. To walk them takes half a second. A leak check collects garbage after most tests, and pytest
-    does five times at its own end.
+    They stay to the end. To walk them takes half a second, and a leak check collects garbage after most tests.
     """
     gc.disable()
     try:
@@ -35,6 +34,15 @@ def pytest_collection():
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop():
+    """Thaw what is frozen at the end: `gc.get_referrers`, which hypothesis needs to be imported, does not see it."""
+    try:
+        return (yield)
+    finally:
+        gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)
