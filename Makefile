@@ -25,7 +25,7 @@ demo: $(STAMP)  ## a generation with its log-probabilities, through a network th
 test: $(STAMP)  ## all quick tests that need no GPU; says what was skipped and why
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_ARGS)
 
-slow: $(STAMP)  ## what `make test` leaves out because it is long: campaigns of the same tests with more seeds and kills
+slow: $(STAMP)  ## what `make test` leaves out because it is long: every combination, and campaigns with more seeds and kills
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
 
 chaos: $(STAMP)  ## 5,000 jobs through networks that break, while servers are killed: a quarter of an hour; CHAOS_JOBS, CHAOS_SEED

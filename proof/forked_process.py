@@ -40,6 +40,8 @@ IMPORTS = (
     "uvicorn",
 )
 """Modules that most commands import."""
+ENGINE_IMPORTS = (*IMPORTS, "tidewire_server.generation.torch_engine", "transformers")
+"""Modules of a command that serves a model. Their import takes six seconds of processor time."""
 _MESSAGE = 200_000
 """Maximum size in bytes of a request to the fork server."""
 

@@ -12,6 +12,15 @@ from support.leak_checks import no_task_is_left, nothing_is_left
 
 __all__ = ["no_task_is_left", "nothing_is_left"]
 
+# The threads of OpenMP spin while they wait for each other. Where servers with small models run side by side, they would
+# take the processors from the tests. Set before torch is imported, also for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# httpx reads the certificates of all public authorities for each new client: 50 ms, also for plain HTTP. Tests and the
+# processes that they start connect only to servers of their own, so a folder without certificates is enough.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
@@ -29,6 +38,7 @@ def pytest_collection():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop():
+    """Thaw what is frozen at the end: `gc.get_referrers`, which hypothesis needs to be imported, does not see it."""
     try:
         return (yield)
     finally:

@@ -151,7 +151,7 @@ def test_hidden_tabs_close_their_streams_and_resume_when_shown():
         ]
         tabs = [browser.open(f"{url}/#/jobs/{job}") for job in jobs]
         text = "document.querySelector('#result .text')?.textContent.length ?? 0"
-        for tab in [*tabs, *tabs]:
+        for tab in [*tabs, *tabs[:2]]:
             browser.show(tab)
             before = browser.evaluate(tab, text)
             waits(lambda: browser.evaluate(tab, text) > before)  # noqa: B023

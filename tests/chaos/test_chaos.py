@@ -467,7 +467,12 @@ def authority():
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize(
     ("network", "store"),
-    [("tcp", "sqlite"), ("tls", "memory"), ("gateway", "sqlite"), ("buffering", "memory")],
+    [
+        ("tls", "memory"),
+        ("gateway", "sqlite"),
+        pytest.param("tcp", "sqlite", marks=pytest.mark.slow),
+        pytest.param("buffering", "memory", marks=pytest.mark.slow),
+    ],
 )
 def test_quick_campaign(network, store, tmp_path, authority):
     run_campaign(network, store, QUICK_JOBS // 4, QUICK_SEED, Scale(quick=True), tmp_path, authority)

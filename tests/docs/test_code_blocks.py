@@ -28,20 +28,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from proof.forked_process import Forked
+from proof.forked_process import ENGINE_IMPORTS, Forked
 from support.postgres_server import needs_postgres
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN_URL = "http://127.0.0.1:8000"
 WRITTEN_DATABASE = "postgresql://tidewire@db/tidewire"
-IMPORTS = (
-    "tidewire.commands.cli",
-    "tidewire_server.serving",
-    "tidewire_server.generation.torch_engine",
-    "tidewire_conformance.cli",
-    "transformers",
-)
 STORY = ROOT / "docs/tutorial/first-stream.md"
 
 pytestmark = pytest.mark.timeout(180)
@@ -69,13 +62,18 @@ def with_language(language: str) -> list[Path]:
     return [page for page in PAGES if any(block.language == language for block in blocks(page))]
 
 
+def is_slow(page: Path) -> bool:
+    """Whether a page has code that imports a package for which it takes seconds."""
+    return any(block.needs in {"gradio", "ray"} for block in blocks(page))
+
+
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
 def start_command(module: str, *arguments: str, **options: Any) -> Forked:
     """Start a command in a fork server that has done the common imports."""
-    return Forked(module, *arguments, imports=IMPORTS, **options)
+    return Forked(module, *arguments, imports=ENGINE_IMPORTS, **options)
 
 
 def wait_for_port(process: Forked, port_file: Path) -> int:
@@ -102,7 +100,11 @@ def site(tmp_path_factory):
 # Python hides ResourceWarnings by default, and a page may use a client without closing it.
 @pytest.mark.filterwarnings("ignore:a tidewire client was not closed:ResourceWarning")
 @pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize("page", with_language("python"), ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if is_slow(page) else ()) for page in with_language("python")],
+    ids=name_of,
+)
 def test_python_blocks_of_a_page_run(page, site, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

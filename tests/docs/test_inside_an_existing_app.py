@@ -67,7 +67,7 @@ class Uvicorn:
             self.end()
 
 
-@pytest.fixture(params=["FastAPI", "Starlette"])
+@pytest.fixture(params=["FastAPI", pytest.param("Starlette", marks=pytest.mark.slow)])
 def mounted(request, tmp_path):
     text = block("app.py")
     (tmp_path / "app.py").write_text(text if request.param == "FastAPI" else text.replace(*OTHER_FRAMEWORK))

@@ -30,6 +30,7 @@ def app(name):
 
 
 @needs_gradio
+@pytest.mark.slow
 def test_the_app_with_gradio():
     import gradio_client
 

@@ -1,4 +1,7 @@
-"""The endpoint `generate` in front of the servers of other projects, with the default model on a CPU."""
+"""The endpoint `generate` in front of the servers of other projects, with the default model on a CPU.
+
+`transformers serve` takes 15 s of processor time to start, so its tests are slow.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +44,7 @@ def transformers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield url
 
 
-@pytest.fixture(params=["llama_cpp", "transformers"])
+@pytest.fixture(params=["llama_cpp", pytest.param("transformers", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest) -> str:
     return request.getfixturevalue(request.param)
 

@@ -204,7 +204,9 @@ SHELLS = {
 }
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "shell", [each if each == "bash" else pytest.param(each, marks=pytest.mark.slow) for each in SHELLS]
+)
 def test_a_shell_completes_commands_and_options(shell, tmp_path):
     command, setup = SHELLS[shell]
     if shutil.which(shell) is None:

@@ -359,6 +359,7 @@ shell.user_ns["client"].close()
 """
 
 
+@pytest.mark.slow
 def test_a_shell_in_a_terminal_shows_the_repr(server):
     done = subprocess.run(
         [sys.executable, "-c", TERMINAL.format(url=server.url)], capture_output=True, text=True, timeout=60

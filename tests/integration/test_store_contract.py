@@ -440,7 +440,7 @@ def test_a_log_in_use_is_the_object_that_readers_and_the_writer_share(opened: An
 # ---- equivalence of the implementations -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 4))])
 @pytest.mark.parametrize("other", PARAMS[1:])
 def test_random_operations_give_equal_results_in_all_implementations(
     request: pytest.FixtureRequest, tmp_path: Path, other: str, seed: int

@@ -65,7 +65,7 @@ def test_both_packages_resume_a_response_with_the_same_events(package, url):
         ).json()
         name = f"resp_{job['id']}"
         whole = python(client.responses.retrieve(name, stream=True))
-        for event in whole:
+        for event in whole[::3]:
             after = event["sequence_number"]
             theirs = python(client.responses.retrieve(name, stream=True, starting_after=after))
             assert javascript(package, url, "retrieve", id=name, after=after) == theirs

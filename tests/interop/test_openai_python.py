@@ -45,7 +45,10 @@ def surface(chat, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     names = ("--served-model-name", ALIAS, "--served-model-name", "gpt-4o")
     log = f"sqlite:///{folder / 'log.db'}"
-    with served(folder, "--model", str(chat), *names, "--log", log, TIDEWIRE_MIN_GRACE="0.5") as (_, peer):
+    with served(folder, "--model", str(chat), *names, "--log", log, model=True, TIDEWIRE_MIN_GRACE="0.5") as (
+        _,
+        peer,
+    ):
         yield peer.url
 
 
@@ -383,7 +386,10 @@ def test_a_stream_resumes_after_the_server_was_killed(chat, tmp_path):
     port = free_port()
     arguments = ("--model", str(chat), "--log", f"sqlite:///{tmp_path / 'log.db'}")
     same = {"model": "chat", "input": "def f(", "temperature": 0, "max_output_tokens": 200}
-    with served(tmp_path, *arguments, port=port) as (process, peer), openai_client(peer.url) as client:
+    with (
+        served(tmp_path, *arguments, port=port, model=True) as (process, peer),
+        openai_client(peer.url) as client,
+    ):
         stream = client.responses.create(**same, background=True, stream=True)
         events = [next(stream) for _ in range(20)]
         process.send_signal(signal.SIGKILL)
@@ -392,7 +398,7 @@ def test_a_stream_resumes_after_the_server_was_killed(chat, tmp_path):
         events += more
     response = events[0].response.id
     assert text_of(events)
-    with served(tmp_path, *arguments, port=port) as (_, peer), openai_client(peer.url) as client:
+    with served(tmp_path, *arguments, port=port, model=True) as (_, peer), openai_client(peer.url) as client:
         rest = [*client.responses.retrieve(response, stream=True, starting_after=events[-1].sequence_number)]
         whole = client.responses.retrieve(response)
         assert text_of(events) + text_of(rest) == whole.output_text
@@ -403,7 +409,10 @@ def test_a_stream_resumes_after_the_server_was_killed(chat, tmp_path):
 
 def test_an_api_key_is_a_token(chat, tmp_path):
     (tmp_path / "tokens").write_text("ann:secret-a\nbob:secret-b\n")
-    with served(tmp_path, "--model", str(chat), "--token-file", str(tmp_path / "tokens")) as (_, peer):
+    with served(tmp_path, "--model", str(chat), "--token-file", str(tmp_path / "tokens"), model=True) as (
+        _,
+        peer,
+    ):
         with (
             openai_client(peer.url, api_key="wrong") as client,
             pytest.raises(openai.AuthenticationError) as found,
@@ -422,7 +431,7 @@ def test_an_api_key_is_a_token(chat, tmp_path):
 
 
 def test_a_model_without_a_chat_template_has_only_completions(tmp_path):
-    with served(tmp_path) as (_, peer), openai_client(peer.url) as client:
+    with served(tmp_path, model=True) as (_, peer), openai_client(peer.url) as client:
         (model,) = client.models.list()
         assert client.completions.create(model=model.id, prompt="def f(").usage.completion_tokens == 16
         for call in (

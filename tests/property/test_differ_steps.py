@@ -92,7 +92,9 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 100))]
+)
 def test_each_step_finds_all_changes(seed):
     writer = Writer(seed)
     shadow = ShadowCopy(None)

@@ -21,7 +21,16 @@ def in_chunks_of(size, stream):
 
 @pytest.mark.parametrize(
     "chunk",
-    [b"x", b"xyz", b"data\n", b"data:x\n", b"id:x\n", b"event:xy\n", b": comment\n", b"data:" + b"x" * 5000],
+    [
+        b"x",
+        b"data:x\n",
+        b"id:x\n",
+        b"data:" + b"x" * 5000,
+        *(
+            pytest.param(chunk, marks=pytest.mark.slow)
+            for chunk in (b"xyz", b"data\n", b"event:xy\n", b": comment\n")
+        ),
+    ],
     ids=repr,
 )
 def test_memory_stays_near_the_size_limit_for_any_input(chunk):

@@ -155,6 +155,7 @@ OUTCOMES = {"400", "422", "stop", "length", "invalid_input", "stopped"}
 """Outcomes of the attacker's requests: malformed, refused, ended, ended by a limit of the library, or stopped by the test."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_fuzzed_schemas_of_one_caller_leave_the_engine_to_another(tmp_path: Path):
     """The CPU time of the engine decides, because other processes of the machine do not affect it."""

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,11 @@ from typing import Any
 import pytest
 
 from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine, until_ready
-from support.serve_command import served
+from support.serve_command import run, served
 from tidewire import Client
 from tidewire.errors import JobFailedError
 from tidewire_server import Server
-from tidewire_server.generation.upstream import add_upstream, url_states
+from tidewire_server.generation.upstream import add_upstream, url_pool
 
 KEY = "sk-a-secret-of-the-upstream"
 
@@ -28,8 +26,8 @@ def shared_engine() -> Iterator[ScriptedEngine]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(url_states, "MIN_PAUSE", 0.05)
-    monkeypatch.setattr(url_states, "START_PAUSE", 0.05)
+    for event in ("busy", "failed"):
+        monkeypatch.setitem(url_pool.PAUSES, event, 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -145,13 +143,17 @@ def test_redirect_does_not_carry_the_key_away(client: Client, shared_engine: Scr
         assert thief.journal() == []
 
 
+@pytest.mark.parametrize("code", [None, 400, 500])
 def test_key_in_a_message_of_the_engine_is_hidden(
-    client: Client, shared_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+    client: Client, shared_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture, code: int | None
 ):
+    """The engine rejects the request, or reports a fault of the request or of its own in the stream."""
+    broken = {"message": f"the key {KEY} is odd", "code": code}
     with caplog.at_level(logging.DEBUG):
-        error = failure(
-            client, shared_engine, status=400, body={"error": {"message": f"the key {KEY} is odd"}}
-        )
+        if code is None:
+            error = failure(client, shared_engine, status=400, body={"error": broken})
+        else:
+            error = failure(client, shared_engine, event(json.dumps({"error": broken})))
     assert "the key *** is odd" in str(error)
     assert KEY not in caplog.text
 
@@ -191,31 +193,29 @@ def test_key_of_the_environment_appears_nowhere(shared_engine: ScriptedEngine, t
     assert shared_engine.journal()[0]["headers"]["authorization"] == f"Bearer {KEY}"
 
 
-def tidewire(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    command = [sys.executable, "-m", "tidewire_server", *arguments]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
+def tidewire(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Run the command, and return its exit code, its output and its errors."""
+    with run(folder, *arguments, **environment) as process:
+        out, errors = process.communicate()
+        return process.wait(), out, errors
 
 
 def test_key_is_not_shown_by_the_command(tmp_path: Path):
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
     url = "http://127.0.0.1:1/v1"
-    shown = tidewire("--upstream", url, "--show-config", TIDEWIRE_UPSTREAM_KEY=KEY)
-    assert shown.returncode == 0, shown.stderr
-    assert "upstream_key" in shown.stdout
-    from_file = tidewire("--upstream", url, "--show-config", "--upstream-key-file", str(file))
-    assert "not shown" in from_file.stdout
-    both = tidewire("--upstream", url, "--upstream-key-file", str(file), TIDEWIRE_UPSTREAM_KEY=KEY)
-    assert both.returncode == 2
+    shown = tidewire(tmp_path, "--upstream", url, "--show-config", TIDEWIRE_UPSTREAM_KEY=KEY)
+    assert shown[0] == 0, shown
+    assert "upstream_key" in shown[1]
+    from_file = tidewire(tmp_path, "--upstream", url, "--show-config", "--upstream-key-file", str(file))
+    assert "not shown" in from_file[1]
+    both = tidewire(tmp_path, "--upstream", url, "--upstream-key-file", str(file), TIDEWIRE_UPSTREAM_KEY=KEY)
     file.write_text(f"{KEY}\nsecond line\n")
-    broken = tidewire("--upstream", url, "--upstream-key-file", str(file))
-    assert broken.returncode == 2
-    as_flag = tidewire("--upstream", url, "--upstream-key", KEY)
-    assert "is not a flag" in as_flag.stderr
-    in_url = tidewire("--upstream", f"http://user:{KEY}@127.0.0.1:1/v1")
-    odd = tidewire("--upstream", url, TIDEWIRE_UPSTREAM_KEY=f"{KEY} ä")
-    for each in (shown, from_file, both, broken, as_flag, in_url, odd):
-        assert KEY not in each.stdout + each.stderr
-    assert (in_url.returncode, odd.returncode) == (2, 2)
+    broken = tidewire(tmp_path, "--upstream", url, "--upstream-key-file", str(file))
+    as_flag = tidewire(tmp_path, "--upstream", url, "--upstream-key", KEY)
+    assert "is not a flag" in as_flag[2]
+    in_url = tidewire(tmp_path, "--upstream", f"http://user:{KEY}@127.0.0.1:1/v1")
+    odd = tidewire(tmp_path, "--upstream", url, TIDEWIRE_UPSTREAM_KEY=f"{KEY} ä")
+    for _, out, errors in (shown, from_file, both, broken, as_flag, in_url, odd):
+        assert KEY not in out + errors
+    assert [code for code, _, _ in (both, broken, in_url, odd)] == [2, 2, 2, 2]

@@ -38,9 +38,9 @@ def assert_passes(url, *options, seconds):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(START_SECONDS + 100)
 def test_the_checks_of_its_endpoint_pass(url):
-    """`make slow` runs all checks."""
     areas = ("discovery", "generation", "logprobs")
     assert_passes(url, *(word for area in areas for word in ("--only", area)), seconds=90)
 

@@ -53,6 +53,14 @@ ANSWERS = {
     "204": (204, JSON, b""),
 }
 """Responses that a server sends to every request: status, media type and body."""
+QUICK_ANSWERS = {
+    "500 with a page",
+    "200 with garbage",
+    "200 with null",
+    "201 with a job that is not described",
+    "200 with a stream of garbage",
+}
+"""Responses with which the quick run judges a server: one for each way to fail."""
 
 
 @contextlib.contextmanager
@@ -118,7 +126,10 @@ def described(discovery=DISCOVERY, words=WORDS):
 # ---- servers that answer every request in the same way -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize(
+    "answer",
+    [each if each in QUICK_ANSWERS else pytest.param(each, marks=pytest.mark.slow) for each in ANSWERS],
+)
 def test_the_same_answer_to_every_request_is_the_fault_of_the_server(answer, tmp_path):
     with half_built(ANSWERS[answer], **described()) as url:
         report = judged(url, tmp_path)
@@ -288,6 +299,7 @@ def test_all_faults_of_a_job_are_reported_although_no_example_succeeds(tmp_path)
 # ---- faults in any response and event ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_faults_in_random_members_are_judged(tmp_path):
     judge_random_faults(1, 0.1, tmp_path)

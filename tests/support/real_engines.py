@@ -73,7 +73,8 @@ def transformers_serve(model: Path, folder: Path) -> Iterator[str]:
 def llama_cpp_server(model: Path, folder: Path) -> Iterator[str]:
     """Run llama.cpp's server with a Llama checkpoint, and yield its base URL."""
     port = free_port()
-    command = [sys.executable, "-m", "support.real_engines", model, folder / "model.gguf", str(port)]
+    write_gguf(model, folder / "model.gguf")
+    command = [sys.executable, "-m", "support.real_engines", folder / "model.gguf", str(port)]
     with _process(command, port, folder / "llama_cpp.log") as url:
         yield url
 
@@ -123,5 +124,4 @@ def _serve_llama_cpp(path: Path, port: int) -> None:
 
 
 if __name__ == "__main__":
-    write_gguf(Path(sys.argv[1]), Path(sys.argv[2]))
-    _serve_llama_cpp(Path(sys.argv[2]), int(sys.argv[3]))
+    _serve_llama_cpp(Path(sys.argv[1]), int(sys.argv[2]))

@@ -80,6 +80,7 @@ def test_correct_calls_pass_and_wrong_calls_are_reported(tmp_path: Path) -> None
     assert messages == []
 
 
+@pytest.mark.slow
 def test_every_public_name_has_a_type() -> None:
     # pyright finds an uninstalled package only from the folder that contains it.
     found = pyright(CLIENT, "--ignoreexternal", "--verifytypes", "tidewire")["typeCompleteness"]
