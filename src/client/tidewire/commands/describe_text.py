@@ -172,6 +172,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, show_all: b
     """Return a table whose last column has the rest of the width. With `show_all`, texts are wrapped. Otherwise each row is
     one line, and all texts except those in the first column are shortened to fit.
     """
+    if len(columns) > 1 and not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for at, name in enumerate(columns):
         is_last = at == len(columns) - 1

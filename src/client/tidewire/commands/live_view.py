@@ -17,6 +17,7 @@ from tidewire.commands.job_tables import probability, server_text
 from tidewire.hooks import ReconnectEvent, RequestEvent
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import Progress, Queue
+from tidewire.terminal_escapes import visible
 from tidewire.updates import ItemChange
 
 RATE_WINDOW: Final = 5.0
@@ -65,35 +66,31 @@ class ProgressLine:
 
     def __init__(self, total: float | None = None, unit: str = "") -> None:
         self._tasks = Tasks(speed_estimate_period=RATE_WINDOW)
-        self._id = self._tasks.add_task("", total=total, unit=unit)
+        self._task = self._tasks.tasks[self._tasks.add_task("", total=total)]
+        self.unit: str = unit
+        """Unit of the work, such as `token`, or an empty text."""
 
     def update(self, done: float | None, total: float | None, unit: str) -> None:
         """Show other numbers. None: as before."""
-        self._tasks.update(self._id, completed=done, total=total, unit=unit)
-
-    @property
-    def unit(self) -> str:
-        """Unit of the work, such as `token`, or an empty text."""
-        return str(self._tasks.tasks[0].fields["unit"])
+        self._tasks.update(self._task.id, completed=done, total=total)
+        self.unit = unit
 
     def numbers(self, *more: str) -> str:
         """Return the numbers as a text, with further parts after the work that is done."""
-        task = self._tasks.tasks[0]
+        task = self._task
         parts = [amount_text(task.completed, task.total, self.unit), *more]
         if task.speed is not None:
-            rate = f"{task.speed:.{0 if task.speed >= 10 else 1}f}"
-            parts.append(f"{rate} {plural(self.unit or 'step', 2)}/s")
+            parts.append(f"{task.speed:.{1 if task.speed < 10 else 0}f} {plural(self.unit or 'step', 2)}/s")
         parts.append(str(timedelta(seconds=int(task.elapsed or 0))))
         return "  ".join(parts if task.completed or task.total else parts[1:])
 
     def draw(self, label: str, width: int, *more: str) -> Text:
         """Return the line for a terminal of this width in cells."""
-        task = self._tasks.tasks[0]
-        line = server_text(f"{label}  " if label else "", "bold")
-        if task.total and width >= NARROW:
-            done = round(BAR * task.percentage / 100)
+        line = Text.assemble((f"{visible(label)}  " if label else "", "bold"))
+        if self._task.total and width >= NARROW:
+            done = round(BAR * self._task.percentage / 100)
             line.append("━" * done, "green").append("━" * (BAR - done) + "  ", "bright_black")
-        return line.append_text(server_text(self.numbers(*more), "dim"))
+        return line.append(visible(self.numbers(*more)), "dim")
 
 
 class JobStatus:
