@@ -40,7 +40,7 @@ def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(terminal_
         go.touch()
         terminal.wait_for(rf"{job.id} +tell +succeeded")
         terminal.resize(50, 20)
-        terminal.wait_for(rf"{job.id[:15]}\w*… +tell +succeeded +\d:\d\d:\d\d")
+        terminal.wait_for(rf"{job.id[:8]}\w*… +tell +succeeded +\d:\d\d:\d\d")
         terminal.send_signal(signal.SIGINT)
         assert terminal.end() == 130
     assert job.id in terminal.text

@@ -62,13 +62,12 @@ class _ShownToken(NamedTuple):
 
 
 class ProgressLine:
-    """A line with a label, a progress bar, the work that is done, its rate, and the time since the start."""
+    """A line with a label, a progress bar, the work that is done in units such as `token`, its rate, and its time."""
 
     def __init__(self, total: float | None = None, unit: str = "") -> None:
         self._tasks = Tasks(speed_estimate_period=RATE_WINDOW)
-        self._task = self._tasks.tasks[self._tasks.add_task("", total=total)]
-        self.unit: str = unit
-        """Unit of the work, such as `token`, or an empty text."""
+        self._tasks.add_task("", total=total)
+        self._task, self.unit = self._tasks.tasks[0], unit
 
     def update(self, done: float | None, total: float | None, unit: str) -> None:
         """Show other numbers. None: as before."""
