@@ -26,7 +26,7 @@ from tidewire_server import Server
 from tidewire_server.generation import add_generate
 
 server = Server()
-add_generate(server, device="cpu", threads=1, slots=64, max_top=64)
+add_generate(server, device=sys.argv[2], threads=1, slots=64, max_top=64)
 server.run(port=0, port_file=sys.argv[1], started=lambda url: None)
 """
 
@@ -36,9 +36,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     arguments = parser.parse_args()
     found: dict[int, list[Load]] = {n: [] for n in (0, *BARS)}
-    with serving(SERVER) as (process, port):
+    with serving(SERVER, arguments.device) as (process, port):
         run(process, port, STREAMS, 16)
         for _ in range(arguments.rounds):
             for n, loads in found.items():

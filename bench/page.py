@@ -265,6 +265,14 @@ def main() -> None:
             tables.engine_http,
         ),
         section(
+            "In front of an engine",
+            "Requests go to an engine with OpenAI's API directly, and in alternation through a server with `--upstream`. The scripted\n"
+            "engine generates 2,000 tokens per second in total. `transformers serve` runs the default model on the CPU and shares the\n"
+            "cores with the server. The overhead is the part of the tokens per second that is lost. The script is `python\n"
+            "bench/upstream.py`.",
+            tables.upstream,
+        ),
+        section(
             "Continuing a text after a restart",
             "With the log in a file, a generation continues after a restart of the server, because each event has the ids of its\n"
             'tokens. The table compares this with `on_restart="rerun"`, where the texts have no ids. 16 raw readers read 16 texts of\n'

@@ -599,6 +599,23 @@ def engine_gpu() -> str:
     )
 
 
+def upstream() -> str:
+    result = json.loads((HERE / "results/upstream.json").read_text())
+    rows = [
+        [
+            row["engine"],
+            str(row["streams"]),
+            f"{row['alone']:,.0f}",
+            f"{row['through']:,.0f}",
+            f"{row['overhead']:+.1f} %",
+            f"{result['bar']:g} %",
+        ]
+        for row in result["rows"]
+    ]
+    head = ["engine", "streams", "alone, tokens/s", "through the server, tokens/s", "overhead", "target"]
+    return f"{table(head, rows)}\n\nThe numbers are medians of {result['rounds']} rounds, {_measured_with(result)}"
+
+
 def engine_http() -> str:
     result = json.loads((HERE / "results/engine_http.json").read_text())
     rows = [

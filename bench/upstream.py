@@ -43,7 +43,10 @@ import asyncio, json, sys, time
 async def handle(reader, writer):
     global next_at
     while True:
-        head = await reader.readuntil(b"\\r\\n\\r\\n")
+        try:
+            head = await reader.readuntil(b"\\r\\n\\r\\n")
+        except asyncio.IncompleteReadError:
+            return writer.close()
         length = next((int(line[15:]) for line in head.split(b"\\r\\n") if line.lower().startswith(b"content-length:")), 0)
         body = json.loads(await reader.readexactly(length) or b"{}")
         if head.startswith(b"GET"):
@@ -138,11 +141,11 @@ def seconds_through(process: int, port: int, streams: int, tokens: int, **member
 
 
 @contextmanager
-def transformers_serve() -> Iterator[int]:
+def transformers_serve(device: str) -> Iterator[int]:
     """Run `transformers serve` with the default model, and yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [Path(sys.executable).with_name("transformers"), "serve", default_model(), "--device", "cpu"]
+    command = [Path(sys.executable).with_name("transformers"), "serve", default_model(), "--device", device]
     process = subprocess.Popen(
         [*command, "--host", "127.0.0.1", "--port", str(port)],
         stdout=subprocess.DEVNULL,
@@ -192,12 +195,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu", help="torch device of transformers serve (default: cpu)")
     parser.add_argument("--log", default="memory", help="log of the server, such as sqlite:///bench.db")
     arguments = parser.parse_args()
     with serving(SCRIPTED, RATE) as (_, port):
         rows = measure("scripted", port, "scripted", arguments.rounds, arguments.log)
     if all([installed("accelerate"), installed("fastapi"), installed("openai")]):
-        with transformers_serve() as port:
+        with transformers_serve(arguments.device) as port:
             rows += measure("transformers serve", port, str(default_model()), arguments.rounds, arguments.log)
     save(
         RESULTS,

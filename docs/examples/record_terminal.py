@@ -227,18 +227,19 @@ def record_app(images: Path, folder: Path) -> None:
         chat.type("\x04")
         chat.end()
 
+        watch = Recorded("jobs", url, "--watch", rows=12)
+        watch.wait_for("updated every second")
         started = [
             Recorded("call", url, "story", f"hero={hero}", "chapters=9") for hero in ("Ada", "Bo", "Cy")
         ]
         started[0].wait_for("of 99 words")
-        watch = Recorded("jobs", url, "--watch", rows=12)
         watch.wait_for("running(.*\n)+.*running")
         watch.save(images / "jobs.svg", url, f"jobs {ADDRESS} --watch")
         watch.end(signal.SIGTERM)
         port = int(url.rpartition(":")[2])
         process.kill()
         process.wait()
-        started[0].wait_for("connection lost; trying again in")
+        started[0].wait_for("connection lost; retrying in")
         started[0].save(images / "reconnect.svg", url, f"call {ADDRESS} story hero=Ada chapters=9")
         with serving(str(app), *log, port=port):
             for each in started:

@@ -258,12 +258,12 @@ def upstream_parameters() -> str:
         for kind in kinds:
             sent = kind.members.get(name)
             only = " with `messages`" if sent and sent.only_messages else ""
-            cells.append(f"`{sent.name}`{only}" if sent and sent.served else "")
+            cells.append(f"`{sent.name}`{only}" if sent else "")
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
     shown = ", ".join(f"`{name}`" for name in sorted(LOGPROB_MEMBERS))
-    ids = [f"with `--tokenizer`, {kind.logprobs_mode}" if kind.has_ids else "" for kind in kinds]
+    ids = [f"with `--tokenizer`, {kind.logprobs_mode}" if kind.with_ids is not None else "" for kind in kinds]
     rows.append(f"| {shown} | {' | '.join(ids)} |")
-    after = ["yes" if kind.counts else "runs again" for kind in kinds]
+    after = ["yes" if kind.continues is not None else "runs again" for kind in kinds]
     rows.append(f"| *continues after a crash* | {' | '.join(after)} |")
     return "\n".join(rows)
 

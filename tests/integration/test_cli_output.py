@@ -270,12 +270,12 @@ def test_on_a_terminal_the_members_next_to_the_text_follow_it_as_json(objects_ur
 
 
 @pytest.mark.parametrize("words", [[], ["end=\n"], ["error=true"]], ids=["open", "break", "error"])
-def test_on_a_dumb_terminal_the_last_progress_follows_the_text(url, words):
+def test_on_a_dumb_terminal_progress_does_not_interrupt_the_text(url, words):
     with Terminal("call", url, "counted", *words, columns=200, TERM="dumb") as terminal:
         assert terminal.end() == (words == ["error=true"])
     _, first, *others = [line.strip() for line in terminal.lines if line.strip()]
     assert first == "running: 1 of 9 pages"
-    assert others[:2] == [" ".join(f"text{number}" for number in range(1, 10)), "running: 9 of 9 pages"]
+    assert others[0] == " ".join(f"text{number}" for number in range(1, 10))
     assert ("no ink" in terminal.text) == (words == ["error=true"])
 
 
@@ -331,7 +331,7 @@ def test_a_description_is_short_and_fits_the_terminal(url, width):
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_the_description_of_a_server_is_one_line_for_each_endpoint(url, width):
-    lines = shown_on_terminal(width, "describe", url).splitlines()
+    lines = [line.rstrip() for line in shown_on_terminal(width, "describe", url).splitlines()]
     assert len(lines) <= 12
     assert all(len(line) <= width for line in lines if "tidewire describe" not in line)
     assert "jobs are kept until the server stops" in lines

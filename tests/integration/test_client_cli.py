@@ -1,7 +1,6 @@
 """The `tidewire` commands, run as from a shell, against the reference server."""
 
 import json
-import math
 import os
 import pty
 import re
@@ -16,8 +15,8 @@ from support.sample_server import sentence, served
 from support.scripted_server import HOLD, ScriptedServer
 from support.terminal import run
 from tidewire import Client
-from tidewire.commands import display, plugins
-from tidewire.testing import FakeServer, FakeToken
+from tidewire.commands import plugins
+from tidewire.testing import FakeServer
 
 COMMAND = [sys.executable, "-W", "error", "-m", "tidewire.commands.cli"]
 
@@ -327,7 +326,7 @@ def test_map_prints_the_results_before_an_invalid_line_then_its_number_and_a_sum
     first, second, third = result.stderr.splitlines()
     assert first == f"tidewire: {name}, line 3: {reason}. This line and the lines after it were not run."
     assert second.startswith("tidewire: 1 of 2 inputs failed; see the member `error`")
-    assert third == "  1 × item_refused: no such point (index 1)"
+    assert third == "  1 × item_refused: no such point (first at index 1)"
     assert result.exit_code == 2
 
 
@@ -400,18 +399,3 @@ def test_map_names_the_line_of_an_invalid_input_and_a_missing_file(url, tmp_path
 @pytest.mark.parametrize("command", ["call", "map", "attach", "describe"])
 def test_help_of_a_command_shows_an_example(command):
     assert f"tidewire {command} http://127.0.0.1:8000" in " ".join(run(command, "--help").stdout.split())
-
-
-def test_on_a_terminal_a_generation_ends_with_a_table_of_alternatives(monkeypatch):
-    monkeypatch.setattr(display.Screen, "live", property(lambda _: True))
-    with FakeServer() as server:
-        hello = FakeToken("Hel", math.log(0.5), [("Hel", math.log(0.5)), ("[J]el", math.log(0.25))])
-        server.endpoint("generate").generates([hello, FakeToken("lo", None)])
-        shown = run("call", server.url, "generate", "top_logprobs=2", "ranks=true").stdout
-        assert shown.startswith("Hello\n")
-        assert [line.split() for line in shown.splitlines()[1:]] == [
-            ["token", "probability", "rank", "alternatives"],
-            ["'Hel'", "50.0%", "1", "'[J]el'", "25.0%"],
-            ["'lo'", "0.0%", "1"],
-        ]
-        assert run("call", server.url, "generate").stdout == "Hello\n"

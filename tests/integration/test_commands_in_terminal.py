@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer.testing
 
 from support.terminal import Terminal, run
 from tidewire import Client
-from tidewire.commands import cli
 from tidewire.testing import FakeServer, FakeToken
 
 
@@ -24,11 +22,11 @@ def test_map_shows_its_progress_and_a_summary_of_the_failures(terminal_url, tmp_
         terminal.wait_for(r"\d+ of 40 inputs  \d+ failed")
         assert terminal.end() == 1
     *_, numbers, summary, first, second = [line for line in terminal.lines if line]
-    assert re.fullmatch(r"40 of 40 inputs  20 failed  \d:\d\d", numbers)
+    assert re.fullmatch(r"40 of 40 inputs  20 failed  ([\d.]+ inputs/s  )?\d:\d\d:\d\d", numbers)
     assert summary == "tidewire: 20 of 40 inputs failed; see the member `error` of their output lines."
     assert first == "  19 × item_refused: odd (first at index 1)"
     assert second.startswith(r"  1 × item_refused: \x1b]0;owned")
-    assert second.endswith("(index 7)")
+    assert second.endswith("(first at index 7)")
 
 
 def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(terminal_url, go):
@@ -38,11 +36,11 @@ def test_a_watched_list_of_jobs_shows_their_changes_until_an_interrupt(terminal_
     ):
         terminal.wait_for("updated every second; press Ctrl\\+C to end")
         job = client.submit("tell", count=6, go=str(go), pause_at=5)
-        terminal.wait_for(rf"{job.id}  running +\d:\d\d  tell")
+        terminal.wait_for(rf"{job.id} +tell +running +\d:\d\d:\d\d")
         go.touch()
-        terminal.wait_for(rf"{job.id}  succeeded")
+        terminal.wait_for(rf"{job.id} +tell +succeeded")
         terminal.resize(50, 20)
-        terminal.wait_for(rf"succeeded +\d:\d\d  tell\n  {job.id}")
+        terminal.wait_for(rf"{job.id[:15]}\w*… +tell +succeeded +\d:\d\d:\d\d")
         terminal.send_signal(signal.SIGINT)
         assert terminal.end() == 130
     assert job.id in terminal.text
@@ -64,19 +62,10 @@ def test_a_watched_list_survives_a_restart_of_the_server(terminal_server):
         assert terminal.end() == 130
 
 
-def test_a_watched_list_in_a_pipe_has_a_line_for_each_change(terminal_url, go):
-    command = [sys.executable, "-m", "tidewire", "jobs", terminal_url, "--watch", "--limit", "1"]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
-        Client(terminal_url) as client,
-    ):
-        process.stdout.readline()
-        job = client.submit("tell", count=6, go=str(go), pause_at=5)
-        assert process.stdout.readline() == f"{job.id}  tell  running\n"
-        go.touch()
-        assert process.stdout.readline() == f"{job.id}  tell  succeeded\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+def test_a_watched_list_in_a_pipe_is_refused(terminal_url):
+    refused = run("jobs", terminal_url, "--watch")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--watch needs a terminal" in refused.stderr
 
 
 def test_a_chat_keeps_the_conversation_and_an_interrupt_stops_only_the_reply(terminal_url):
@@ -103,8 +92,8 @@ def test_a_chat_continues_after_an_outage_of_the_server(terminal_server):
         terminal.wait_for("1 messages,")
         terminal_server.again()
         terminal.wait_for(r"the last is 'hello'\n(.*\n)?>$")
-        terminal.send_signal(signal.SIGTERM)
-        assert terminal.end() == 143
+        terminal.type("\x04")
+        assert terminal.end() == 0
 
 
 def test_a_chat_in_a_pipe_answers_each_line(terminal_url):
@@ -160,6 +149,22 @@ def test_serve_shows_its_queue_in_one_line_below_its_output(tmp_path):
     assert "cancelled in" not in terminal.text
 
 
+def test_serve_shows_the_batch_size_and_the_tokens_per_second_of_generations(tmp_path):
+    port = tmp_path / "port"
+    arguments = ("serve", "--port", "0", "--port-file", str(port), "--shutdown-timeout", "0")
+    with Terminal(*arguments, columns=100) as terminal:
+        terminal.wait_for(r"(?m)^1 endpoint  0 queued  0 running  0 tokens/s$")
+        with Client(f"http://127.0.0.1:{port.read_text().strip()}") as client:
+            jobs = [client.submit("generate", prompt="import ", max_tokens=1000) for _ in range(6)]
+            terminal.wait_for(r"([2-6]) running  batch size generate \1  [1-9]\d* tokens/s$")
+            for job in jobs:
+                job.cancel()
+        terminal.wait_for(r"(?m)^1 endpoint  0 queued  0 running  0 tokens/s$")
+        terminal.send_signal(signal.SIGINT)
+        assert terminal.end() == 0
+    assert "tokens/s" not in terminal.text
+
+
 def test_serve_writes_a_log_if_it_is_not_on_a_terminal(tmp_path):
     (tmp_path / "app.py").write_text(
         "from tidewire_server import Server\nserver = Server()\n@server.endpoint\ndef one() -> int:\n    return 1\n"
@@ -202,52 +207,19 @@ SHELLS = {
 @pytest.mark.parametrize(
     "shell", [each if each == "bash" else pytest.param(each, marks=pytest.mark.slow) for each in SHELLS]
 )
-def test_a_shell_completes_commands_endpoints_and_ids_of_jobs(terminal_url, shell, tmp_path):
+def test_a_shell_completes_commands_and_options(shell, tmp_path):
     command, setup = SHELLS[shell]
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    with Client(terminal_url) as client:
-        job = client.submit("tell", count=1)
-        job.wait()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {
-        "TIDEWIRE_URL": terminal_url,
-        "PATH": path,
-        "HOME": str(tmp_path),
-        "PS1": "$ ",
-        "PROMPT": "$ ",
-    }
+    environment = {"PATH": path, "HOME": str(tmp_path), "PS1": "$ ", "PROMPT": "$ "}
     with Terminal(*command, program=True, columns=150, **environment) as terminal:
         terminal.type(f"{setup}; echo re''ady\r")
         terminal.wait_for("(?m)^ready")
         for typed, completed in (
             ("tidewire cance", "tidewire cancel"),
-            ("tidewire call te", "tidewire call tell"),
-            (f"tidewire attach {job.id[:12]}", f"tidewire attach {job.id}"),
+            ("tidewire jobs --wat", "tidewire jobs --watch"),
         ):
             terminal.type(f"{typed}\t")
             terminal.wait_for(re.escape(completed))
             terminal.type("\x15")
-
-
-def test_names_that_a_shell_might_evaluate_are_not_offered():
-    with FakeServer() as server:
-        for name in (
-            "good",
-            "$(touch owned)",
-            "a b",
-            "`x`",
-            "q'uote",
-            'd"ouble',
-            "new\nline",
-            "\x1b]0;x\x07",
-        ):
-            server.endpoint(name).calls(lambda: 1)
-        environment = {
-            "TIDEWIRE_URL": server.url,
-            "COMP_WORDS": "tidewire call ",
-            "COMP_CWORD": "2",
-            "_TIDEWIRE_COMPLETE": "complete_bash",
-        }
-        offered = typer.testing.CliRunner().invoke(cli.app, env=environment, prog_name="tidewire")
-    assert (offered.stdout.split(), offered.stderr) == (["good"], "")

@@ -42,8 +42,8 @@ def test_a_waiting_job_shows_its_place_in_the_queue(terminal_url):
                 terminal.wait_for(r"queued: position 1")
                 first.cancel()
                 terminal.wait_for(r"on and on")
-                terminal.send_signal(signal.SIGTERM)
-                assert terminal.end() == 143
+                terminal.send_signal(signal.SIGINT)
+                assert terminal.end() == 130
             client.job(terminal.wait_for(r"job (\w+)")[1]).cancel()
         finally:
             first.cancel()
@@ -53,7 +53,7 @@ def test_a_killed_server_is_shown_and_the_text_continues_after_its_restart(termi
     with Terminal("call", terminal_server.url, "tell", "count=200", f"go={go}", "pause_at=100") as terminal:
         terminal.wait_for("word99")
         terminal_server.kill()
-        terminal.wait_for(r"connection lost; trying again .*giving up in \d+ s")
+        terminal.wait_for(r"connection lost; retrying in .*giving up in \d+ s")
         terminal_server.start()
         terminal.wait_until(lambda: "connection lost" not in terminal.text)
         go.touch()
@@ -113,8 +113,7 @@ def test_a_second_interrupt_cancels_the_job(terminal_url):
         assert client.job(job).status() == "cancelled"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_a_pipe_a_signal_ends_the_command_at_once(terminal_url, number):
+def test_in_a_pipe_an_interrupt_ends_the_command_at_once(terminal_url):
     command = [
         sys.executable,
         "-W",
@@ -130,9 +129,9 @@ def test_in_a_pipe_a_signal_ends_the_command_at_once(terminal_url, number):
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout.read(5) == "word0"
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
+    assert process.returncode == 130
     assert "Ctrl+C" not in errors
     job = re.search(rf"tidewire attach {terminal_url} (\w+)", errors)[1]
     assert run("cancel", terminal_url, job).exit_code == 0
@@ -193,15 +192,13 @@ def test_tokens_have_the_color_of_their_probability_and_the_latest_shows_its_alt
         assert len({*colors, "default"}) == 4
         go.touch()
         assert terminal.end() == 0
-    # The table of tokens is for jobs whose tokens were not colored.
-    assert "probability" not in terminal.text
     assert "not '" not in terminal.text
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["tell", "--logprobs", "count=1"], "no member 'top_logprobs'; omit --logprobs"),
+        (["tell", "--logprobs", "count=1"], "unknown member 'logprobs'"),
         (["tell", "--logprobs=-1", "count=1"], "--logprobs"),
     ],
 )

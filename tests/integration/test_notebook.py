@@ -1,11 +1,8 @@
 """Jobs in notebooks, executed by nbclient in a real kernel against a real server."""
 
 import html.parser
-import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 
 import httpx
@@ -107,7 +104,7 @@ def test_a_job_follows_itself_and_the_loop_still_receives_everything(book, tmp_p
     assert book.printed(printed) == f"True {'Once. ' * 9} The end.\n"
     shown = book.shown(at)
     check_is_safe(shown)
-    assert shown["text/plain"].splitlines()[0].endswith(": succeeded")
+    assert shown["text/plain"].startswith("succeeded ")
     assert shown["text/plain"].splitlines()[1] == f"{'Once. ' * 9} The end."
     assert "The end." in shown["text/html"]
     assert book.printed(at) == "", "a warning"
@@ -127,8 +124,6 @@ def test_hostile_text_is_escaped_in_every_format(book):
         book.run("job = client.submit('refuse', text=hostile)\njob"),
         book.run("job = client.submit('tokens', texts=[hostile, hostile])\njob"),
         book.run("job = client.submit('repeat', value={hostile: [hostile]})\njob"),
-        book.run("job = client.submit_batch('story', [{'text': hostile}, {'text': 'b'}])\njob"),
-        book.run("job = client.submit_batch('refuse', [{'text': hostile}, {'text': 'b'}])\njob"),
     ]
     for at in cells:
         until_shown(book, at, "alert(1)")
@@ -146,7 +141,7 @@ def test_tokens_are_shaded_by_their_probability(book):
     until_shown(book, at, "succeeded")
     shown = book.shown(at)
     check_is_safe(shown)
-    assert shown["text/plain"].endswith("\ndef f(")
+    assert shown["text/plain"].splitlines()[-1] == "def f("
     assert shown["text/html"].count("rgba(230,119,0,0.00)") == 2
     assert "rgba(230,119,0,0.31)" in shown["text/html"], "the token with the log-probability -2.5"
     assert "'(' 8.2%\n'(' 8.2%\n'other' 5.0%" in html.unescape(shown["text/html"])
@@ -172,38 +167,21 @@ def test_an_async_job_follows_itself_and_cells_share_the_client(book, tmp_path):
         "print([update.text async for update in job] and await job.result())\nawait shared.aclose()"
     )
     assert book.printed(printed) == "Once. The end.\n"
-    assert book.shown(at)["text/plain"].splitlines()[0].endswith(": succeeded")
+    assert book.shown(at)["text/plain"].startswith("succeeded ")
 
 
-def test_a_batch_is_shown_as_a_table_of_its_items(book, tmp_path):
+def test_a_batch_shows_how_many_of_its_items_have_ended(book, tmp_path):
     at = book.run("""
-        batch = client.submit_batch("story", [{"text": "a"}, {"text": "b", "gate": gate}, {"txt": "c"}][:2])
+        batch = client.submit_batch("refuse", [{"text": "a"}, {"text": "b", "gate": gate}])
         batch
     """)
-    until_shown(book, at, "1 of 2 items have ended")
+    until_shown(book, at, "running · 1 of 2 items have ended, 1 failed")
+    assert '<progress max="2" value="1">' in book.shown(at)["text/html"]
     open_gate(tmp_path)
-    book.run("assert batch.results() == ['a The end.', 'b The end.']")
-    shown = book.shown(at)
-    check_is_safe(shown)
-    assert shown["text/plain"].splitlines()[1:] == [
-        "2 of 2 items have ended",
-        "     0  succeeded  a The end.",
-        "     1  succeeded  b The end.",
-    ]
-    assert (
-        '<tr><td>1</td><td>succeeded</td><td style="text-align:left">b The end.</td></tr>'
-        in shown["text/html"]
-    )
-
-
-def test_only_the_first_items_of_a_large_batch_are_shown(book):
-    at = book.run("batch = client.submit_batch('repeat', [{'value': '<' * 1000}] * 200)\nbatch")
     book.run("batch.wait()")
-    until_shown(book, at, "200 of 200 items have ended")
     shown = book.shown(at)
     check_is_safe(shown)
-    assert shown["text/plain"].endswith("… 120 more items")
-    assert shown["text/html"].count("<tr>") == 80
+    assert shown["text/plain"].startswith("failed · 2 of 2 items have ended, 2 failed ")
 
 
 def test_a_failed_job_shows_its_error(book, tmp_path):
@@ -211,7 +189,7 @@ def test_a_failed_job_shows_its_error(book, tmp_path):
     open_gate(tmp_path)
     book.run("job.wait()")
     shown = book.shown(at)
-    assert shown["text/plain"].splitlines()[0].endswith(": failed")
+    assert shown["text/plain"].startswith("failed ")
     assert "no coffee" in shown["text/plain"]
     assert "no coffee" in shown["text/html"]
 
@@ -220,51 +198,18 @@ def test_a_cancelled_job_keeps_its_text(book):
     at = book.run("job = client.submit('story', text='Once.', gate=gate)\njob")
     until_shown(book, at, "Once.")
     book.run("job.cancel(); job.wait()")
-    assert book.shown(at)["text/plain"].splitlines()[0].endswith(": cancelled")
+    assert book.shown(at)["text/plain"].startswith("cancelled ")
     assert "Once." in book.shown(at)["text/plain"]
-
-
-def interrupt_after(book, at, printed):
-    """Interrupt the kernel as soon as a cell has printed a text, or after 30 seconds, so that the cell ends in any case."""
-    give_up = time.monotonic() + 30
-    while (len(book.nb.cells) <= at or printed not in book.printed(at)) and time.monotonic() < give_up:
-        time.sleep(0.01)
-    os.kill(book.km.provisioner.pid, signal.SIGINT)
-
-
-@pytest.mark.parametrize("wait", ["job.wait()", "await shared.job(job.id).wait()"])
-def test_an_interrupted_cell_stops_the_display_but_not_the_job(book, server, tmp_path, wait):
-    book.run("shared = AsyncClient(client.url)")
-    at = book.run("job = client.submit('story', text='Once.', gate=gate)\njob")
-    until_shown(book, at, "Once.")
-    interrupting = threading.Thread(target=interrupt_after, args=[book, len(book.nb.cells), "waits"])
-    interrupting.start()
-    book.run(f"print('waits', flush=True)\n{wait}")
-    interrupting.join()
-    assert "display interrupted; the job continues on the server" in book.shown(at)["text/plain"]
-    printed = book.run("print(job.status())")
-    assert book.printed(printed) == "running\n"
-    # The job still has the stream of its submit, unless a call that reads it was interrupted.
-    until_streams(server, 0 if wait == "job.wait()" else 1)
-    again = book.run("job")
-    until_shown(book, again, "Once.")
-    open_gate(tmp_path)
-    printed = book.run("print(''.join(update.text for update in job))")
-    assert book.printed(printed) == "Once. The end.\n"
-    assert "succeeded" in book.shown(again)["text/plain"]
-    book.run("await shared.aclose()")
 
 
 def test_the_server_is_killed_and_restarted_while_a_job_is_shown(book, server, tmp_path):
     at = book.run("job = client.submit('story', text='Once.', gate=gate)\njob")
     until_shown(book, at, "Once.")
     server.kill()
-    until_shown(book, at, "connection lost, reconnecting")
-    assert "Once." in book.shown(at)["text/plain"]
     open_gate(tmp_path)
     server.start()
     book.run("assert job.result() == 'Once. The end.'")
-    assert book.shown(at)["text/plain"].splitlines()[0].endswith(": succeeded")
+    assert book.shown(at)["text/plain"].startswith("succeeded ")
     assert "Once. The end." in book.shown(at)["text/plain"]
 
 
@@ -368,8 +313,6 @@ def test_a_map_shows_a_progress_bar(book):
             texts = [text async for text in shared.map("story", (each for each in inputs[:5]))]
     """)
     assert book.shown(at) == {"text/html": "<div> 5</div>", "text/plain": "5"}
-    at = book.run("print(len([*client.map('story', inputs[:5], progress=False)]))")
-    assert [each["output_type"] for each in book.outputs(at)] == ["stream"]
     at = book.run("""
         seen = []
         print(len([*client.map("story", inputs[:5], progress=seen.append)]), seen[-1].ended)
@@ -393,19 +336,16 @@ from tidewire import Client
 with Client({url!r}) as client:
     job = client.submit("story", text="Once.")
     for update in job: pass
-    list(client.map("story", [{{"text": "a"}}] * 5{argument}))
+    list(client.map("story", [{{"text": "a"}}] * 5))
 assert "IPython" not in sys.modules
 assert "asyncio" in sys.modules
 """
 
 
-@pytest.mark.parametrize(("argument", "written"), [("", ""), (", progress=True", "5 of 5\n")])
-def test_a_script_imports_no_ipython_and_shows_a_bar_only_if_asked(server, argument, written):
-    script = PLAIN.format(url=server.url, argument=argument)
+def test_a_script_imports_no_ipython_and_shows_no_bar(server):
+    script = PLAIN.format(url=server.url)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-    assert done.stderr == written
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 TERMINAL = """

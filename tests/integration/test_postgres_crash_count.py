@@ -33,7 +33,7 @@ async def a_dead_server_with_a_job(
             writer.record.status = "running"
             await writer.write("one")
         expire = "UPDATE server SET until = now() - interval '1 second' WHERE id = %(id)s"
-        await dead._control.do(Command([Statement(expire, {"id": dead.replicas.id})]))
+        await dead._threads.control.do(Command([Statement(expire, {"id": dead.replicas.id})]))
         for store in others:
             # As if the beats of the server had succeeded for a whole lease.
             store._server._first_beat = -1e9

@@ -121,7 +121,7 @@ def test_an_append_whose_answer_was_lost_succeeds_again_and_another_block_does_n
 
     async def body(store: Any) -> None:
         writer = await Writer().add(store)
-        extent, number, thread = writer.log.extent(), writer.log.number, store._appends
+        extent, number, thread = writer.log.extent(), writer.log.number, store._threads.appends
         for write, size in ((False, 3), (True, 2), (False, 40_000)):
             block = block_after(writer, extent.head, size, 1)
             changed = extent_after(extent, block)
@@ -236,7 +236,7 @@ def test_groups_with_the_same_jobs_in_reversed_order_do_not_deadlock(open_stores
             ordered = [each for each in appends if each[0] == 0] + [
                 each for each in appends[::-1] if each[0] == 1
             ]
-            threads = (first._appends, second._appends)
+            threads = (first._threads.appends, second._threads.appends)
             found = await asyncio.gather(
                 *(threads[name].do(append) for name, append in ordered), return_exceptions=True
             )
@@ -321,7 +321,9 @@ def test_parallel_submits_of_one_caller_at_two_servers_respect_the_limits_and_ge
         assert len(waiting) == 34
         order = [entry.principal for entry in waiting]
         assert order[:28] == ["ada", "bob"] * 14
-        turns = await stores[0]._jobs._read("SELECT turn FROM ticket WHERE principal = 'ada' ORDER BY turn")
+        turns = await stores[0]._threads.control.run(
+            "SELECT turn FROM ticket WHERE principal = 'ada' ORDER BY turn"
+        )
         assert [turn for (turn,) in turns] == list(range(1, 21))
 
     serving(open_stores, 2, body)

@@ -62,7 +62,7 @@ async def expire_lease(store: Any) -> None:
     from tidewire_server.store.postgres.connections import Command, Statement
 
     sql = "UPDATE server SET until = now() - interval '1 second' WHERE id = %(id)s"
-    await store._control.do(Command([Statement(sql, {"id": store._server.id})]))
+    await store._threads.control.do(Command([Statement(sql, {"id": store._server.id})]))
 
 
 def trust(store: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_
         async with servers() as (first, second):
             await second.replicas.beat()
             writer = Writer()
-            await until(lambda: second._feed is not None and second._listener._thread is not None)
+            await until(lambda: second._listener._task is not None)
             before = len(second.woken)
             await writer.submit(first, items=1, submit=b"[1]")
             await until(lambda: len(second.woken) > before)
@@ -133,12 +133,38 @@ def test_a_reader_that_has_not_watched_gets_the_newest_events(servers: Any) -> N
     run(body())
 
 
+def test_a_state_that_was_read_while_events_arrived_is_not_kept_as_the_newest_one(
+    servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            log = await first.jobs.log("a")
+            await start(second, writer)
+            await writer.write("one")
+            await first.jobs.log("a")
+            load = log._load_state
+
+            async def load_slowly() -> Any:
+                found = await load()
+                monkeypatch.undo()
+                await writer.write("two")
+                await first.jobs.log("a")
+                return found
+
+            monkeypatch.setattr(log, "_load_state", load_slowly)
+            assert (await log.state()).view.value() == writer.states[2]
+            assert (await log.state()).view.value() == writer.states[3]
+
+    run(body())
+
+
 def test_polls_replace_lost_notifications(servers: Any) -> None:
     async def body() -> None:
         async with servers() as (first, second):
             for store in (first, second):
                 store._notifier.enabled = False
-            await until(lambda: second._listener._loop is not None)
+            await until(lambda: second._listener._task is not None)
             while second.queue.due("e") != float(
                 "inf"
             ):  # The first poll, or the start of the listener, may be a hint.
@@ -416,7 +442,7 @@ def test_rows_of_servers_that_died_an_hour_ago_are_deleted_some_at_a_time(
             await Writer().submit(first, items=1)
 
             async def rows(sql: str = "SELECT host FROM server ORDER BY host") -> list[str]:
-                return [row[0] for row in await first._control.do(Command([Statement(sql, {})]))]
+                return [row[0] for row in await first._threads.control.do(Command([Statement(sql, {})]))]
 
             await rows(
                 "INSERT INTO server (host, until, endpoints) SELECT host, now() - age::interval, '[]' FROM (VALUES ('dead-1', "
@@ -481,7 +507,7 @@ def test_a_job_that_is_deleted_elsewhere_is_invisible_and_its_readers_receive_it
 async def count(store: Any, sql: str) -> int:
     from tidewire_server.store.postgres.connections import Command, Statement
 
-    return int((await store._control.do(Command([Statement(sql, {})])))[0][0])
+    return int((await store._threads.control.do(Command([Statement(sql, {})])))[0][0])
 
 
 def test_entries_that_are_put_again_keep_their_positions(servers: Any) -> None:
@@ -618,7 +644,7 @@ def test_a_limit_over_all_servers_is_never_exceeded(database_url: str, batched: 
                 for store in stores:  # Each beat corrects the number of calls of its server.
                     await store.replicas.beat({})
                 stored = Statement("SELECT sum(running)::int FROM global_call", {})
-                while (await stores[0]._control.do(Command([stored])))[0][0] != len(running):
+                while (await stores[0]._threads.control.do(Command([stored])))[0][0] != len(running):
                     await asyncio.sleep(0.01)
                 assert most == limit.calls
                 await Writer("last").submit(stores[0], items=1, slots=[BatchSlot()] if batched else None)

@@ -165,7 +165,6 @@ def test_the_number_of_queue_announcements_grows_linearly():
                 start=start,
                 find=lambda ticket: WaitingJob(),
                 open_job=None,
-                on_start=lambda ticket: None,
                 announce=lambda job, message: announced.append((job, message.position)) is None,
             )
             for number in range(waiting):

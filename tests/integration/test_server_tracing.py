@@ -107,6 +107,25 @@ def test_one_trace_from_the_caller_over_the_stream_to_the_function(server):
     )
 
 
+def test_a_streamed_chat_completion_has_the_trace_of_a_submit(server):
+    body = {"model": "generate", "messages": [{"role": "user", "content": SECRET}], "stream": True}
+    with server.http.stream(
+        "POST", "/openai/v1/chat/completions", json=body, headers={"traceparent": PARENT}
+    ) as answer:
+        assert answer.status_code == 200, answer.read()
+        lines = [line for line in answer.iter_lines() if line]
+        job = answer.headers["tidewire-job"].rpartition("/")[2]
+    assert lines[-1] == "data: [DONE]"
+    submit, run = server.spans("submit generate", "run generate")
+    assert trace_ids([submit, run]) == {TRACE}
+    assert (parent_id(submit), parent_id(run)) == (CALLER, span_id(submit))
+    assert {each["attributes"]["tidewire.job.id"] for each in (submit, run)} == {job}
+    statuses = [each["attributes"]["tidewire.status"] for each in (submit, run)]
+    assert statuses == ["accepted", "succeeded"]
+    assert run["attributes"]["gen_ai.usage.output_tokens"] == 2
+    assert SECRET not in server.file.read_text()
+
+
 def test_a_job_without_a_caller_has_a_trace_of_its_own(server):
     with server.client(None) as client:
         client.run("talk", words=1)

@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import random
 import re
 import subprocess
 import sys
 import threading
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +18,7 @@ from support.postgres_server import PASSWORD, PASSWORD_USER, needs_postgres
 from support.store_log_writer import ROOMY, Writer, run
 from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
+from tidewire_server.store.ended_job_limits import EndedJobs
 from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.open_store import open_store
 from tidewire_server.store.records import EndpointLoad
@@ -336,8 +340,8 @@ class TestWithServer:
             0.05,
             1.0,
         )
-        durable = store._appends._database.connect(durable=True)
-        fast = store._appends._database.connect(durable=False)
+        durable = store._threads.appends._database.connect(durable=True)
+        fast = store._threads.appends._database.connect(durable=False)
         with durable, fast:
             assert durable.execute("SHOW synchronous_commit").fetchone() == ("on",)
             assert fast.execute("SHOW synchronous_commit").fetchone() == ("off",)
@@ -352,6 +356,61 @@ class TestWithServer:
                 await store.jobs.get("a")
 
         run(body())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_that_exceed_a_limit_are_those_that_the_other_stores_choose(
+    database_url: str, seed: int
+) -> None:
+    from tidewire_server.store.postgres.postgres_store import PostgresStore
+
+    draw = random.Random(seed)
+    jobs = [(f"p{draw.randrange(4)}", f"j{number}", draw.randrange(10**6)) for number in range(60)]
+    insert = """
+        INSERT INTO job (principal, id, kept_bytes, ended_at, expires_at, endpoint, batch, items, created_at, attempt, status, usage,
+            starts, columns)
+        SELECT p, j, b, n, CASE WHEN n = 30 THEN 99 ELSE 1000 END, 'e', false, 1, 0, 1, 'succeeded', '{}', '{1,1}', '[]'
+        FROM unnest(%(p)s::text[], %(j)s::text[], %(b)s::bigint[]) WITH ORDINALITY AS r (p, j, b, n)
+    """
+
+    async def left(max_jobs: int, max_bytes: int) -> list[str]:
+        limits = replace(ROOMY, max_retained_jobs=max_jobs, max_retained_bytes=max_bytes)
+        store: Any = PostgresStore(database_url, limits)
+        try:
+            await store._threads.submits.run("DELETE FROM job")
+            columns = zip("pjb", zip(*jobs, strict=True), strict=True)
+            await store._threads.submits.run(
+                insert + "RETURNING id", **{name: [*each] for name, each in columns}
+            )
+            await store.jobs.expire(100.0)
+            return [row[0] for row in await store._threads.submits.run("SELECT id FROM job ORDER BY number")]
+        finally:
+            await store.close()
+
+    def expected(max_jobs: int, max_bytes: int) -> list[str]:
+        ended = EndedJobs(max_jobs, max_bytes)
+        for number, job in enumerate(jobs):
+            if number != 29:  # This job has expired.
+                ended.add(*job)
+        gone = {*ended.evict_excess(), "j29"}
+        return [job for _, job, _ in jobs if job not in gone]
+
+    async def body() -> None:
+        total = sum(size for _, _, size in jobs)
+        for max_bytes in (0, total // 3, total - 1, total):
+            assert await left(100, max_bytes) == expected(100, max_bytes)
+        for max_jobs in (0, 1, 20, 58, 59):
+            found, others = await left(max_jobs, total), expected(max_jobs, total)
+            # Principals with equally many jobs lose theirs in any order.
+            counts = [
+                sorted(Counter(name for name, job, _ in jobs if job in each).values())
+                for each in (found, others)
+            ]
+            assert counts[0] == counts[1]
+            assert len(found) == max_jobs
+            assert found[-1:] == (["j59"] if max_jobs else [])
+
+    run(body())
 
 
 def open_and_close(url: str) -> None:

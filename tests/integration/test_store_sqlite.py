@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.store import sqlite as store_sqlite
 from tidewire_server.store.block_rows import ROW_BYTES
 from tidewire_server.store.cached_log import TAIL_BYTES
 from tidewire_server.store.interfaces import HeadMovedError, QueueFullError, StoreError, TooManyJobsError
@@ -346,3 +348,11 @@ def test_log_urls_follow_sqlalchemy_conventions(tmp_path, monkeypatch):
     assert file_of("memory") is None
     assert file_of("sqlite:///log.db") == tmp_path / "log.db"
     assert file_of("sqlite:////var/log.db") == Path("/var/log.db")
+
+
+def test_statements_have_no_numbered_placeholders():
+    """With `?1` and a sequence of values, Python 3.12 warns, and Python 3.14 raises an error. Python 3.11 does neither."""
+    folder = Path(store_sqlite.__file__).parent
+    texts = {path.name: path.read_text() for path in folder.glob("*.py")}
+    assert any("?" in text for text in texts.values())
+    assert [name for name, text in texts.items() if re.search(r"\?\d", text)] == []

@@ -1,5 +1,6 @@
-"""Types of the JavaScript package: its JSDoc, and the declarations that `tsc` generates from it for users of TypeScript."""
+"""Types of the JavaScript package: its JSDoc, and the declarations that `npm pack` generates from it for users of TypeScript."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "clients/javascript"
 LOCAL = ROOT / ".venv/typescript/node_modules/.bin"
 TSC = shutil.which("tsc", path=LOCAL) or shutil.which("tsc")
-DECLARATIONS = ("--noEmit", "false", "--declaration", "--emitDeclarationOnly", "--outDir")
 
 pytestmark = [
     pytest.mark.skipif(
@@ -35,40 +35,40 @@ const pointer: string | null = new InvalidInputError("what").pointer;
 """
 
 
-def tsc(*arguments, cwd=PACKAGE):
+def tsc(*arguments, cwd):
     run = subprocess.run(
         [str(TSC), *arguments], cwd=cwd, capture_output=True, text=True, timeout=100, check=False
     )
     return run.returncode, run.stdout + run.stderr
 
 
-def test_the_sources_are_typed():
-    assert tsc("-p", ".") == (0, "")
-
-
-def test_the_declarations_are_current(tmp_path):
-    code, output = tsc("-p", ".", *DECLARATIONS, str(tmp_path))
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy of the package with its declarations, as `npm pack` writes them."""
+    folder = tmp_path_factory.mktemp("package") / "tidewire"
+    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("node_modules", "types"))
+    scripts = json.loads((folder / "package.json").read_text(encoding="utf-8"))["scripts"]
+    assert scripts == {"types": "tsc -p .", "prepack": "npm run types"}
+    code, output = tsc("-p", ".", cwd=folder)
     assert (code, output) == (0, "")
-    written = {path.name: path.read_text(encoding="utf-8") for path in (PACKAGE / "types").iterdir()}
-    generated = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    again = f"in clients/javascript: tsc -p . {' '.join(DECLARATIONS)} types"
-    assert written == generated, again
+    return folder
 
 
-def compiled(program, folder):
-    (folder / "node_modules").mkdir(exist_ok=True)
-    if not (folder / "node_modules/tidewire").exists():
-        (folder / "node_modules/tidewire").symlink_to(PACKAGE)
+def compiled(package, program, folder):
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules/tidewire").symlink_to(package)
     (folder / "program.mts").write_text(program, encoding="utf-8")
     options = ("--strict", "--noEmit", "--target", "es2022", "--module", "nodenext")
     return tsc(*options, "program.mts", cwd=folder)
 
 
-def test_a_typescript_program_compiles_with_the_package(tmp_path):
-    assert compiled(PROGRAM, tmp_path) == (0, "")
+def test_a_typescript_program_compiles_with_the_package(package, tmp_path):
+    assert compiled(package, PROGRAM, tmp_path) == (0, "")
 
 
-def test_a_wrong_type_does_not_compile(tmp_path):
-    code, output = compiled(PROGRAM.replace("event.position.toFixed()", "event.position.trim()"), tmp_path)
+def test_a_wrong_type_does_not_compile(package, tmp_path):
+    code, output = compiled(
+        package, PROGRAM.replace("event.position.toFixed()", "event.position.trim()"), tmp_path
+    )
     assert code != 0
     assert "trim" in output

@@ -1,6 +1,5 @@
 """Texts of a hostile server on a terminal and in a pipe: control characters, markup of rich, commands to copy."""
 
-import io
 import json
 import os
 import pty
@@ -8,10 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from support.scripted_server import (
     STREAM,
@@ -27,7 +24,6 @@ from support.scripted_server import (
     snapshot,
     state,
 )
-from tidewire.commands import job_and_token_tables
 from tidewire.terminal_escapes import visible, visible_json
 from tidewire_conformance.report import failure_evidence
 
@@ -179,16 +175,6 @@ def test_a_pipe_receives_the_text_unchanged():
         command = [sys.executable, "-m", "tidewire", "attach", server.url, "text"]
         written = subprocess.run(command, capture_output=True, timeout=30, check=True).stdout
     assert written == BAD.encode() + b"\n"
-
-
-def test_tokens_of_a_hostile_server_are_shown():
-    other = SimpleNamespace(text=BAD, id=2, logprob=1e300)
-    token = SimpleNamespace(text=BAD, id=1, logprob=1e300, rank=1, alternatives=[other])
-    console = Console(file=io.StringIO(), width=2000)
-    console.print(job_and_token_tables.tokens([token]))
-    shown = console.file.getvalue()
-    assert visible(shown) == shown
-    assert "100.0%" in shown
 
 
 def test_every_control_character_is_escaped_and_no_other_character():

@@ -13,7 +13,7 @@ from support.serve_command import run, served
 from tidewire import Client
 from tidewire.errors import JobFailedError
 from tidewire_server import Server
-from tidewire_server.generation.upstream import add_upstream, url_states
+from tidewire_server.generation.upstream import add_upstream, url_pool
 
 KEY = "sk-a-secret-of-the-upstream"
 
@@ -26,8 +26,8 @@ def shared_engine() -> Iterator[ScriptedEngine]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(url_states, "MIN_PAUSE", 0.05)
-    monkeypatch.setattr(url_states, "START_PAUSE", 0.05)
+    for event in ("busy", "failed"):
+        monkeypatch.setitem(url_pool.PAUSES, event, 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -143,13 +143,17 @@ def test_redirect_does_not_carry_the_key_away(client: Client, shared_engine: Scr
         assert thief.journal() == []
 
 
+@pytest.mark.parametrize("code", [None, 400, 500])
 def test_key_in_a_message_of_the_engine_is_hidden(
-    client: Client, shared_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+    client: Client, shared_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture, code: int | None
 ):
+    """The engine rejects the request, or reports a fault of the request or of its own in the stream."""
+    broken = {"message": f"the key {KEY} is odd", "code": code}
     with caplog.at_level(logging.DEBUG):
-        error = failure(
-            client, shared_engine, status=400, body={"error": {"message": f"the key {KEY} is odd"}}
-        )
+        if code is None:
+            error = failure(client, shared_engine, status=400, body={"error": broken})
+        else:
+            error = failure(client, shared_engine, event(json.dumps({"error": broken})))
     assert "the key *** is odd" in str(error)
     assert KEY not in caplog.text
 

@@ -78,8 +78,8 @@ class FaultyProxy(TcpProxy):
                 request = await client_side.next()
                 if not isinstance(request, h11.Request):
                     return
-                fault = self._next_fault()
                 body = [event async for event in client_side.body()]
+                fault = self.fault_for(b"".join(bytes(event.data) for event in body))
                 if fault.name == "lost request":
                     self.faults[fault.name] += 1
                     return
@@ -108,11 +108,12 @@ class FaultyProxy(TcpProxy):
     async def _connect(self) -> "_Side":
         return _Side(h11.Connection(h11.CLIENT), *await asyncio.open_connection(*self.upstream))
 
-    def _next_fault(self) -> "_Fault":
+    def fault_for(self, _body: bytes, /) -> "Fault":
+        """Return the fault of the response to a request with this body."""
         [name] = self._draw.choices(list(self._weights), list(self._weights.values()))
-        return _Fault(name, self._draw.randrange(self._reach), self._draw.randrange(2**32))
+        return Fault(name, self._draw.randrange(self._reach), self._draw.randrange(2**32))
 
-    async def _forward_response(self, client_side: "_Side", server_side: "_Side", fault: "_Fault") -> None:
+    async def _forward_response(self, client_side: "_Side", server_side: "_Side", fault: "Fault") -> None:
         response = await server_side.next()
         if not isinstance(response, h11.Response):
             raise EOFError
@@ -148,7 +149,7 @@ class FaultyProxy(TcpProxy):
         await client_side.send(h11.EndOfMessage())
 
 
-class _Fault:
+class Fault:
     """The fault of one response."""
 
     def __init__(self, name: str, after: int, seed: int) -> None:
@@ -173,7 +174,7 @@ class _Side:
         self.http = http
         self._reader = reader
         self._writer = writer
-        self.fault: _Fault | None = None
+        self.fault: Fault | None = None
         self.record_fault: Callable[[], None] = lambda: None
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -88,6 +88,7 @@ class ScriptedEngine:
         kind: its `owned_by`; `models`: the listed models, or a status; `status`: of all answers; `key`: accepted key.
         answers: what the next requests get, and the last one all later requests. An object with `status`, `headers`, and
         `send`: a list of texts, `{"hex": bytes}`, `{"repeat": text, "times": n}`, `{"tokens": n}`, `"cut"` or `"hang"`.
+        With `silent`, no byte is sent.
         pause: seconds before each token. tokens: maximum number of tokens in a chunk.
         """
         httpx.post(f"http://127.0.0.1:{self.port}/script", json=settings, timeout=10).raise_for_status()
@@ -178,6 +179,9 @@ class Script:
         await writer.drain()
 
     async def answer(self, writer, request, answer, watch):
+        if answer.get("silent"):
+            await watch
+            raise CutError
         status = answer.get("status", 200)
         headers = [f"{name}: {value}" for name, value in answer.get("headers", {}).items()]
         if status != 200:

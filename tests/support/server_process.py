@@ -59,8 +59,8 @@ class ServerProcess:
         process = self._spawn(settings)
         give_up = time.monotonic() + START_LIMIT
         while not self._port_file.exists():
-            if (code := process.poll()) is not None:
-                self._process = None
+            if process.poll() is not None:
+                code = self._end(None)
                 raise ChildProcessError(f"the server exited with code {code}: {self.errors()}")
             assert time.monotonic() < give_up, "the server did not start in time"
             time.sleep(0.005)

@@ -139,7 +139,8 @@ class Terminal:
     def lines(self) -> list[str]:
         """All lines, with those that have scrolled out of the screen, and without spaces at their ends."""
         with self._lock:
-            old = ["".join(line[at].data for at in range(len(line))) for line in self.screen.history.top]
+            history = self.screen.history.top
+            old = ["".join(line[at].data for at in range(max(line, default=-1) + 1)) for line in history]
             return [line.rstrip() for line in [*old, *self.screen.display]]
 
     @property

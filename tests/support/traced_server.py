@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from tidewire_server import Append, Context, ItemError, Server, Stream
+from tidewire_server.openai import add_openai
 from tidewire_server.tracing import JOB_ID, trace_headers
 
 SECRET = "hunter2"
@@ -84,7 +87,22 @@ def traced_server(spans: str, sdk: bool = True, **settings: Any) -> Server:
     async def much_usage(stream: Stream[str]) -> None:
         stream.usage(**{f"n{number}": number for number in range(1000)})
 
+    @server.endpoint(columns=["/text"], initial={"text": "", "finish_reason": None}, concurrency_limit=None)
+    async def generate(chat: Chat, stream: Stream[Any]) -> None:
+        for message in chat.messages:
+            stream.append(message["content"], at="/text")
+        stream.usage(prompt_tokens=1, completion_tokens=2)
+        stream.set("/finish_reason", "stop")
+
+    add_openai(server)
     return server
+
+
+class Chat(BaseModel):
+    """Input of `generate`."""
+
+    model_config = ConfigDict(extra="allow")
+    messages: list[dict[str, str]]
 
 
 def read_spans(file: Path) -> list[dict[str, Any]]:

@@ -1,9 +1,12 @@
 """Startup banner of the server."""
 
+from pathlib import Path
+
 import pytest
 
 from tidewire_server import Server
 from tidewire_server.commands.banner import startup_banner
+from tidewire_server.generation.upstream import add_upstream
 
 URL = "http://127.0.0.1:8000"
 
@@ -107,6 +110,17 @@ def test_example_command_calls_the_first_endpoint_with_its_example_or_with_place
         f"""tidewire call {URL} draw --input '{{"prompt": "a\\nb", "size": 2, "tags": []}}'"""
     )
     assert startup_banner(Server(), URL).endswith(f"tidewire describe {URL}\n               curl {URL}/v1\n")
+
+
+def test_banner_names_the_base_url_for_clients_of_openai_only_with_the_surface():
+    server = make_server()
+    server.endpoint(lambda n=1: n, name="generate")
+    assert "openai" not in startup_banner(server, URL)
+    server = make_server()
+    add_upstream(server, "http://127.0.0.1:1/v1")
+    line = f"  openai       {URL}/openai/v1 is the base_url for clients of OpenAI's API"
+    assert line in startup_banner(server, URL).splitlines()
+    assert line not in startup_banner(server, URL, Path("/run/tidewire.sock"))
 
 
 def test_banner_warns_that_everyone_has_access():

@@ -1,89 +1,143 @@
 """The parts of the upstream without I/O: states of URLs, bodies by kind, chunks, rows, and answers that run again."""
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from tidewire_server.generation.engine_interface import Delta, InputError, TokenUsage
+from tidewire_server.generation.engine_interface import (
+    Delta,
+    EngineBusyError,
+    EngineError,
+    InputError,
+    LoggedTokens,
+    TokenUsage,
+)
 from tidewire_server.generation.generate_input_and_value import Generate
-from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS, OMIT, members_of_kinds
-from tidewire_server.generation.upstream.output_rows import CatchUp, OutputRows
-from tidewire_server.generation.upstream.request_body import can_continue_text, check_kind, request_body
-from tidewire_server.generation.upstream.stream_chunks import (
+from tidewire_server.generation.repeated_text import without_repetition
+from tidewire_server.generation.split_characters import CharacterJoiner
+from tidewire_server.generation.upstream.answer_reader import (
     BYTES_PER_TOKEN,
     MAX_EVENT_BYTES,
     MAX_REASON,
     SPARE_TOKENS,
-    CharacterJoiner,
-    Chunk,
-    ChunkReader,
-    InvalidAnswerError,
-    LostAnswerError,
+    AnswerReader,
     reason_of,
 )
-from tidewire_server.generation.upstream.url_states import (
+from tidewire_server.generation.upstream.engine_kinds import (
+    ENGINE_KINDS,
+    OMIT,
+    can_continue_text,
+    check_kind,
+    members_of_kinds,
+    request_body,
+)
+from tidewire_server.generation.upstream.url_pool import (
     MAX_PAUSE,
-    TRANSITIONS,
+    MIN_PAUSE,
+    PAUSES,
+    UrlError,
+    UrlPool,
     UrlState,
-    choose,
-    unavailable_reason,
 )
 
-STATES = ("starting", "ready", "out", "misconfigured")
 USAGE = TokenUsage(3, 5)
 
 
 # ---- states of URLs ---------------------------------------------------------------------------------------------------
 
 
-def test_every_state_has_a_transition_for_every_event():
-    for event, row in TRANSITIONS.items():
-        assert set(row) == set(STATES), event
-        assert set(row.values()) <= set(STATES), event
+def ready(url: str, running: int = 0) -> UrlState:
+    return UrlState(url, usable=True, trouble="", running=running)
 
 
-def test_url_with_the_fewest_requests_is_chosen():
-    urls = [UrlState("a", "ready", running=2), UrlState("b", "ready", running=1), UrlState("c", "out")]
-    assert choose(urls, 0.0, 64) is urls[1]
-    assert choose(urls, 0.0, 1) is None
-    urls[1].until = 5.0
-    assert choose(urls, 0.0, 64) is urls[0]
-    assert choose(urls, 5.0, 64) is urls[1]
+def test_url_with_the_fewest_requests_is_chosen_up_to_the_limit():
+    async def answers(_: str) -> None: ...
+
+    async def use() -> list[str]:
+        calls: list[int] = []
+        pool = UrlPool(["a", "b"], 2, answers, calls.append)
+        while not calls or calls[-1] < 4:
+            await asyncio.sleep(0.01)
+        with ExitStack() as running:
+            chosen = [running.enter_context(pool.request()) for _ in range(2)]
+            with pool.request() as third:
+                chosen.append(third)
+            chosen += [running.enter_context(pool.request()) for _ in range(2)]
+            with pytest.raises(EngineBusyError), pool.request():
+                pass
+        await pool.close()
+        return chosen
+
+    assert asyncio.run(use()) == ["a", "b", "a", "a", "b"]
 
 
-def test_pause_doubles_up_to_its_maximum_and_ends_with_an_answer():
-    url = UrlState("a", "ready")
-    pauses = []
-    for _ in range(20):
-        url.apply("failed", 100.0)
-        pauses.append(url.until - 100.0)
-    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
-    assert pauses[-1] == MAX_PAUSE
-    url.apply("answered", 200.0)
-    url.apply("failed", 300.0)
-    assert url.until == 301.0
+def test_url_that_takes_no_requests_counts_only_those_that_run():
+    assert ready("a", running=2).calls(0.0, 64) == 64
+    assert UrlState("b", running=2).calls(0.0, 64) == 2
 
 
-@pytest.mark.parametrize(("wait", "pause"), [(None, 1.0), (0.0, 0.1), (5.0, 5.0), (1e9, MAX_PAUSE)])
-def test_busy_url_waits_as_it_asks_within_limits(wait: float | None, pause: float):
-    url = UrlState("a", "ready")
-    url.apply("busy", 100.0, wait=wait)
-    assert url.state == "ready"
+@pytest.mark.parametrize(
+    ("event", "wait", "pause"),
+    [
+        ("busy", None, PAUSES["busy"]),
+        ("busy", 0.0, MIN_PAUSE),
+        ("busy", 5.0, 5.0),
+        ("busy", MAX_PAUSE, MAX_PAUSE),
+        ("busy", 1e9, MAX_PAUSE),
+        ("failed", None, PAUSES["failed"]),
+        ("rejected", None, PAUSES["rejected"]),
+    ],
+)
+def test_url_is_left_out_as_long_as_it_asks_within_limits(event: Any, wait: float | None, pause: float):
+    url = ready("a")
+    url.apply(UrlError("x", event, wait=wait), 100.0)
     assert url.until == pytest.approx(100.0 + pause)
+    assert (url.usable, bool(url.trouble)) == (event != "rejected", event != "busy")
 
 
-def test_upstream_is_unavailable_only_until_the_first_answer():
-    url = UrlState("u")
-    assert unavailable_reason([url]) == "engine 1 has not answered yet"
-    url.apply("failed", 0.0, reason="cannot be reached")
-    assert unavailable_reason([url]) == "engine 1 cannot be reached"
-    url.apply("answered", 0.0)
-    assert unavailable_reason([url]) is None
-    url.apply("failed", 0.0, reason="cannot be reached")
-    assert unavailable_reason([url, UrlState("v")]) is None
-    url.apply("rejected", 0.0, reason="rejects the key")
-    assert unavailable_reason([url]) == "engine 1 rejects the key"
+def test_trouble_is_reported_once():
+    url = ready("a")
+    assert not url.apply(UrlError("is busy", "busy"), 0.0)
+    assert url.apply(UrlError("is silent"), 0.0)
+    assert not url.apply(UrlError("is silent"), 1.0)
+    assert url.apply(UrlError("has a wrong key", "rejected"), 2.0)
+
+
+def test_calls_follow_the_urls_and_their_trouble_is_readable_without_them():
+    calls: list[int] = []
+    seen: list[str | None] = []
+    errors = {"http://a": UrlError("cannot be reached"), "http://b": UrlError("rejects the key", "rejected")}
+
+    async def probe(url: str) -> None:
+        if url in errors:
+            raise errors[url]
+
+    async def use() -> None:
+        pool = UrlPool(["http://a", "http://b"], 3, probe, calls.append)
+        seen.append(pool.unavailable)
+        with pytest.raises(EngineBusyError), pool.request():
+            pass
+        while "reached" not in str(pool.unavailable) or "key" not in str(pool.unavailable):
+            await asyncio.sleep(0)
+        seen.append(pool.unavailable)
+        errors.clear()
+        while pool.unavailable is not None:
+            await asyncio.sleep(0.01)
+        with pytest.raises(UrlError), pool.request() as url:
+            raise UrlError("is busy", "busy")
+        assert url == "http://a"
+        await pool.close()
+
+    asyncio.run(use())
+    assert seen == [
+        "engine 1 has not answered yet; engine 2 has not answered yet",
+        "engine 1 cannot be reached; engine 2 rejects the key",
+    ]
+    assert (calls[0], max(calls), calls[-1]) == (0, 3, 0)
 
 
 # ---- bodies -----------------------------------------------------------------------------------------------------------
@@ -206,37 +260,50 @@ def test_members_of_a_kind_depend_on_the_tokenizer_and_the_template():
     assert "presence_penalty" not in members_of_kinds(kinds, vocabulary=True, chat=True)
 
 
-# ---- chunks -----------------------------------------------------------------------------------------------------------
+# ---- answers ----------------------------------------------------------------------------------------------------------
+
+
+def reader(max_tokens: int = 8, base: TokenUsage | None = None) -> AnswerReader:
+    return AnswerReader(Generate(max_tokens=max_tokens), None, max_tokens, base)
+
+
+def texts(deltas: list[Delta]) -> list[str]:
+    return ["".join(row[0] for row in delta.rows) for delta in deltas if delta.rows]
+
+
+def event(**members: Any) -> bytes:
+    return f"data: {json.dumps(members)}\n\n".encode()
 
 
 def test_answer_is_read_in_pieces_of_any_size():
     data = 'data: {"choices":[{"text":"né😀"}]}\n\n: ping\n\ndata: [DONE]\n\n'.encode()
     for size in (1, 2, 3, 5, len(data)):
-        reader = ChunkReader(8)
-        chunks = [chunk for at in range(0, len(data), size) for chunk in reader.feed(data[at : at + size])]
-        assert [chunk.text for chunk in chunks] == ["né😀"]
-        assert reader.done
+        answer = reader()
+        deltas = [answer.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert texts(deltas) == ["né😀"]
+        assert answer.done
 
 
 def test_event_at_the_limit_is_read_and_one_above_is_not():
-    def event(size: int) -> bytes:
-        empty = len('{"choices":[{"text":""}]}')
+    def large(size: int) -> bytes:
+        empty = len('data: {"choices":[{"text":""}]}')
         return b'data: {"choices":[{"text":"%b"}]}\n\n' % (b"x" * (size - empty))
 
-    assert len(ChunkReader(100).feed(event(MAX_EVENT_BYTES))[0].text) > 10**6
-    with pytest.raises(InvalidAnswerError, match=str(MAX_EVENT_BYTES)):
-        ChunkReader(100).feed(event(MAX_EVENT_BYTES + 1))
-    with pytest.raises(InvalidAnswerError, match=str(MAX_EVENT_BYTES)):
-        ChunkReader(1000).feed(b"data: " + b"x" * (2 * MAX_EVENT_BYTES + 1))
+    [text] = texts([reader(100).feed(large(MAX_EVENT_BYTES))])
+    assert len(text) > 10**6
+    with pytest.raises(EngineError, match=str(MAX_EVENT_BYTES)):
+        reader(100).feed(large(MAX_EVENT_BYTES + 1))
+    with pytest.raises(EngineError, match=str(MAX_EVENT_BYTES)):
+        reader(1000).feed(b"data: " + b"x" * (2 * MAX_EVENT_BYTES + 1))
 
 
 def test_bytes_at_the_limit_are_read_and_one_above_is_not():
     most = BYTES_PER_TOKEN * (1 + SPARE_TOKENS)
-    reader = ChunkReader(1)
+    answer = reader(1)
     for _ in range(most // 1024):
-        reader.feed(b": " + b"x" * 1020 + b"\n\n")
-    with pytest.raises(InvalidAnswerError, match="more bytes"):
-        reader.feed(b":")
+        answer.feed(b": " + b"x" * 1020 + b"\n\n")
+    with pytest.raises(EngineError, match="more bytes"):
+        answer.feed(b":")
 
 
 @pytest.mark.parametrize(
@@ -261,31 +328,48 @@ def test_reason_of_an_engine_is_one_short_line():
     assert reason_of({"detail": [{"loc": 1}]}) == '[{"loc": 1}]'
 
 
-# ---- rows -------------------------------------------------------------------------------------------------------------
-
-
 def test_numbers_of_tokens_are_added_to_those_before_the_seam():
-    rows = OutputRows(Generate(max_tokens=9), None, TokenUsage(7, 4))
-    rows.feed(Chunk("ab", usage=TokenUsage(11, 2)))
-    rows.feed(Chunk(finish_reason="stop"))
-    assert rows.end(done=True).usage == TokenUsage(7, 6)
+    answer = reader(9, TokenUsage(7, 4))
+    answer.feed(event(choices=[{"text": "ab"}], usage={"prompt_tokens": 11, "completion_tokens": 2}))
+    answer.feed(event(choices=[{"finish_reason": "stop"}]))
+    assert answer.end().usage == TokenUsage(7, 6)
+
+
+def test_numbers_of_tokens_may_be_those_of_llama_cpp():
+    answer = reader()
+    delta = answer.feed(event(choices=[], timings={"cache_n": 1, "prompt_n": 2, "predicted_n": 3}))
+    assert delta.usage == TokenUsage(3, 3)
 
 
 def test_answer_that_ends_with_done_alone_is_complete():
-    rows = OutputRows(Generate(max_tokens=2), None)
-    rows.feed(Chunk("ab", usage=TokenUsage(1, 2)))
-    assert rows.end(done=True).finish_reason == "length"
-    with pytest.raises(LostAnswerError):
-        OutputRows(Generate(), None).end(done=False)
+    answer = reader(2)
+    answer.feed(event(choices=[{"text": "ab"}], usage={"prompt_tokens": 1, "completion_tokens": 2}))
+    answer.feed(b"data: [DONE]\n\n")
+    assert answer.end().finish_reason == "length"
+    with pytest.raises(UrlError):
+        reader().end()
 
 
-# ---- answers that run again -------------------------------------------------------------------------------------------
+# ---- text that is generated again ---------------------------------------------------------------------------------------
+
+
+def repeated(logged: LoggedTokens, *deltas: Delta) -> list[Delta]:
+    async def blocks() -> AsyncGenerator[Delta]:
+        for delta in deltas:
+            yield delta
+
+    async def collect() -> list[Delta]:
+        return [delta async for delta in without_repetition(blocks(), logged)]
+
+    return asyncio.run(collect())
 
 
 def caught_up(old: str, *pieces: str) -> list[tuple[str, bool]]:
-    catch_up = CatchUp(old, "")
-    found = [catch_up.feed(Delta([(piece,)])) for piece in pieces]
-    return [("".join(row[0] for row in each.rows), each.replaces) for each in found if each is not None]
+    blocks = [Delta(replaces=True), *(Delta([(piece,)]) for piece in pieces)]
+    return [
+        ("".join(row[0] for row in each.rows), each.replaces)
+        for each in repeated(LoggedTokens([], old), *blocks)
+    ]
 
 
 def test_equal_text_is_held_back_until_it_goes_beyond():
@@ -297,22 +381,22 @@ def test_text_that_differs_is_shown_at_once():
     assert caught_up("abcd", "ab", "X") == [("abX", True)]
 
 
+def test_text_that_is_continued_passes_unchanged():
+    assert repeated(LoggedTokens([], "abcd"), Delta([("e",)])) == [Delta([("e",)])]
+
+
 def test_shorter_text_is_shown_at_its_end():
-    catch_up = CatchUp("abcd", "")
-    assert catch_up.feed(Delta([("ab",)])) is None
-    last = catch_up.feed(Delta(finish_reason="stop", usage=USAGE))
-    assert last == Delta([("ab",)], finish_reason="stop", usage=USAGE, replaces=True)
+    blocks = [Delta([("ab",)], replaces=True), Delta(finish_reason="stop", usage=USAGE)]
+    last = Delta([("ab",)], finish_reason="stop", usage=USAGE, replaces=True)
+    assert repeated(LoggedTokens([], "abcd"), *blocks) == [last]
 
 
 def test_text_before_the_part_that_runs_again_is_kept():
-    catch_up = CatchUp("cd", "", "ab")
-    assert catch_up.feed(Delta([("c",)])) is None
-    assert catch_up.feed(Delta([("de",)])) == Delta([("ab",), ("c",), ("de",)], replaces=True)
+    blocks = [Delta([("ab",)], replaces=True), Delta([("c",)]), Delta([("de",)])]
+    assert repeated(LoggedTokens([], "abcd"), *blocks) == [Delta([("ab",), ("c",), ("de",)], replaces=True)]
 
 
 def test_reasoning_counts_for_the_comparison():
-    catch_up = CatchUp("", "hm")
-    assert catch_up.feed(Delta(reasoning="h")) is None
-    last = catch_up.feed(Delta(reasoning="X"))
-    assert last is not None
+    blocks = [Delta(replaces=True), Delta(reasoning="h"), Delta(reasoning="X")]
+    [last] = repeated(LoggedTokens([], "", "hm"), *blocks)
     assert (last.reasoning, last.replaces) == ("hX", True)

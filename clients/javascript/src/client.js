@@ -1,49 +1,13 @@
 /** `Client`, which submits jobs to a server and attaches to jobs. */
 
 import { CheckpointError, EndpointNotFoundError } from "./errors.js";
-import { Follower } from "./follower.js";
 import { BatchJob, Job } from "./job.js";
-import { JobStream } from "./job_stream.js";
-import { FITS, PROTOCOL, parseId } from "./messages.js";
+import { FITS } from "./messages.js";
 import { Session } from "./session.js";
-import { copy, isInteger, isObject } from "./strict_json.js";
+import { copy } from "./strict_json.js";
 import { Vocabulary } from "./tokens.js";
 
-/**
- * @typedef {object} ClientOptions
- * @property {string | (() => string | Promise<string>)} [token] Bearer token, or a function that returns one. The function is
- *   called again if the server rejects the token. The token is sent in the header Authorization, to the server's origin only.
- * @property {Record<string, string>} [headers] Extra headers for every request to the server's origin.
- * @property {import("./retry_policy.js").RetryPolicy} [retry] Limits for retries and reconnects.
- * @property {number} [timeoutMs] Time for each `run`, `result`, `results` and `wait`. By default unlimited.
- * @property {number} [answerTimeoutMs] Time for the response to one attempt of a request, by default 30000.
- * @property {number} [maxStateBytes] Maximum size of a job's state as JSON, by default 16777216.
- * @property {"continue" | "cancel"} [onDisconnect] What the server does with a job whose stream has no reader for `graceMs`.
- * @property {number} [graceMs]
- * @property {number} [deadlineMs] Time after which the server ends an unfinished job as failed.
- * @property {import("./job.js").Listener} [listener] Receives the events of every job, unless the job has its own listener.
- * @property {typeof fetch} [fetch] Function that sends requests, by default the global `fetch`.
- */
-/**
- * @typedef {object} SubmitOptions
- * @property {string} [idempotencyKey] 1 to 255 visible ASCII characters. By default a random key.
- * @property {AbortSignal} [signal] Aborts the request. A job that was started continues.
- * @property {import("./job.js").Listener} [listener]
- */
-/**
- * @typedef {object} AttachOptions
- * @property {string | import("./job.js").Checkpoint} [checkpoint] A checkpoint, or its JSON text.
- * @property {import("./job.js").Listener} [listener]
- */
-/**
- * @typedef {object} JobParts
- * @property {Client} client
- * @property {JobStream} stream
- * @property {import("./job.js").Listener | null} listener
- * @property {string | null} endpoint
- * @property {boolean} delivered
- * @property {import("./job.js").Checkpoint["undelivered"]} [undelivered]
- */
+/** @import { AttachOptions, Checkpoint, ClientOptions, JobParts, LoopOptions, SubmitOptions, WaitOptions } from "./types.js" */
 
 export class Client {
   /** @type {Map<string, Vocabulary>} */
@@ -51,15 +15,14 @@ export class Client {
 
   /** @param {string | URL} url URL of the server. In a browser, it may be relative to the page. @param {ClientOptions} [options] */
   constructor(url, options = {}) {
-    const page = typeof location === "undefined" ? undefined : location.href;
-    const base = new URL(url, page);
-    if (base.protocol !== "http:" && base.protocol !== "https:") throw new TypeError(`the URL of a server begins with http:// or https://, unlike ${base.href}`);
+    const base = new URL(url, globalThis.location?.href);
+    if (!/^https?:$/.test(base.protocol)) throw new TypeError(`the URL of a server begins with http:// or https://, unlike ${base.href}`);
     if (base.username || base.password) throw new TypeError("pass credentials as the option token, and not in the URL");
     /** URL of the server, without a slash at its end. */
     this.url = `${base.origin}${base.pathname}`.replace(/\/+$/, "");
     this.options = options;
     this.session = new Session(this.url, options);
-    this.session.retryState();
+    this.session.retryState(); // throws if a limit is out of range
   }
 
   /**
@@ -67,13 +30,12 @@ export class Client {
    * @param {string} endpoint @param {any} [input] By default `{}`, with which the endpoint uses its defaults. @param {SubmitOptions} [options]
    */
   async submit(endpoint, input = {}, options = {}) {
-    const parts = await this.#submit(endpoint, { input }, options);
-    return new Job(parts);
+    return new Job(this, await this.#submit(endpoint, { input }, options));
   }
 
   /**
    * Start a job, wait for its end, and return its value. If the signal aborts, the job continues.
-   * @param {string} endpoint @param {any} [input] @param {SubmitOptions & import("./job.js").WaitOptions} [options] @returns {Promise<any>}
+   * @param {string} endpoint @param {any} [input] @param {SubmitOptions & WaitOptions} [options] @returns {Promise<any>}
    */
   async run(endpoint, input = {}, options = {}) {
     const job = await this.submit(endpoint, input, options);
@@ -86,8 +48,7 @@ export class Client {
    * @param {SubmitOptions & {shared?: Record<string, any>}} [options] `shared`: members that the server adds to each input.
    */
   async submitBatch(endpoint, inputs, { shared, ...options } = {}) {
-    const parts = await this.#submit(endpoint, { inputs, ...(shared === undefined ? {} : { shared }) }, options);
-    return new BatchJob(parts);
+    return new BatchJob(this, await this.#submit(endpoint, { inputs, shared }, options));
   }
 
   /**
@@ -95,35 +56,32 @@ export class Client {
    * @param {string | AttachOptions} job Id or URL of the job, or options with a checkpoint. @param {AttachOptions} [options]
    */
   job(job, options) {
-    return new Job(this.#attach(job, options));
+    return new Job(this, this.#attach(job, options));
   }
 
-  /**
-   * A job with many inputs that exists. This call sends no request.
-   * @param {string | AttachOptions} job Id or URL of the job, or options with a checkpoint. @param {AttachOptions} [options]
-   */
+  /** A job with many inputs that exists, as `job`. @param {string | AttachOptions} job @param {AttachOptions} [options] */
   batchJob(job, options) {
-    return new BatchJob(this.#attach(job, options));
+    return new BatchJob(this, this.#attach(job, options));
   }
 
-  /** The server's endpoints, capabilities and limits. @param {{signal?: AbortSignal}} [options] @returns {Promise<any>} */
+  /** The server's endpoints, capabilities and limits. @param {LoopOptions} [options] @returns {Promise<any>} */
   async discover({ signal } = {}) {
     return copy((await this.session.request(`${this.url}/v1`, "discovery", { signal })).body);
   }
 
-  /** The description of an endpoint, with its schemas. @param {string} endpoint @param {{signal?: AbortSignal}} [options] @returns {Promise<any>} */
+  /** The description of an endpoint, with its schemas. @param {string} endpoint @param {LoopOptions} [options] @returns {Promise<any>} */
   async describe(endpoint, { signal } = {}) {
     return copy((await this.session.request(this.#endpointUrl(endpoint), "endpoint", { signal })).body);
   }
 
-  /** The caller's own jobs, newest first. @param {{limit?: number, signal?: AbortSignal}} [options] @returns {Promise<any[]>} */
+  /** The caller's own jobs, newest first. @param {LoopOptions & {limit?: number}} [options] @returns {Promise<any[]>} */
   async jobs({ limit = 100, signal } = {}) {
     const found = [];
     for (let url = `${this.url}/v1/jobs`; url !== "" && found.length < limit; ) {
       const { body, connection } = await this.session.request(url, "jobs", { signal });
       found.push(...copy(body.jobs));
       // A faulty server could send empty pages forever.
-      url = body.next && body.jobs.length > 0 ? this.session.link(body.next, connection.url, "") : "";
+      url = (body.next && body.jobs.length > 0 && this.session.link(body.next, connection.url)) || "";
     }
     return found.slice(0, limit);
   }
@@ -136,13 +94,11 @@ export class Client {
     const { body: description, connection } = await this.session.request(url, "endpoint");
     const link = description.links?.vocabulary;
     if (typeof link !== "string") return null;
-    const { body } = await this.session.request(this.session.link(link, connection.url, `${url}/vocabulary`), "vocabulary");
+    const { body } = await this.session.request(this.session.link(link, connection.url) ?? `${url}/vocabulary`, "vocabulary");
     const vocabulary = new Vocabulary(copy(body));
     this.#vocabularies.set(endpoint, vocabulary);
     return vocabulary;
   }
-
-  // ---- jobs ----------------------------------------------------------------------------------------------------
 
   /** @param {string} endpoint */
   #endpointUrl(endpoint) {
@@ -151,7 +107,7 @@ export class Client {
   }
 
   /** @param {string} endpoint @param {Record<string, any>} members @param {SubmitOptions} options @returns {Promise<JobParts>} */
-  async #submit(endpoint, members, { idempotencyKey, signal, listener = this.options.listener }) {
+  async #submit(endpoint, members, { idempotencyKey, signal, listener }) {
     idempotencyKey ??= await randomKey();
     if (!/^[\x21-\x7e]{1,255}$/.test(idempotencyKey)) throw new TypeError("idempotencyKey must be 1 to 255 visible ASCII characters");
     const { onDisconnect, graceMs, deadlineMs } = this.options;
@@ -162,19 +118,13 @@ export class Client {
         method: "POST", kind: "submit", headers, body: JSON.stringify(all), signal, doubt: (error) => this.#requireRepeatable(error, signal),
       })
       .catch((error) => this.#withEndpoints(error));
-    const location = connection.headers.get("location");
-    const jobUrl = this.session.link(location ?? body.links.self, connection.url, this.#jobUrl(body.id));
-    const stream = this.#stream(body.id, jobUrl, this.session.link(body.links.events, connection.url, `${jobUrl}/events`));
-    stream.initial = body;
-    return { client: this, stream, listener: listener ?? null, endpoint: body.endpoint, delivered: false };
+    const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#jobUrl(body.id);
+    return { id: body.id, url, eventsUrl: this.session.link(body.links.events, connection.url), initial: body, listener };
   }
 
-  /**
-   * A submit of an anonymous caller that may have arrived is repeated only if the server honors the caller's key.
-   * @param {Error} error @param {AbortSignal} [signal]
-   */
+  /** Throw if a submit that may have arrived must not be repeated, as the server ignores its key. @param {Error} error @param {AbortSignal} [signal] */
   async #requireRepeatable(error, signal) {
-    if (this.options.token !== undefined || Object.keys(this.options.headers ?? {}).some((name) => name.toLowerCase() === "authorization")) return;
+    if (this.options.token !== undefined || new Headers(this.options.headers).has("authorization")) return;
     const { capabilities } = await this.discover({ signal });
     if (capabilities.includes("idempotency")) return;
     error.message += " The job may have been started, and the server ignores the idempotency keys of callers without credentials.";
@@ -190,11 +140,6 @@ export class Client {
     throw error;
   }
 
-  /** @param {string} id @param {string} jobUrl @param {string} eventsUrl */
-  #stream(id, jobUrl, eventsUrl) {
-    return new JobStream(this.session, new Follower(id, this.session.maxStateBytes), jobUrl, eventsUrl);
-  }
-
   /** @param {string} id */
   #jobUrl(id) {
     return `${this.url}/v1/jobs/${encodeURIComponent(id)}`;
@@ -202,20 +147,16 @@ export class Client {
 
   /** @param {string | AttachOptions} job @param {AttachOptions} [options] @returns {JobParts} */
   #attach(job, options = {}) {
-    const { checkpoint, listener = this.options.listener } = typeof job === "string" ? options : job;
+    const { checkpoint, listener } = typeof job === "string" ? options : job;
     const saved = checkpoint === undefined ? null : readCheckpoint(checkpoint);
     const id = typeof job === "string" ? this.#idOf(job) : saved?.job;
     if (!id) throw new TypeError("pass the id of the job, or a checkpoint");
     if (saved && saved.job !== id) throw new CheckpointError(`the checkpoint belongs to job ${saved.job}, not to ${id}`);
-    if (saved?.url && saved.url !== this.url) {
+    if ((saved?.url ?? this.url) !== this.url) {
       const advice = "If both URLs lead to the same server, set the member url of the checkpoint to null.";
-      throw new CheckpointError(`the checkpoint belongs to ${saved.url}, not to ${this.url}`, { advice });
+      throw new CheckpointError(`the checkpoint belongs to ${saved?.url}, not to ${this.url}`, { advice });
     }
-    const url = this.#jobUrl(id);
-    const stream = this.#stream(id, url, `${url}/events`);
-    const cursor = parseId(saved?.cursor);
-    if (saved?.state && cursor) stream.follower.restore(saved.state, saved.columns ?? [], cursor);
-    return { client: this, stream, listener: listener ?? null, endpoint: null, delivered: cursor !== null, undelivered: saved?.undelivered };
+    return { id, url: this.#jobUrl(id), checkpoint: saved, listener };
   }
 
   /** @param {string} job */
@@ -236,29 +177,15 @@ async function randomKey() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/**
- * @param {string | import("./job.js").Checkpoint} checkpoint @returns {import("./job.js").Checkpoint}
- * @throws {CheckpointError} The checkpoint is not valid.
- */
+/** @param {string | Checkpoint} checkpoint @returns {Checkpoint} @throws {CheckpointError} The checkpoint is not valid. */
 function readCheckpoint(checkpoint) {
-  let saved = checkpoint;
-  const advice = "Pass the unchanged output of job.checkpoint(), or its JSON text.";
+  const advice = "Pass the unchanged output of job.checkpoint() of this protocol, or its JSON text.";
+  let saved = null;
   try {
-    if (typeof saved === "string") saved = JSON.parse(saved);
+    saved = typeof checkpoint === "string" ? JSON.parse(checkpoint) : checkpoint;
   } catch {
     throw new CheckpointError("the checkpoint is not JSON", { advice });
   }
-  if (!isObject(saved) || typeof saved.job !== "string" || saved.job === "") throw new CheckpointError("the checkpoint names no job", { advice });
-  const { protocol = PROTOCOL, state = null, columns = [], cursor = null, undelivered = [] } = saved;
-  if (protocol !== PROTOCOL) throw new CheckpointError(`the checkpoint is for the protocol ${JSON.stringify(protocol)}`, { advice });
-  if ((state === null) !== (cursor === null)) throw new CheckpointError("the checkpoint has a state or a cursor, but not both", { advice });
-  if (state !== null && !(FITS.snapshot({ state, columns, reason: "start" }) && parseId(cursor))) {
-    throw new CheckpointError("the state of the checkpoint is not valid", { advice });
-  }
-  for (const one of undelivered) {
-    if (!isObject(one) || !isInteger(one.index, 0, (state?.items.length ?? 0) - 1) || !isInteger(one.deleted, 0) || typeof one.text !== "string") {
-      throw new CheckpointError("an undelivered update of the checkpoint is not valid", { advice });
-    }
-  }
+  if (!FITS.checkpoint(saved)) throw new CheckpointError("the checkpoint is not valid", { advice });
   return saved;
 }

@@ -32,12 +32,7 @@ export function withoutLast(text, count) {
   return text.slice(0, end);
 }
 
-/**
- * Change of a text: code points that were removed from its end, and the text that was then appended.
- * @typedef {{deleted: number, text: string}} TextChange
- */
-
-/** @param {string} before @param {string} after @returns {TextChange} */
+/** @param {string} before @param {string} after @returns {import("./types.js").TextChange} */
 export function textChange(before, after) {
   let common = after.startsWith(before) ? before.length : 0;
   if (common < before.length) {

@@ -1,16 +1,12 @@
-/**
- * CRC-32 and SHA-256 without `crypto.subtle`, which browsers offer only to pages of secure origins.
- *
- * A page that was loaded over plain HTTP from a host other than localhost is not of a secure origin.
- */
+/** CRC-32 and SHA-256 without `crypto.subtle`, which browsers offer only to pages of secure origins. */
 
 import { canonicalPieces } from "./strict_json.js";
 
 const encoder = new TextEncoder();
 /** Time in milliseconds after which a long digest lets other tasks run. */
 const SLICE_MS = 8;
-/** Length of a slice of a long text, in UTF-16 code units. */
-const SLICE_UNITS = 1 << 18;
+/** Pieces of text, or bytes of a hash, between two looks at the clock. */
+const [PIECES_PER_SLICE, BYTES_PER_SLICE] = [1 << 12, 1 << 16];
 
 const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte;
@@ -18,20 +14,14 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
-/**
- * CRC-32 of ISO-HDLC of the UTF-8 of a text, which may continue the CRC of the text before it.
- * @param {string} text @param {number} [before] CRC of the preceding text.
- */
+/** CRC-32 of ISO-HDLC of the UTF-8 of a text. @param {string} text @param {number} [before] CRC of the preceding text. */
 export function crc32(text, before = 0) {
   let crc = ~before;
   for (const byte of encoder.encode(text)) crc = (crc >>> 8) ^ CRC_TABLE[(crc ^ byte) & 0xff];
   return ~crc >>> 0;
 }
 
-/**
- * First fractional bits of the square or cube roots of the first primes, which are the constants of SHA-256.
- * @param {number} count @param {number} root
- */
+/** Constants of SHA-256: first fractional bits of roots of the first primes. @param {number} count @param {number} root */
 function constants(count, root) {
   const found = new Uint32Array(count);
   for (let [at, candidate] = [0, 2]; at < count; candidate += 1) {
@@ -42,68 +32,27 @@ function constants(count, root) {
   return found;
 }
 const K = constants(64, 3);
+const w = new Int32Array(64);
 
-/** SHA-256 of bytes that arrive in pieces. */
-export class Sha256 {
-  #hash = constants(8, 2);
-  #block = new Uint8Array(64);
-  #words = new Int32Array(64);
-  #held = 0;
-  #length = 0;
-
-  /** @param {Uint8Array} bytes */
-  update(bytes) {
-    this.#length += bytes.length;
-    let at = 0;
-    if (this.#held > 0) {
-      at = Math.min(64 - this.#held, bytes.length);
-      this.#block.set(bytes.subarray(0, at), this.#held);
-      this.#held += at;
-      if (this.#held < 64) return this;
-      this.#compress(this.#block, 0);
-    }
-    for (; at + 64 <= bytes.length; at += 64) this.#compress(bytes, at);
-    this.#block.set(bytes.subarray(at));
-    this.#held = bytes.length - at;
-    return this;
+/** Add a block of 64 bytes to a hash. @param {Uint32Array} hash @param {DataView} bytes @param {number} at */
+function compress(hash, bytes, at) {
+  for (let i = 0; i < 16; i += 1) w[i] = bytes.getInt32(at + 4 * i);
+  for (let i = 16; i < 64; i += 1) {
+    const [x, y] = [w[i - 15], w[i - 2]];
+    const s0 = ((x >>> 7) | (x << 25)) ^ ((x >>> 18) | (x << 14)) ^ (x >>> 3);
+    const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10);
+    w[i] = (w[i - 16] + s0 + w[i - 7] + s1) | 0;
   }
-
-  /** The digest in lower-case hexadecimal digits. */
-  hex() {
-    const bits = this.#length * 8;
-    const end = new Uint8Array(((this.#held < 56 ? 64 : 128) - this.#held) | 0);
-    end[0] = 0x80;
-    const view = new DataView(end.buffer);
-    view.setUint32(end.length - 8, Math.floor(bits / 2 ** 32));
-    view.setUint32(end.length - 4, bits >>> 0);
-    this.update(end);
-    return Array.from(this.#hash, (word) => word.toString(16).padStart(8, "0")).join("");
+  let a = hash[0] | 0, b = hash[1] | 0, c = hash[2] | 0, d = hash[3] | 0;
+  let e = hash[4] | 0, f = hash[5] | 0, g = hash[6] | 0, h = hash[7] | 0;
+  for (let i = 0; i < 64; i += 1) {
+    const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
+    const t1 = (h + s1 + ((e & f) ^ (~e & g)) + K[i] + w[i]) | 0;
+    const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
+    const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
+    h = g, g = f, f = e, e = (d + t1) | 0, d = c, c = b, b = a, a = (t1 + t2) | 0;
   }
-
-  /** @param {Uint8Array} bytes @param {number} at */
-  #compress(bytes, at) {
-    const w = this.#words;
-    for (let i = 0; i < 16; i += 1, at += 4) {
-      w[i] = (bytes[at] << 24) | (bytes[at + 1] << 16) | (bytes[at + 2] << 8) | bytes[at + 3];
-    }
-    for (let i = 16; i < 64; i += 1) {
-      const [x, y] = [w[i - 15], w[i - 2]];
-      const s0 = ((x >>> 7) | (x << 25)) ^ ((x >>> 18) | (x << 14)) ^ (x >>> 3);
-      const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10);
-      w[i] = (w[i - 16] + s0 + w[i - 7] + s1) | 0;
-    }
-    const hash = this.#hash;
-    let a = hash[0] | 0, b = hash[1] | 0, c = hash[2] | 0, d = hash[3] | 0;
-    let e = hash[4] | 0, f = hash[5] | 0, g = hash[6] | 0, h = hash[7] | 0;
-    for (let i = 0; i < 64; i += 1) {
-      const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
-      const t1 = (h + s1 + ((e & f) ^ (~e & g)) + K[i] + w[i]) | 0;
-      const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
-      const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
-      h = g, g = f, f = e, e = (d + t1) | 0, d = c, c = b, b = a, a = (t1 + t2) | 0;
-    }
-    hash[0] += a, hash[1] += b, hash[2] += c, hash[3] += d, hash[4] += e, hash[5] += f, hash[6] += g, hash[7] += h;
-  }
+  hash[0] += a, hash[1] += b, hash[2] += c, hash[3] += d, hash[4] += e, hash[5] += f, hash[6] += g, hash[7] += h;
 }
 
 /**
@@ -112,19 +61,28 @@ export class Sha256 {
  * @param {any[]} items @returns {Promise<string>}
  */
 export async function digest(items) {
-  const hash = new Sha256();
   let until = performance.now() + SLICE_MS;
+  const pause = async () => {
+    if (performance.now() < until) return;
+    await new Promise((resolve) => setTimeout(resolve));
+    until = performance.now() + SLICE_MS;
+  };
+  let text = "";
+  let count = 0;
   for (const piece of canonicalPieces(items)) {
-    for (let at = 0; at < piece.length; ) {
-      let end = Math.min(at + SLICE_UNITS, piece.length);
-      if ((piece.charCodeAt(end - 1) & 0xfc00) === 0xd800) end += 1; // a pair must not be split
-      hash.update(encoder.encode(piece.slice(at, end)));
-      at = end;
-      if (performance.now() > until) {
-        await new Promise((resolve) => setTimeout(resolve));
-        until = performance.now() + SLICE_MS;
-      }
-    }
+    text += piece;
+    if ((count += 1) % PIECES_PER_SLICE === 0) await pause();
   }
-  return hash.hex().slice(0, 16);
+  const data = encoder.encode(text);
+  const bytes = new Uint8Array(64 * Math.ceil((data.length + 9) / 64));
+  bytes.set(data);
+  bytes[data.length] = 0x80;
+  const view = new DataView(bytes.buffer);
+  view.setBigUint64(bytes.length - 8, BigInt(data.length) * 8n);
+  const hash = constants(8, 2);
+  for (let at = 0; at < bytes.length; at += 64) {
+    compress(hash, view, at);
+    if (at % BYTES_PER_SLICE === 0) await pause();
+  }
+  return Array.from(hash, (word) => word.toString(16).padStart(8, "0")).join("").slice(0, 16);
 }

@@ -1,16 +1,6 @@
 /** Errors of the client. Each message says what happened, where it happened, and what to do. The README draws their tree. */
 
-/**
- * Problem details that a server sent (RFC 9457), with all members that it sent.
- * @typedef {{code: string, title: string, status: number, detail?: string | null, pointer?: string | null,
- * retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
- */
-
-/**
- * Details of an error, as far as they are known.
- * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null,
- * problem?: Problem | null, advice?: string, value?: unknown, index?: number, sent?: boolean, cause?: unknown}} ErrorDetails
- */
+/** @import { Problem, ErrorDetails } from "./types.js" */
 
 /** Base class of all errors of this package. */
 export class TidewireError extends Error {
@@ -25,38 +15,36 @@ export class TidewireError extends Error {
     this.lastEventId = details.lastEventId ?? null;
     /** Problem details that the server sent, or null. */
     this.problem = details.problem ?? null;
+    /** Machine-readable code of the problem, or null. */
+    this.code = this.problem?.code ?? null;
+    /** JSON Pointer to the invalid member in the body of a request, or null. */
+    this.pointer = this.problem?.pointer ?? null;
+    /** Whether the same call may succeed later without changes. */
+    this.retryable = this.problem?.retryable === true;
     /** HTTP status of the response, or of the problem. @type {number | null} */
     this.status = details.status ?? this.problem?.status ?? null;
-    this.advice = details.advice ?? ADVICE.get(new.target) ?? "";
-    this.message = this.#text();
-  }
-
-  /** Machine-readable code of the problem, or null. */
-  get code() {
-    return this.problem?.code ?? null;
-  }
-
-  /** Whether the same call may succeed later without changes. */
-  get retryable() {
-    return this.problem?.retryable === true;
-  }
-
-  #text() {
+    /** Wait that the server asks for, or null. */
+    this.retryAfterMs = details.retryAfterMs ?? null;
+    /** The partial value of a job or an item that has ended without success. @type {any} */
+    this.value = details.value;
+    /** Index of the input of an item that has ended without success, from 0. */
+    this.index = details.index;
+    /** `failed` or `cancelled`, if an item has ended without success. */
+    this.ended = details.ended;
+    /** Whether a request that failed may have reached the server. */
+    this.sent = details.sent ?? true;
+    /** How a stream was interrupted that continues, or null. @type {ErrorDetails["interruption"]} */
+    this.interruption = details.interruption ?? (this instanceof TransportError ? "cut" : null);
+    const advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1];
     const places = [];
     if (this.url) places.push(`${this.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
     if (this.jobId && !this.url?.includes(this.jobId)) places.push(`job ${this.jobId}`);
     if (this.lastEventId) places.push(`last event ${this.lastEventId}`);
-    const what = this.what.replace(/\.$/, "");
-    return `${what}${places.length ? ` (${places.join("; ")})` : ""}.${this.advice ? ` ${this.advice}` : ""}`;
+    this.message = `${what.replace(/\.$/, "")}${places.length ? ` (${places.join("; ")})` : ""}.${advice ? ` ${advice}` : ""}`;
   }
 }
 
-export class RequestError extends TidewireError {
-  /** JSON Pointer to the invalid member in the body of the request, or null. */
-  get pointer() {
-    return this.problem?.pointer ?? null;
-  }
-}
+export class RequestError extends TidewireError {}
 export class AuthenticationError extends RequestError {}
 export class PermissionDeniedError extends RequestError {}
 export class EndpointNotFoundError extends RequestError {}
@@ -65,29 +53,9 @@ export class JobExpiredError extends RequestError {}
 export class InvalidInputError extends RequestError {}
 export class QueueFullError extends RequestError {}
 export class RateLimitError extends RequestError {}
-
-/** Error of a job or an item that has ended without success. */
-class EndedError extends TidewireError {
-  /** @param {string} what @param {ErrorDetails} details */
-  constructor(what, details) {
-    super(what, details);
-    /** The partial value. @type {any} */
-    this.value = details.value ?? null;
-  }
-}
-export class JobFailedError extends EndedError {}
-export class JobCancelledError extends EndedError {}
-export class ItemFailedError extends EndedError {
-  /** @param {string} what @param {ErrorDetails & {index: number, ended: string}} details */
-  constructor(what, details) {
-    super(what, details);
-    /** Index of the item's input, from 0. */
-    this.index = details.index;
-    /** `failed` or `cancelled`. */
-    this.ended = details.ended;
-  }
-}
-
+export class JobFailedError extends TidewireError {}
+export class JobCancelledError extends TidewireError {}
+export class ItemFailedError extends TidewireError {}
 export class VoidTextError extends TidewireError {}
 export class NoTextError extends TidewireError {}
 export class SeveralItemsError extends TidewireError {}
@@ -98,25 +66,33 @@ export class StateTooLargeError extends TidewireError {}
 export class ProtocolError extends TidewireError {}
 export class UnsupportedProtocolError extends ProtocolError {}
 export class NotATidewireServerError extends ProtocolError {}
-export class TransportError extends TidewireError {
-  /** @param {string} what @param {ErrorDetails} [details] */
-  constructor(what, details = {}) {
-    super(what, details);
-    /** Whether the request may have reached the server. */
-    this.sent = details.sent ?? true;
-  }
-}
+export class TransportError extends TidewireError {}
 export class SilenceTimeoutError extends TransportError {}
 export class TotalTimeoutError extends TidewireError {}
 
-/** Advice for the reader of a message. @type {Map<Function, string>} */
-const ADVICE = new Map([
-  [AuthenticationError, "Pass valid credentials: new Client(url, { token })."],
-  [PermissionDeniedError, "Use credentials with this permission, or ask the operator of the server."],
-  [JobNotFoundError, "Check the id, and use the server and the credentials with which the job was submitted."],
-  [JobExpiredError, "Submit the input again."],
-  [QueueFullError, "Submit again later, or allow more time: new Client(url, { retry: { patienceMs } })."],
-  [RateLimitError, "Wait, or lower the concurrency."],
+/** Data from a server that the protocol forbids, or that this client does not know. The client continues from a snapshot. */
+export class InvalidData extends Error {
+  /** @param {string} message @param {"malformed" | "unknown" | "check" | "unstable"} [kind] */
+  constructor(message, kind = "malformed") {
+    super(message);
+    this.kind = kind;
+  }
+}
+
+/**
+ * Advice for the reader of an error of each class; for rejected requests also the codes of problems, and the statuses of unknown codes.
+ * @type {[kind: Function, advice: string, codes?: string, ...statuses: number[]][]}
+ */
+const KINDS = [
+  [AuthenticationError, "Pass valid credentials: new Client(url, { token }).", "unauthorized", 401],
+  [PermissionDeniedError, "Use credentials with this permission, or ask the operator of the server.", "forbidden", 403],
+  [EndpointNotFoundError, "", "endpoint_not_found"],
+  [JobNotFoundError, "Check the id, and use the server and the credentials with which the job was submitted.", "job_not_found"],
+  [JobExpiredError, "Submit the input again.", "job_expired", 410],
+  [InvalidInputError, "", "malformed_body body_too_large invalid_input input_too_long batch_too_large top_logprobs_too_large", 413, 422],
+  [QueueFullError, "Submit again later, or allow more time: new Client(url, { retry: { patienceMs } }).", "queue_full"],
+  [RateLimitError, "Wait, or lower the concurrency.", "rate_limited too_many_streams too_many_jobs", 429],
+  [RequestError, "", "idempotency_key_reused"],
   [VoidTextError, "Start over with client.job(id).iterText(), or use iterTextDeltas(), which reports retracted text."],
   [NoTextError, "Read the value instead: update.value in a loop over the job, or await job.result()."],
   [SeveralItemsError, "Read it as a batch job: client.batchJob(id).results(), or a loop over client.batchJob(id)."],
@@ -126,30 +102,16 @@ const ADVICE = new Map([
   [UnsupportedProtocolError, "Use a newer version of this client."],
   [NotATidewireServerError, "Check the URL: scheme, host, port, and the path under which the server is mounted."],
   [ProtocolError, "The server or a proxy is faulty. Data received before this error is valid."],
-]);
-
-/** Class of the error for a problem: its codes, and the statuses of unknown codes. @type {[typeof RequestError, string, number[]][]} */
-const REFUSALS = [
-  [AuthenticationError, "unauthorized", [401]],
-  [PermissionDeniedError, "forbidden", [403]],
-  [EndpointNotFoundError, "endpoint_not_found", []],
-  [JobNotFoundError, "job_not_found", []],
-  [JobExpiredError, "job_expired", [410]],
-  [InvalidInputError, "malformed_body body_too_large invalid_input input_too_long batch_too_large top_logprobs_too_large", [413, 422]],
-  [QueueFullError, "queue_full", []],
-  [RateLimitError, "rate_limited too_many_streams too_many_jobs", [429]],
-  [RequestError, "idempotency_key_reused", []],
 ];
 
 /**
- * Create the error for a rejected request.
- * @param {number} status HTTP status, or the status of a problem in the stream. @param {Problem | null} problem @param {ErrorDetails} details
- * @returns {RequestError}
+ * The error for a request that was rejected with an HTTP status, or for a problem in a stream.
+ * @param {number} status @param {Problem | null} problem @param {ErrorDetails} details @returns {RequestError}
  */
 export function refusal(status, problem, details = {}) {
-  const byCode = REFUSALS.find(([, codes]) => codes.split(" ").includes(problem?.code ?? ""));
-  const [known] = byCode ?? REFUSALS.find(([, , statuses]) => statuses.includes(status)) ?? [RequestError];
-  const kind = status === 404 && details.jobId ? JobNotFoundError : known;
+  const [byCode] = KINDS.find(([, , codes = ""]) => problem && codes.split(" ").includes(problem.code)) ?? [];
+  const [byStatus] = KINDS.find(([, , , ...statuses]) => statuses.includes(status)) ?? [];
+  const kind = /** @type {typeof RequestError} */ (status === 404 && details.jobId ? JobNotFoundError : byCode ?? byStatus ?? RequestError);
   let what = problem ? `${problem.detail ?? problem.title} [${problem.code}]` : `the server responded with the status ${status}`;
   if (problem?.pointer && !what.includes(problem.pointer)) what += ` at ${JSON.stringify(problem.pointer)} of the body`;
   return new kind(what, { ...details, status, problem });

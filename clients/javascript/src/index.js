@@ -12,11 +12,4 @@ export {
   UnsupportedProtocolError, VoidTextError,
 } from "./errors.js";
 
-/** @typedef {import("./client.js").ClientOptions} ClientOptions */
-/** @typedef {import("./client.js").SubmitOptions} SubmitOptions */
-/** @typedef {import("./job.js").Checkpoint} Checkpoint */
-/** @typedef {import("./job.js").JobEvent} JobEvent */
-/** @typedef {import("./retry_policy.js").RetryPolicy} RetryPolicy */
-/** @typedef {import("./tokens.js").Token} Token */
-/** @typedef {import("./tokens.js").Alternative} Alternative */
-/** @typedef {import("./errors.js").Problem} Problem */
+export * from "./types.js";

@@ -1,112 +1,80 @@
 /** Jobs: loops over their updates, text and tokens, and calls that wait for their end. */
 
-import { lengthOf } from "./code_points.js";
-import { tokensOf, valueAt } from "./document.js";
+import { firstPoints, lengthOf } from "./code_points.js";
+import { changeOfText, textAt, tokensOf, valueAt } from "./document.js";
 import {
-  ClientClosedError, ConcurrentReadError, ItemFailedError, JobCancelledError, JobFailedError, NoTextError,
-  SeveralItemsError, TidewireError, TotalTimeoutError, VoidTextError,
+  ClientClosedError, ConcurrentReadError, ItemFailedError, JobCancelledError, JobFailedError, NoTextError, SeveralItemsError,
+  TotalTimeoutError, VoidTextError,
 } from "./errors.js";
-import { ENDED, PROTOCOL } from "./messages.js";
+import { JobStream } from "./job_stream.js";
+import { ENDED, PROTOCOL, parseId } from "./messages.js";
+import { sleep } from "./session.js";
 import { copy, isObject, same } from "./strict_json.js";
 import { hasTokenTexts, tokenRows } from "./tokens.js";
 import { Update, causeOf, merge } from "./updates.js";
 
-/** @typedef {import("./follower.js").Applied} Applied */
-/** @typedef {import("./updates.js").Change} Change */
-/** @typedef {import("./errors.js").Problem} Problem */
-/** @typedef {import("./code_points.js").TextChange} TextChange */
-/** @typedef {import("./tokens.js").Token} Token */
+/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
+/** @import { TextChange, Token, WaitOptions } from "./types.js" */
 
-/**
- * What a listener receives, in addition to the updates of a loop:
- * `queue` and `progress` as the server reports them, `status` of the job, `item` when the status of an item changes,
- * `note` for each note of the function, `usage` when it changes, `connection` for the state of the connection, and `end`.
- * @typedef {{type: "queue", position: number, etaMs: number | null, waitsFor: string | null}
- *   | {type: "progress", current?: number | null, total?: number | null, unit?: string | null, phase?: string | null, item?: number | null}
- *   | {type: "status", status: string} | {type: "item", index: number, status: string, error: Problem | null}
- *   | {type: "note", level: string, text: string} | {type: "usage", usage: Record<string, any>}
- *   | {type: "end", status: string, error: Problem | null} | import("./job_stream.js").ConnectionEvent} JobEvent
- */
-/** @typedef {(event: JobEvent, job: JobBase) => void} Listener */
-/** @typedef {{signal?: AbortSignal}} LoopOptions */
-/** @typedef {{timeoutMs?: number, signal?: AbortSignal}} WaitOptions */
-
-/**
- * A saved position in a job's updates, as JSON. The Python client reads and writes the same members.
- * @typedef {object} Checkpoint
- * @property {string} protocol
- * @property {string} job
- * @property {string | null} [url]
- * @property {any} [state]
- * @property {string[]} [columns]
- * @property {string | null} [cursor]
- * @property {{index: number, first_seq: number, deleted: number, text: string, visible: boolean}[]} [undelivered]
- */
-
-/** Changes that wait for a loop. If there are more, changes of one item are merged. */
-const MAX_QUEUED = 1024;
-/** Changes of text that `iterText` holds back until they are stable. If there are more, they are merged. */
-const MAX_HELD = 1024;
+/** Changes of text after which `iterText` may yield, while it waits for text to become stable. */
+const MAX_MARKS = 1024;
 
 /** Members that `Job` and `BatchJob` share. */
 export class JobBase {
-  /** @type {Change[]} */
-  #queue = [];
+  /** Whether the job is read as a job with one item. @protected */
+  isSingle = false;
+  /** Changes that wait for a loop, merged by item. @type {Map<number, Change>} */
+  #pending = new Map();
   /** The loop that reads this job, if there is one. @type {{isSilent: boolean} | null} */
   #loop = null;
-  #waiting = 0;
+  /** Loops and calls that read the stream. */
+  #readers = 0;
   /** @type {Promise<void> | null} */
   #pulling = null;
   #closes = 0;
-  /** Position of the last delivered change: a change, or a copy of its state. @type {Change | {state: any, columns: string[], id: string} | null} */
+  /** Position of the last event. @type {Position | null} */
+  #last = null;
+  /** Position of the last delivered change. @type {Position | null} */
   #delivered = null;
+  /** The checkpoint at the last delivered change, if the job is read without a loop. @type {Checkpoint | null} */
+  #saved = null;
   #hasUpdates = false;
-  /** Columns of the texts of the items, by index. @type {Map<number, string>} */
+  /** The texts of the items and their columns, by index. @type {Map<number, {column: string, text: string}>} */
   #texts = new Map();
-  #notes = 0;
-  #status = "";
-  /** @type {Map<number, string>} */
-  #itemStatuses = new Map();
-  /** @type {any} */
-  #usage = {};
-  #reported = false;
+  /** What was reported to the listener. @type {{status: string, notes: number, usage: any, items: Map<number, string>} | null} */
+  #reported = null;
 
-  /** @param {import("./client.js").JobParts} parts */
-  constructor({ client, stream, listener, endpoint, delivered, undelivered }) {
+  /** @param {import("./client.js").Client} client @param {JobParts} parts */
+  constructor(client, { id, url, eventsUrl, initial, checkpoint, listener }) {
     this.client = client;
-    /** @protected */
-    this.stream = stream;
+    /** Id of the job. */
+    this.id = id;
     /** Function that receives events other than updates while a loop or a call reads the job. @type {Listener | null} */
-    this.listener = listener;
-    /** @protected */
-    this.endpoint = endpoint;
-    stream.tell = (event) => this.tell(event);
+    this.listener = listener ?? client.options.listener ?? null;
     /** The last queue position that was reported, or null. @type {Extract<JobEvent, {type: "queue"}> | null} */
     this.queue = null;
     /** The last progress that was reported, or null. @type {Extract<JobEvent, {type: "progress"}> | null} */
     this.progress = null;
-    if (delivered) {
-      const { document, id } = stream.follower;
-      if (document === null || id === null) throw new TidewireError("a checkpoint without a state");
-      const position = { document, version: document.version, id, deleted: 0, text: "", isVisible: true, settles: true, diffs: null, reason: null };
-      this.#delivered = { ...position, firstSeq: id.seq, index: 0 };
-      this.#hasUpdates = true;
-      document.root.items.forEach((/** @type {any} */ _, /** @type {number} */ index) => this.#textColumn(index));
-      this.#queue = (undelivered ?? []).map((one, at, all) => ({
-        ...position, index: one.index, firstSeq: one.first_seq, deleted: one.deleted, text: one.text, isVisible: one.visible,
-        settles: at === all.length - 1,
-      }));
+    /** @protected */
+    this.endpoint = /** @type {string | null} */ (initial?.endpoint ?? null);
+    /** @protected */
+    this.stream = new JobStream(client.session, id, url, (event) => this.tell(event));
+    this.stream.eventsUrl = eventsUrl ?? this.stream.eventsUrl;
+    this.stream.initial = initial ?? null;
+    const cursor = parseId(checkpoint?.cursor);
+    if (!cursor || !checkpoint) return;
+    const document = this.stream.follower.restore(checkpoint.state, checkpoint.columns ?? [], cursor);
+    const position = (this.#last = this.#delivered = { document, version: document.version, id: cursor });
+    this.#hasUpdates = true;
+    for (const index of document.root.items.keys()) this.#textChange(index, null);
+    for (const { index, first_seq: firstSeq, deleted, text, visible: isVisible } of checkpoint.undelivered ?? []) {
+      this.#enqueue({ position, firstSeq, index, deleted, text, isVisible, diffs: null, reason: null });
     }
-  }
-
-  /** Id of the job. */
-  get id() {
-    return this.stream.follower.jobId;
   }
 
   /** Whether the client has received the job's end. */
   get ended() {
-    return this.stream.ended;
+    return this.stream.follower.done !== null;
   }
 
   /** Number of items; 0 until the client has received the job's state. */
@@ -114,11 +82,7 @@ export class JobBase {
     return this.state?.items.length ?? 0;
   }
 
-  /**
-   * The job's state as far as it was received, or null. It is not a copy: later events change it, and a caller must not.
-   * A page that draws often reads it in place of `update.value`.
-   * @returns {any}
-   */
+  /** The job's state as received, or null. It is not a copy: later events change it, and a caller must not. @returns {any} */
   get state() {
     return this.stream.follower.document?.root ?? null;
   }
@@ -128,21 +92,21 @@ export class JobBase {
     return this.stream.follower.id?.text ?? null;
   }
 
-  /** Request the job's status from the server. @param {{signal?: AbortSignal}} [options] @returns {Promise<string>} */
+  /** Request the job's status from the server. @param {LoopOptions} [options] @returns {Promise<string>} */
   async status(options = {}) {
     return (await this.read(options)).status;
   }
 
-  /** Request the whole job from the server. @param {{signal?: AbortSignal}} [options] @returns {Promise<any>} */
+  /** Request the whole job from the server. @param {LoopOptions} [options] @returns {Promise<any>} */
   async read({ signal } = {}) {
     const { body } = await this.client.session.request(this.stream.jobUrl, "job", { jobId: this.id, signal });
     return copy(body);
   }
 
-  /** @protected @param {string} body @param {AbortSignal} [signal] @returns {Promise<string>} */
-  async cancelWith(body, signal) {
-    const headers = { "content-type": "application/json" };
-    const { body: job } = await this.client.session.request(`${this.stream.jobUrl}/cancel`, "job", { method: "POST", headers, body, jobId: this.id, signal });
+  /** @protected @param {{items?: number[]}} members @param {AbortSignal} [signal] @returns {Promise<string>} */
+  async cancelWith(members, signal) {
+    const request = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(members) };
+    const { body: job } = await this.client.session.request(`${this.stream.jobUrl}/cancel`, "job", { ...request, jobId: this.id, signal });
     return job.status;
   }
 
@@ -153,241 +117,156 @@ export class JobBase {
   }
 
   /** Wait until the job has ended, whether it succeeded or not. The call consumes no updates. @param {WaitOptions} [options] */
-  async wait({ timeoutMs = this.client.options.timeoutMs ?? Infinity, signal } = {}) {
+  async wait({ timeoutMs = this.client.options.timeoutMs, signal } = {}) {
+    for await (const _ of this.reads({ timeoutMs, signal }));
+  }
+
+  /** The position after the last delivered update, with the whole state. `client.job({ checkpoint })` continues from it. */
+  checkpoint() {
+    if (this.#saved !== null) return copy(this.#saved);
+    /** @type {Checkpoint} */
+    const saved = { protocol: PROTOCOL, job: this.id, url: this.client.url };
+    if (this.#delivered === null) return saved;
+    const rest = this.itemCount < 2 ? [] : [...this.#pending.values()];
+    const { document, version, id } = (rest.length > 0 && this.#last) || this.#delivered;
+    Object.assign(saved, { state: document.read(version, []), columns: [...document.columns], cursor: id.text });
+    const undelivered = rest.map(({ firstSeq, isVisible, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: isVisible }));
+    return undelivered.length ? { ...saved, undelivered } : saved;
+  }
+
+  /** Yields before the first and after each read of the stream, until the job has ended. @protected @param {WaitOptions} [options] */
+  async *reads({ timeoutMs = Infinity, signal } = {}) {
     const until = performance.now() + timeoutMs;
-    this.#waiting += 1;
+    this.#readers += 1;
     try {
       for (;;) {
-        this.requireItems();
+        if (this.isSingle && this.itemCount > 1) throw new SeveralItemsError(`this job has ${this.itemCount} items, not one`, { jobId: this.id });
+        yield;
         if (this.ended) return;
         const left = until - performance.now();
         if (left <= 0) throw new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the job has not ended`, { jobId: this.id });
-        await this.#changed(signal, left);
+        await this.#changed(left, signal);
       }
     } finally {
-      this.#waiting -= 1;
-      this.#pauseIfUnused();
+      this.#readers -= 1;
+      if (this.#readers === 0) this.stream.close();
     }
   }
 
-  /**
-   * The position after the last delivered update. `client.job({ checkpoint })` continues from it. It contains the whole state.
-   * @returns {Checkpoint}
-   */
-  checkpoint() {
-    /** @type {Checkpoint} */
-    const saved = { protocol: PROTOCOL, job: this.id, url: this.client.url };
-    const last = this.#delivered;
-    if (last === null) return saved;
-    if ("state" in last) return { ...saved, state: copy(last.state), columns: [...last.columns], cursor: last.id };
-    const rest = last.settles ? [] : this.#queue.slice(0, this.#queue.findIndex((change) => change.settles) + 1);
-    const { document, version, id } = rest[rest.length - 1] ?? last;
-    const undelivered = rest.map(({ index, firstSeq, deleted, text, isVisible }) => ({ index, first_seq: firstSeq, deleted, text, visible: isVisible }));
-    return { ...saved, state: document.read(version, []), columns: [...document.columns], cursor: id.text, ...(rest.length ? { undelivered } : {}) };
-  }
-
-  // ---- reading -------------------------------------------------------------------------------------------------
-
-  /**
-   * Wait until something may have changed. Concurrent callers share one read of the stream.
-   * @param {AbortSignal} [signal] @param {number} [timeoutMs]
-   */
-  async #changed(signal, timeoutMs = Infinity) {
+  /** Read the stream once, together with other callers that wait. @param {number} timeoutMs @param {AbortSignal} [signal] */
+  async #changed(timeoutMs, signal) {
     signal?.throwIfAborted();
     const closes = this.#closes;
-    const { stop, stopped } = whenAborted(signal, timeoutMs);
-    try {
-      this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
-      await Promise.race([this.#pulling, stopped]);
-    } finally {
-      stop();
+    this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
+    if (!signal && timeoutMs === Infinity) await this.#pulling;
+    else {
+      const end = new AbortController();
+      signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
+      await Promise.race([this.#pulling, sleep(timeoutMs, end.signal)]).finally(() => end.abort("done"));
     }
-    signal?.throwIfAborted();
     if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
   }
 
   async #advance() {
-    const action = await this.stream.next();
-    if (action?.do === "notice") this.#notice(action.type, action.data);
-    else if (action) this.#applied(action);
+    const found = await this.stream.next();
+    if (found?.type === "applied") this.#applied(found);
+    else if (found?.type === "queue") {
+      const { position, eta_ms: etaMs = null, waits_for: waitsFor = null } = found.data;
+      this.tell((this.queue = { type: "queue", position, etaMs, waitsFor }));
+    } else if (found) this.tell((this.progress = { ...found.data, type: "progress" }));
   }
 
-  #pauseIfUnused() {
-    if (this.#loop === null && this.#waiting === 0) this.stream.close();
-  }
-
-  /**
-   * Changes in order. Only one loop reads a job at a time.
-   * @protected @param {{isSilent?: boolean, signal?: AbortSignal}} [options] `isSilent` also yields changes that changed no value.
-   * @returns {AsyncGenerator<Change, void, undefined>}
-   */
+  /** Changes in order. `isSilent` also yields those that changed no value. @protected @param {LoopOptions & {isSilent?: boolean}} [options] */
   async *changes({ isSilent = false, signal } = {}) {
     if (this.#loop !== null) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
     this.#loop = { isSilent };
     try {
-      for (;;) {
-        this.requireItems();
-        const change = this.#queue.shift();
-        if (change) {
+      for await (const _ of this.reads({ signal })) {
+        for (let change; (change = this.#pending.values().next().value); ) {
+          this.#pending.delete(change.index);
           if (isSilent || change.isVisible) yield change;
-        } else if (this.ended) return;
-        else await this.#changed(signal);
+        }
       }
     } finally {
       this.#loop = null;
-      this.#pauseIfUnused();
     }
   }
 
-  /**
-   * The value of the first item after each change, without a copy, which must not be changed. `rewrites` differs if it did more than grow.
-   * @protected @param {AbortSignal} [signal] @returns {AsyncGenerator<{value: any, rewrites: string}, void, undefined>}
-   */
-  async *values(signal) {
-    let known = null;
-    let documents = 0;
-    this.#waiting += 1;
-    try {
-      for (let seen = null; ; ) {
-        const { document } = this.stream.follower;
-        this.requireItems();
-        if (document && document.version !== seen) {
-          if (document !== known) documents += 1;
-          known = document;
-          seen = document.version;
-          yield { value: document.root.items[0].value, rewrites: `${documents} ${document.rewrites}` };
-        } else if (this.ended) return;
-        else await this.#changed(signal);
-      }
-    } finally {
-      this.#waiting -= 1;
-      this.#pauseIfUnused();
-    }
-  }
-
-  /** A change was delivered, so a checkpoint contains it. @protected @param {Change} change */
-  commit(change) {
-    this.#delivered = change;
-  }
-
-  /** Return changes that were not delivered, for the next loop. @protected @param {Change[]} changes */
-  requeue(changes) {
-    this.#queue.unshift(...changes);
-  }
-
-  /** Throw if the job's items cannot be read in this way. @protected */
-  requireItems() {}
-
-  /** @param {Applied} applied */
-  #applied(applied) {
-    const { document, version, id, firstSeq, texts, diff, reason } = applied;
-    const { done } = this.stream.follower;
-    const indices = this.#changedItems(applied);
-    const isOnlyUpdate = done !== null && !this.#hasUpdates && done.status === "succeeded";
-    const isVisible = applied.isVisible || isOnlyUpdate;
-    this.#hasUpdates ||= isVisible;
-    if (this.#loop === null && this.#delivered !== null && "settles" in this.#delivered && this.#delivered.settles) {
-      // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
-      const saved = this.checkpoint();
-      this.#delivered = { state: saved.state, columns: saved.columns ?? [], id: saved.cursor ?? "" };
-    }
-    if (isVisible || this.#loop?.isSilent) {
-      indices.forEach((index, at) => {
-        const { deleted, text } = this.#textChange(index, texts);
-        const diffs = applied.ops === null ? null : diff === null ? [] : [diff];
-        this.#enqueue({ document, version, id, firstSeq, index, deleted, text, isVisible, settles: at === indices.length - 1, diffs, reason });
-      });
-    }
-    this.#report(applied);
+  /** A change was delivered, so a checkpoint contains it. @protected @param {Position} position */
+  commit(position) {
+    this.#delivered = position;
+    this.#saved = null;
   }
 
   /** @param {Change} change */
   #enqueue(change) {
-    const queue = this.#queue;
-    if (queue.length < (this.#loop === null ? 1 : MAX_QUEUED)) {
-      queue.push(change);
-      return;
-    }
-    const last = queue.map((each) => each.index).lastIndexOf(change.index);
-    if (last < 0) queue.push(change);
-    else if (last === queue.length - 1) merge(queue[last], change);
-    else {
-      const [earlier] = queue.splice(last, 1);
-      merge(earlier, change);
-      queue.push(earlier);
-    }
+    const earlier = this.#pending.get(change.index);
+    if (earlier) merge(earlier, change);
+    this.#pending.delete(change.index);
+    this.#pending.set(change.index, earlier ?? change);
   }
 
-  /** Indices of the items that an event has changed. @param {Applied} applied @returns {number[]} */
-  #changedItems({ document, before, ops }) {
-    const items = document.root.items;
-    if (items.length === 1) return [0];
-    if (ops === null) {
-      const old = before?.root.items ?? [];
-      return [...items.keys()].filter((at) => at >= old.length || !same(items[at], old[at]));
-    }
-    const found = new Set();
-    for (const op of ops) {
-      for (const path of op[0] === "r" ? document.columns : [op[1]]) {
-        const [first, second] = tokensOf(path);
-        if (first === undefined || (first === "items" && second === undefined)) return [...items.keys()];
-        if (first === "items") found.add(Number(second));
+  /** Return a change that was not delivered, for the next loop. @protected @param {Change} change */
+  requeue(change) {
+    const later = this.#pending.get(change.index);
+    this.#pending.set(change.index, change);
+    if (later) this.#enqueue(later);
+  }
+
+  /** @param {Applied} applied */
+  #applied(applied) {
+    const { position, firstSeq, reason } = applied;
+    // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
+    if (this.#loop === null && this.#delivered !== null) this.#saved ??= this.checkpoint();
+    this.#last = position;
+    const isOnlyUpdate = this.stream.follower.done?.status === "succeeded" && !this.#hasUpdates;
+    const isVisible = applied.isVisible || isOnlyUpdate;
+    this.#hasUpdates ||= isVisible;
+    if (isVisible || this.#loop?.isSilent) {
+      for (const [index, ops] of changedItems(applied)) {
+        this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, ops), isVisible, diffs: ops && [ops], reason });
       }
     }
-    return [...found].sort((one, other) => one - other);
+    if (this.listener !== null) this.#report(applied);
   }
 
-  /** @param {number} index */
-  #textColumn(index) {
-    const { document } = this.stream.follower;
-    const root = `/items/${index}/value`;
-    const known = this.#texts.get(index);
-    if (document === null || (known !== undefined && document.columns.includes(known))) return known;
-    const columns = document.columns.filter((path) => path === root || path.startsWith(`${root}/`));
-    const found = columns.find((path) => typeof valueAt(document.root, tokensOf(path)) === "string") ?? known;
-    if (found !== undefined) this.#texts.set(index, found);
-    return found;
-  }
-
-  /** @param {number} index @param {Map<string, TextChange>} texts */
-  #textChange(index, texts) {
-    if (texts.size === 0) return { deleted: 0, text: "" };
+  /** @param {number} index @param {Op[] | null} ops @returns {TextChange} */
+  #textChange(index, ops) {
+    const column = this.textColumn(index);
+    if (column === undefined) return { deleted: 0, text: "" };
     const before = this.#texts.get(index);
-    const now = this.#textColumn(index);
-    return { deleted: texts.get(before ?? "")?.deleted ?? 0, text: texts.get(now ?? "")?.text ?? "" };
+    const text = textAt(this.state, tokensOf(column));
+    this.#texts.set(index, { column, text });
+    return changeOfText(column, before?.text ?? "", text, before?.column === column ? ops : null);
   }
 
   /** Pointer of the text of an item, or undefined if it has none. @protected @param {number} index */
   textColumn(index) {
-    return this.#textColumn(index);
+    const { document } = this.stream.follower;
+    const known = this.#texts.get(index)?.column;
+    if (document === null || (known !== undefined && document.columns.includes(known))) return known;
+    const root = `/items/${index}/value`;
+    const columns = document.columns.filter((path) => path === root || path.startsWith(`${root}/`));
+    return columns.find((path) => typeof valueAt(document.root, tokensOf(path)) === "string") ?? known;
   }
 
-  // ---- events --------------------------------------------------------------------------------------------------
-
-  /** @param {"queue" | "progress"} type @param {any} data */
-  #notice(type, data) {
-    if (type === "queue") this.tell((this.queue = { type, position: data.position, etaMs: data.eta_ms ?? null, waitsFor: data.waits_for ?? null }));
-    else this.tell((this.progress = { ...data, type }));
-  }
-
-  /** @param {Applied} applied */
-  #report({ document, ops }) {
-    if (this.listener === null) return;
+  /** Report what differs from the last report. @param {Applied} applied */
+  #report({ position: { document }, ops }) {
     const { status, notes = [], usage = {}, items } = document.root;
-    const isWhole = ops === null || !this.#reported;
-    this.#reported = true;
-    if (status !== this.#status) this.tell({ type: "status", status: (this.#status = status) });
-    const touched = isWhole ? items.keys() : ops.flatMap(([, path]) => (typeof path === "string" && path.endsWith("/status") && path.startsWith("/items/") ? [Number(path.split("/")[2])] : []));
-    for (const index of touched) {
-      const item = items[index];
-      if (!item || this.#itemStatuses.get(index) === item.status) continue;
-      this.#itemStatuses.set(index, item.status);
-      this.tell({ type: "item", index, status: item.status, error: copy(item.error ?? null) });
+    const isWhole = ops === null || this.#reported === null;
+    const last = (this.#reported ??= { status: "", notes: 0, usage: {}, items: new Map() });
+    if (status !== last.status) this.tell({ type: "status", status: (last.status = status) });
+    const set = (ops ?? []).filter(({ tokens }) => tokens[0] === "items" && tokens[2] === "status");
+    const changed = isWhole ? items.keys() : set.map(({ tokens }) => Number(tokens[1]));
+    for (const index of changed) {
+      const { status: itemStatus, error = null } = items[index] ?? {};
+      if (itemStatus !== last.items.get(index)) this.tell({ type: "item", index, status: itemStatus, error: copy(error) });
+      last.items.set(index, itemStatus);
     }
-    if (notes.length < this.#notes) this.#notes = 0;
-    for (; this.#notes < notes.length; this.#notes += 1) this.tell({ type: "note", level: notes[this.#notes].level, text: notes[this.#notes].text });
-    if ((isWhole || ops.some(([, path]) => typeof path === "string" && path.startsWith("/usage"))) && !same(usage, this.#usage)) {
-      this.tell({ type: "usage", usage: copy((this.#usage = copy(usage))) });
+    for (const { level, text } of notes.slice(notes.length < last.notes ? 0 : last.notes)) this.tell({ type: "note", level, text });
+    last.notes = notes.length;
+    if ((isWhole || ops.some(({ tokens }) => tokens[0] === "usage")) && !same(usage, last.usage)) {
+      this.tell({ type: "usage", usage: copy((last.usage = copy(usage))) });
     }
     const { done } = this.stream.follower;
     if (done) this.tell({ type: "end", status: done.status, error: copy(done.error ?? null) });
@@ -407,226 +286,221 @@ export class JobBase {
   }
 
   /**
-   * Each change of the value of an item, exactly once, whatever happens to the connection. If a `Job` failed or was
-   * cancelled, the loop then throws JobFailedError or JobCancelledError; for a `BatchJob`, it throws neither.
+   * Each change of the value of an item, exactly once, whatever happens to the connection.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<Update, void, undefined>}
+   * @throws {JobFailedError} A `Job` failed. @throws {JobCancelledError} A `Job` was cancelled.
    */
-  async *updates(options = {}) {
-    for await (const change of this.changes(options)) {
-      this.commit(change);
+  async *updates({ signal } = {}) {
+    for await (const change of this.changes({ signal })) {
+      this.commit(change.position);
       yield new Update(change);
     }
-    this.requireOutcome();
+    if (this.isSingle) this.requireSuccess();
   }
 
-  // ---- ends ----------------------------------------------------------------------------------------------------
-
-  /** Throw what a loop over the updates throws after the job's end. @protected */
-  requireOutcome() {}
-
-  /** Throw the error of a job that has failed or was cancelled. @protected */
+  /** Throw if the job has ended without success. @protected */
   requireSuccess() {
-    const { done, document } = this.stream.follower;
+    const { done } = this.stream.follower;
     if (done === null || done.status === "succeeded" || done.status === "partially_failed") return;
-    const item = document?.root.items[0];
-    const problem = copy(done.error ?? item?.error ?? null);
-    const details = { jobId: this.id, problem, value: copy(item?.value ?? null) };
+    const { value = null, error = null } = this.state.items[0];
+    const problem = copy(done.error ?? error);
+    const details = { jobId: this.id, problem, value: copy(value) };
     if (done.status === "cancelled") throw new JobCancelledError("the job was cancelled", details);
-    throw new JobFailedError(`the job failed${problem ? `: ${problem.detail ?? problem.title} [${problem.code}]` : ""}`, details);
+    throw new JobFailedError(`the job failed${because(problem)}`, details);
   }
 }
 
-/** A promise that resolves when a signal aborts or a time has passed. @param {AbortSignal | undefined} signal @param {number} timeoutMs */
-function whenAborted(signal, timeoutMs) {
-  /** @type {() => void} */
-  let resolve = () => {};
-  const stopped = /** @type {Promise<void>} */ (new Promise((done) => (resolve = done)));
-  const timer = timeoutMs === Infinity ? undefined : setTimeout(resolve, Math.min(timeoutMs, 2 ** 31 - 1));
-  signal?.addEventListener("abort", resolve, { once: true });
-  const stop = () => {
-    clearTimeout(timer);
-    signal?.removeEventListener("abort", resolve);
-  };
-  return { stop, stopped };
+/** The items that an event has changed, with the ops that changed them. @param {Applied} applied @returns {[index: number, ops: Op[] | null][]} */
+function changedItems({ position: { document }, before, ops }) {
+  const items = [...document.root.items.entries()];
+  const isWhole = ops?.some(({ tokens: [first, index] }) => first === undefined || (first === "items" && index === undefined));
+  if (items.length === 1 || isWhole) return items.map(([index]) => [index, ops]);
+  if (ops === null) return items.filter(([index, item]) => !same(item, before?.root.items[index])).map(([index]) => [index, null]);
+  /** @type {Map<number, Op[]>} */
+  const found = new Map();
+  for (const op of ops.filter(({ tokens }) => tokens[0] === "items")) {
+    const own = found.get(Number(op.tokens[1]));
+    if (own) own.push(op);
+    else found.set(Number(op.tokens[1]), [op]);
+  }
+  return [...found].sort(([one], [other]) => one - other);
+}
+
+/** @param {import("./types.js").Problem | null} problem */
+function because(problem) {
+  return problem ? `: ${problem.detail ?? problem.title} [${problem.code}]` : "";
 }
 
 /** A job with one input. The server runs the job even if no client reads its event stream. */
 export class Job extends JobBase {
-  /** @protected @override */
-  requireItems() {
-    const count = this.itemCount;
-    if (count > 1) throw new SeveralItemsError(`this job has ${count} items, not one`, { jobId: this.id });
-  }
-
-  /** @protected @override */
-  requireOutcome() {
-    this.requireSuccess();
-  }
+  /** @override */
+  isSingle = true;
 
   /**
-   * The job's text in pieces, as they arrive. If the server announces which part of the text is stable, the rest is held
-   * back until it is stable or the job has ended.
+   * The job's text in pieces, as they arrive. If the server announces which part is stable, the rest is held back until then.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<string, void, undefined>}
-   * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The value contains no text that the server streams.
+   * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The server streams no text.
    */
-  async *iterText(options = {}) {
-    /** @type {{end: number, change: Change}[]} */
-    let held = [];
-    const column = this.textColumn(0);
-    const { document } = this.stream.follower;
-    let yielded = column && document ? lengthOf(valueAt(document.root, tokensOf(column)) ?? "") : 0;
-    let length = yielded;
+  async *iterText({ signal } = {}) {
+    /** Changes of which not all text was yielded, as one change. @type {Change | null} */
+    let held = null;
+    /** Lengths of the text at the ends of these changes. @type {{end: number, position: Position}[]} */
+    let marks = [];
+    let [yielded, length] = [0, -1];
     try {
-      for await (const change of this.changes({ ...options, isSilent: true })) {
+      for await (const change of this.changes({ signal, isSilent: true })) {
+        if (held) merge(held, change);
+        else held = { ...change };
+        if (held.deleted > 0) {
+          const what = `the server retracted ${held.deleted} code points of text that this loop had yielded, ${causeOf(change.reason)}`;
+          throw new VoidTextError(what, { jobId: this.id, lastEventId: change.position.id.text });
+        }
+        if (length < 0) yielded = length = this.#lengthAt(change.position) - lengthOf(change.text);
         length -= change.deleted;
-        if (length < yielded) {
-          held.push({ end: length, change });
-          const what = `the server retracted ${yielded - length} code points of text that this loop had yielded, ${causeOf(change.reason)}`;
-          throw new VoidTextError(what, { jobId: this.id, lastEventId: change.id.text });
-        }
-        let merged = { ...change };
-        while (held.length && (held[held.length - 1].end > length || held.length >= MAX_HELD)) {
-          const last = /** @type {{end: number, change: Change}} */ (held.pop());
-          merge(last.change, merged);
-          merged = last.change;
-        }
+        marks = marks.filter(({ end }) => end <= length).slice(0, MAX_MARKS - 1);
         length += lengthOf(change.text);
-        held.push({ end: length, change: merged });
-        const stable = this.#stableLength(change);
-        const count = held.findIndex(({ end }) => end > (stable ?? length));
-        const ready = held.splice(0, count < 0 ? held.length : count);
+        marks.push({ end: length, position: change.position });
+        const stable = this.#stableLength(change.position) ?? length;
+        const ready = marks.filter(({ end }) => end <= stable);
         if (ready.length === 0) continue;
-        yielded = ready[ready.length - 1].end;
-        const text = ready.map(({ change: { text: piece } }) => piece).join("");
-        this.commit(ready[ready.length - 1].change);
-        if (text !== "") yield text;
+        const { end, position } = ready[ready.length - 1];
+        const piece = firstPoints(held.text, end - yielded) ?? held.text;
+        held.text = held.text.slice(piece.length);
+        marks = marks.slice(ready.length);
+        if (marks.length === 0) held = null;
+        yielded = end;
+        this.commit(position);
+        if (piece !== "") yield piece;
       }
-      const rest = held.splice(0);
-      if (rest.length) this.commit(rest[rest.length - 1].change);
-      const text = rest.map(({ change: { text: piece } }) => piece).join("");
-      if (text !== "") yield text;
+      const rest = held;
+      held = null;
+      if (rest) this.commit(rest.position);
+      if (rest?.text) yield rest.text;
     } finally {
-      this.requeue(held.map(({ change }) => change));
+      if (held) this.requeue(held);
     }
     this.requireSuccess();
     if (this.textColumn(0) === undefined) throw new NoTextError("the server streams no text in the value of this job", { jobId: this.id });
   }
 
-  /** @param {Change} change */
+  /** @param {Position} position */
+  #lengthAt({ document, version }) {
+    const column = this.textColumn(0);
+    return column === undefined ? 0 : lengthOf(document.read(version, tokensOf(column)) ?? "");
+  }
+
+  /** @param {Position} position */
   #stableLength({ document, version }) {
     const stable = document.read(version, ["items", "0", "stable"]);
-    if (!isObject(stable)) return null;
-    const column = this.textColumn(0);
-    return column === undefined ? 0 : stable[column.slice("/items/0/value".length)] ?? 0;
+    const column = this.textColumn(0) ?? "";
+    return isObject(stable) ? stable[column.slice("/items/0/value".length)] ?? 0 : null;
   }
 
   /**
    * The changes of the job's text as they arrive: `deleted` code points are removed from its end, then `text` is appended.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>}
    */
-  async *iterTextDeltas(options = {}) {
-    for await (const change of this.changes(options)) {
-      this.commit(change);
-      if (change.deleted > 0 || change.text !== "") yield { deleted: change.deleted, text: change.text };
+  async *iterTextDeltas({ signal } = {}) {
+    for await (const { position, deleted, text } of this.changes({ signal })) {
+      this.commit(position);
+      if (deleted > 0 || text !== "") yield { deleted, text };
     }
     this.requireSuccess();
   }
 
   /**
-   * All generated tokens from the first one, as they arrive. This loop consumes no updates, so it may run next to another
-   * loop over the job. Unlike `iterText`, it does not hold back what is not stable.
-   * @param {LoopOptions} [options] @returns {AsyncGenerator<Token, void, undefined>}
-   * @throws {VoidTextError} The server retracted tokens that were yielded.
+   * All generated tokens from the first one, as they arrive. This loop consumes no updates, so it may run next to another loop.
+   * @param {LoopOptions} [options] @returns {AsyncGenerator<Token, void, undefined>} @throws {VoidTextError} Yielded tokens were retracted.
    */
   async *tokens({ signal } = {}) {
     /** @type {number[]} */
     const yielded = [];
     /** @type {import("./tokens.js").Vocabulary | null | undefined} */
     let vocabulary;
-    let checked = "";
-    for await (const { value, rewrites } of this.values(signal)) {
+    /** Document and number of its rewrites for which the yielded tokens were compared. @type {any[]} */
+    let compared = [];
+    for await (const _ of this.reads({ signal })) {
+      const { document } = this.stream.follower;
+      const value = document?.root.items[0].value;
       const ids = value?.token_ids ?? [];
-      const isRetracted = rewrites !== checked && (ids.length < yielded.length || yielded.some((id, at) => ids[at] !== id));
-      checked = rewrites;
-      if (isRetracted) {
-        throw new VoidTextError("the server retracted tokens that this loop had yielded", { jobId: this.id, advice: "Call job.tokens() again, which starts with the first token." });
+      if (compared[0] !== document || compared[1] !== document?.rewrites) {
+        compared = [document, document?.rewrites];
+        const advice = "Call job.tokens() again, which starts with the first token.";
+        if (yielded.some((id, at) => ids[at] !== id)) throw new VoidTextError("the server retracted yielded tokens", { jobId: this.id, advice });
       }
       if (ids.length === yielded.length) continue;
-      if (vocabulary === undefined) vocabulary = hasTokenTexts(value) ? null : await this.client.vocabulary(await this.#endpointName());
+      if (vocabulary === undefined && !hasTokenTexts(value)) {
+        this.endpoint ??= /** @type {string} */ ((await this.read()).endpoint);
+        vocabulary = await this.client.vocabulary(this.endpoint);
+      }
       for (const token of tokenRows(value, yielded.length, vocabulary)) {
         yielded.push(token.id);
         yield token;
       }
     }
     this.requireSuccess();
-    if (yielded.length === 0) tokenRows(this.stream.follower.document?.root.items[0].value, 0, null);
-  }
-
-  async #endpointName() {
-    return (this.endpoint ??= (await this.read()).endpoint);
+    if (yielded.length === 0) tokenRows(this.state?.items[0].value);
   }
 
   /** Wait for the job's end, and return its value. The call consumes no updates. @param {WaitOptions} [options] @returns {Promise<any>} */
   async result(options = {}) {
     await this.wait(options);
     this.requireSuccess();
-    return copy(this.stream.follower.document?.root.items[0].value ?? null);
+    return copy(this.state?.items[0].value ?? null);
   }
 
-  /** Cancel the job on the server, and return its status. @param {{signal?: AbortSignal}} [options] */
+  /** Cancel the job on the server, and return its status. @param {LoopOptions} [options] */
   cancel({ signal } = {}) {
-    return this.cancelWith("{}", signal);
+    return this.cancelWith({}, signal);
   }
 }
 
 /** A job with many inputs. */
 export class BatchJob extends JobBase {
   /**
-   * The results of the items as they end, each with the index of its input. The result of an item that failed is an ItemFailedError.
+   * The results of the items as they end, each with the index of its input. That of an item that failed is an ItemFailedError.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
    */
-  async *asCompleted(options = {}) {
+  async *asCompleted({ signal } = {}) {
     /** @type {Set<number>} */
     const yielded = new Set();
-    /** @param {number} index */
-    const isNew = (index) => ENDED.includes(this.stream.follower.document?.root.items[index].status) && !yielded.has(index) && yielded.add(index);
-    for await (const change of this.changes({ ...options, isSilent: true })) {
-      this.commit(change);
-      const first = yielded.size === 0 ? [...new Array(this.itemCount).keys()] : [change.index];
-      for (const index of first) if (isNew(index)) yield [index, this.#resultOf(index)];
+    for await (const { position, index: changed } of this.changes({ signal, isSilent: true })) {
+      this.commit(position);
+      for (const index of yielded.size === 0 ? this.state.items.keys() : [changed]) {
+        if (yielded.has(index) || !ENDED.includes(this.state.items[index].status)) continue;
+        yielded.add(index);
+        yield [index, this.#resultOf(index)];
+      }
     }
-    for (let index = 0; index < this.itemCount; index += 1) if (isNew(index)) yield [index, this.#resultOf(index)];
+    for (const index of this.state.items.keys()) if (!yielded.has(index)) yield [index, this.#resultOf(index)];
   }
 
   /**
    * Wait for the end of all items, and return their values in the order of the inputs.
-   * @param {WaitOptions & {returnExceptions?: boolean}} [options] With `returnExceptions`, the result of an item that failed is
-   * an ItemFailedError. Otherwise the call throws the error of the first of them.
-   * @returns {Promise<any[]>}
+   * @param {WaitOptions & {returnExceptions?: boolean}} [options] Whether to return errors of items, and not to throw the first.
+   * @returns {Promise<any[]>} @throws {ItemFailedError} An item failed or was cancelled.
    */
   async results({ returnExceptions = false, ...options } = {}) {
     await this.wait(options);
-    const results = [...new Array(this.itemCount).keys()].map((index) => this.#resultOf(index));
-    const failed = results.find((result) => result instanceof ItemFailedError);
+    const results = this.state.items.map((/** @type {any} */ _, /** @type {number} */ index) => this.#resultOf(index));
+    const failed = results.find((/** @type {any} */ result) => result instanceof ItemFailedError);
     if (failed && !returnExceptions) throw failed;
     return results;
   }
 
   /** @param {number} index */
   #resultOf(index) {
-    const item = this.stream.follower.document?.root.items[index];
-    if (item.status === "succeeded") return copy(item.value ?? null);
-    const problem = copy(item.error ?? null);
-    const why = problem ? `: ${problem.detail ?? problem.title} [${problem.code}]` : "";
-    const what = `item ${index} ${item.status === "cancelled" ? "was cancelled" : "failed"}${why}`;
-    return new ItemFailedError(what, { jobId: this.id, problem, value: copy(item.value ?? null), index, ended: item.status });
+    const { status, value = null, error = null } = copy(this.state.items[index]);
+    if (status === "succeeded") return value;
+    const what = `item ${index} ${status === "cancelled" ? "was cancelled" : "failed"}${because(error)}`;
+    return new ItemFailedError(what, { jobId: this.id, problem: error, value, index, ended: status });
   }
 
   /**
    * Cancel the job or some of its items, and return the job's status.
-   * @param {number[] | null} [items] Indices of the items to cancel. By default, all. @param {{signal?: AbortSignal}} [options]
+   * @param {number[] | null} [items] Indices of the items to cancel. By default, all. @param {LoopOptions} [options]
    */
   cancel(items = null, { signal } = {}) {
-    return this.cancelWith(items === null ? "{}" : JSON.stringify({ items }), signal);
+    return this.cancelWith(items === null ? {} : { items }, signal);
   }
 }

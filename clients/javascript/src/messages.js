@@ -3,7 +3,7 @@
 import { tokensOf } from "./document.js";
 import { isInteger, isNumber, isObject } from "./strict_json.js";
 
-/** @typedef {{epoch: number, seq: number, text: string}} EventId */
+/** @import { EventId } from "./types.js" */
 /** @typedef {(value: any) => boolean} Fits */
 
 export const PROTOCOL = "tidewire/1";
@@ -22,130 +22,101 @@ export function compareIds(one, other) {
   return one.epoch - other.epoch || one.seq - other.seq;
 }
 
-/** @type {Fits} */
-const isText = (value) => typeof value === "string";
-/** @type {Fits} */
-const isFlag = (value) => typeof value === "boolean";
-/** @type {Fits} */
-const isPointer = (value) => {
-  try {
-    tokensOf(value);
-    return true;
-  } catch {
-    return false;
-  }
-};
-/** @type {(least: number, most?: number) => Fits} */
-const integer = (least, most) => (value) => isInteger(value, least, most);
-/** @type {(...words: string[]) => Fits} */
-const word = (...words) => (value) => words.includes(value);
-/** @type {(fits: Fits, least?: number) => Fits} */
-const list = (fits, least = 0) => (value) => Array.isArray(value) && value.length >= least && value.every(fits);
+const ITEM_STATUS = "queued|running|succeeded|failed|cancelled";
+const STATUS = `queued|running|${ENDED.join("|")}`;
+
 /**
- * Members that must be present, and members that may be absent or null.
- * @type {(required: Record<string, Fits>, optional?: Record<string, Fits>) => Fits}
+ * Members of each message and body, in the form `name:type`. A member with `?` may be absent or null. A type is the name of
+ * a basic type or of another row, a range of integers, words that are separated by `|`, or a list of elements, with `[]`.
  */
-const object = (required, optional = {}) => (value) =>
-  isObject(value) &&
-  Object.entries(required).every(([name, fits]) => Object.hasOwn(value, name) && fits(value[name])) &&
-  Object.entries(optional).every(([name, fits]) => !Object.hasOwn(value, name) || value[name] === null || fits(value[name]));
-
-const problem = object(
-  { code: (value) => isText(value) && value !== "", title: isText, status: integer(400, 599) },
-  { type: isText, detail: isText, instance: isText, pointer: isPointer, retryable: isFlag, retry_after_ms: integer(0) },
-);
-/** @type {Fits} */
-const stable = (value) => isObject(value) && Object.entries(value).every(([at, n]) => isPointer(at) && isInteger(n, 0));
-const itemMembers = object(
-  { status: word("queued", "running", "succeeded", "failed", "cancelled") },
-  { error: problem, stable, batch: object({ size: integer(1), row: integer(0), wait_ms: integer(0) }) },
-);
-/** @type {Fits} */
-const item = (value) => itemMembers(value) && (value.status === "failed") === ((value.error ?? null) !== null);
-const state = object(
-  { status: word("queued", "running", ...ENDED), items: list(item, 1) },
-  { usage: isObject, notes: list(object({ level: isText, text: isText })), error: problem },
-);
-/** @type {(least: number, names: string) => Record<string, Fits>} */
-const least = (one, names) => Object.fromEntries(names.split(" ").map((name) => [name, integer(one)]));
-const LIMITS_FROM_1 =
-  "max_body_bytes max_inputs max_jobs_per_principal max_streams_per_principal max_log_bytes max_retained_jobs max_retained_bytes max_tombstones";
-const limits = object(
-  {},
-  {
-    ...least(1, LIMITS_FROM_1),
-    ...least(1024, "max_state_bytes max_event_bytes"),
-    max_event_ops: integer(64, 10_000),
-    ...least(0, "log_ttl_s state_ttl_s tombstone_ttl_s min_grace_ms"),
-    max_depth: (value) => value === 64,
-  },
-);
-/** @type {Fits} */
-const eventId = (value) => parseId(value) !== null;
-const doneMembers = object(
-  { status: word(...ENDED), digest: isText },
-  { usage: isObject, error: problem, check: Array.isArray, expires_at: isText },
-);
-/** @type {Fits} */
-const done = (value) => doneMembers(value) && (value.status !== "failed" || isObject(value.error));
-
-/** Whether a value fits the schema of each message, item or body. @satisfies {Record<string, Fits>} */
-export const FITS = {
-  state,
-  item,
-  problem,
-  done,
-  snapshot: object({ state, columns: list(isPointer), reason: word("start", "compacted", "restart", "rewound") }),
-  hello: object({ protocol: isText, job: isText, events: isText, head: eventId, heartbeat_ms: integer(1) }),
-  queue: object({ position: integer(1) }, { eta_ms: integer(0), waits_for: isText }),
-  progress: object({}, { current: isNumber, total: isNumber, unit: isText, phase: isText, item: integer(0) }),
-  ping: object({ head: eventId }),
-  goaway: object({ reason: isText, retry_ms: integer(0) }),
-  job: object(
-    {
-      id: isText,
-      endpoint: isText,
-      status: word("queued", "running", ...ENDED),
-      batch: isFlag,
-      state,
-      columns: list(isPointer),
-      cursor: eventId,
-      attempt: integer(1),
-      created_at: isText,
-      links: object({ self: isText, events: isText, cancel: isText }),
-    },
-    { done, started_at: isText, ended_at: isText, expires_at: isText },
-  ),
-  jobs: object({ jobs: list(object({ id: isText, endpoint: isText, status: isText, created_at: isText })) }, { next: isText }),
-  discovery: object(
-    {
-      protocol: word(PROTOCOL),
-      server: isText,
-      durability: word("process", "host", "replicated"),
-      capabilities: list(isText),
-      limits,
-      heartbeat_ms: integer(1),
-      endpoints: list(object({ name: isText, href: isText }, { summary: isText, defaults: isFlag })),
-    },
-    { min_interval_ms: integer(0) },
-  ),
-  endpoint: object(
-    {
-      name: isText,
-      input_schema: isObject,
-      value_schema: isObject,
-      capabilities: object(
-        {},
-        {
-          streams: isFlag,
-          cancel: isFlag,
-          rollback: isFlag,
-          batch: object({ max_items: integer(1) }),
-          logprobs: object({ max_top: integer(0) }),
-        },
-      ),
-    },
-    { summary: isText, description: isText, examples: Array.isArray, links: isObject },
-  ),
-  vocabulary: object({ hash: isText, tokens: list(isText) }, { special: list(integer(0)) }),
+const MEMBERS = {
+  problem: "code:name title:text status:400..599 type?:text detail?:text instance?:text pointer?:pointer retryable?:flag retry_after_ms?:0..",
+  itemBatch: "size:1.. row:0.. wait_ms:0..",
+  item: `status:${ITEM_STATUS} error?:problem stable?:stable batch?:itemBatch`,
+  note: "level:text text:text",
+  state: `status:${STATUS} items:item[] usage?:object notes?:note[] error?:problem`,
+  done: `status:${ENDED.join("|")} digest:text usage?:object error?:problem check?:array expires_at?:text`,
+  snapshot: "state:state columns:pointer[] reason:start|compacted|restart|rewound",
+  hello: "protocol:text job:text events:text head:id heartbeat_ms:1..",
+  queue: "position:1.. eta_ms?:0.. waits_for?:text",
+  progress: "current?:number total?:number unit?:text phase?:text item?:0..",
+  ping: "head:id",
+  goaway: "reason:text retry_ms:0..",
+  links: "self:text events:text cancel:text",
+  job:
+    `id:text endpoint:text status:${STATUS} batch:flag state:state columns:pointer[] cursor:id attempt:1.. created_at:text ` +
+    "links:links done?:done started_at?:text ended_at?:text expires_at?:text",
+  listedJob: "id:text endpoint:text status:text created_at:text",
+  jobs: "jobs:listedJob[] next?:text",
+  limits:
+    "max_body_bytes?:1.. max_inputs?:1.. max_jobs_per_principal?:1.. max_streams_per_principal?:1.. max_log_bytes?:1.. " +
+    "max_retained_jobs?:1.. max_retained_bytes?:1.. max_tombstones?:1.. max_state_bytes?:1024.. max_event_bytes?:1024.. " +
+    "max_event_ops?:64..10000 max_depth?:64..64 log_ttl_s?:0.. state_ttl_s?:0.. tombstone_ttl_s?:0.. min_grace_ms?:0..",
+  listedEndpoint: "name:text href:text summary?:text defaults?:flag",
+  discovery:
+    "protocol:text server:text durability:process|host|replicated capabilities:text[] limits:limits heartbeat_ms:1.. " +
+    "endpoints:listedEndpoint[] min_interval_ms?:0..",
+  batch: "max_items:1..",
+  logprobs: "max_top:0..",
+  capabilities: "streams?:flag cancel?:flag rollback?:flag batch?:batch logprobs?:logprobs",
+  endpoint:
+    "name:text input_schema:object value_schema:object capabilities:capabilities summary?:text description?:text examples?:array " +
+    "links?:object",
+  undelivered: "index:0.. first_seq:1.. deleted:0.. text:text visible:flag",
+  checkpoint: "protocol?:text job:name url?:text state?:state columns?:pointer[] cursor?:id undelivered?:undelivered[]",
+  vocabulary: "hash:text tokens:text[] special?:0..[]",
 };
+
+/** @type {Record<string, Fits>} */
+const BASIC = {
+  text: (value) => typeof value === "string",
+  name: (value) => typeof value === "string" && value !== "",
+  flag: (value) => typeof value === "boolean",
+  number: isNumber,
+  object: isObject,
+  array: Array.isArray,
+  id: (value) => parseId(value) !== null,
+  pointer: (value) => {
+    try {
+      return Boolean(tokensOf(value));
+    } catch {
+      return false;
+    }
+  },
+  stable: (value) => isObject(value) && Object.entries(value).every(([path, n]) => BASIC.pointer(path) && isInteger(n, 0)),
+};
+
+/** Rules beyond the members of a message. @type {Record<string, Fits>} */
+const RULES = {
+  item: (value) => (value.status === "failed") === ((value.error ?? null) !== null),
+  state: (value) => value.items.length > 0,
+  done: (value) => value.status !== "failed" || isObject(value.error),
+  discovery: (value) => value.protocol === PROTOCOL,
+  checkpoint: ({ protocol = PROTOCOL, state = null, cursor = null, undelivered }) =>
+    protocol === PROTOCOL &&
+    (state === null) === (cursor === null) &&
+    (undelivered ?? []).every((/** @type {{index: number}} */ { index }) => index < (state?.items.length ?? 0)),
+};
+
+/** Whether a value fits the schema of each message and body. @type {Record<string, Fits>} */
+export const FITS = {};
+for (const [name, members] of Object.entries(MEMBERS)) {
+  const all = [...members.matchAll(/(\w+)(\??):(\S+)/g)].map(([, key, mark, type]) => ({ key, isOptional: mark === "?", fits: fitsOf(type) }));
+  FITS[name] = (value) =>
+    isObject(value) &&
+    all.every(({ key, isOptional, fits }) => (isOptional && (value[key] ?? null) === null) || (Object.hasOwn(value, key) && fits(value[key]))) &&
+    (RULES[name]?.(value) ?? true);
+}
+
+/** @param {string} type @returns {Fits} */
+function fitsOf(type) {
+  if (type.endsWith("[]")) {
+    const each = fitsOf(type.slice(0, -2));
+    return (value) => Array.isArray(value) && value.every(each);
+  }
+  const words = type.split("|");
+  if (words.length > 1) return (value) => words.includes(value);
+  const [, least, most] = /^(\d+)\.\.(\d*)$/.exec(type) ?? [];
+  if (least !== undefined) return (value) => isInteger(value, Number(least), most ? Number(most) : undefined);
+  return BASIC[type] ?? ((value) => FITS[type](value));
+}

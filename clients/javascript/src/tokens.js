@@ -3,16 +3,7 @@
 import { ProtocolError, TidewireError } from "./errors.js";
 import { isInteger } from "./strict_json.js";
 
-/**
- * One of the most probable candidates for a generated token. The text is for display, decoded from its bytes alone.
- * @typedef {{text: string, id: number, logprob: number}} Alternative
- */
-/**
- * A generated token. `logprob` is null if log-probabilities were not requested, and -Infinity for the probability 0. `rank`
- * is 1 plus the number of more probable tokens, or null. `alternatives` are the most probable candidates, most probable
- * first, and empty if they were not requested.
- * @typedef {{text: string, id: number, logprob: number | null, rank: number | null, alternatives: Alternative[]}} Token
- */
+/** @import { Token } from "./types.js" */
 
 /** The bytes of every token id of an endpoint. */
 export class Vocabulary {
@@ -46,42 +37,34 @@ export function hasTokenTexts(value) {
 }
 
 /**
- * Convert the columns of a generation's value to tokens.
- * @param {any} value @param {number} [start] Index of the first token.
- * @param {Vocabulary | null} [vocabulary] Not necessary if the value has `token_text` and `top_text`. @returns {Token[]}
- * @throws {ProtocolError} The columns are not valid.
+ * Convert the columns of a generation's value to tokens, which takes a vocabulary unless the value contains their texts.
+ * @param {any} value @param {number} [start] Index of the first token. @param {Vocabulary | null} [vocabulary] @returns {Token[]}
+ * @throws {TidewireError} The columns are missing or not valid, or the texts are unknown.
  */
 export function tokenRows(value, start = 0, vocabulary = null) {
-  /** @type {Token[]} */
-  const tokens = [];
   const ids = value?.token_ids;
-  if (!Array.isArray(ids)) throw new TidewireError("the job's value has no token columns", { advice: "Request them with the input: logprobs: true, or top_logprobs: n." });
+  if (!Array.isArray(ids)) {
+    throw new TidewireError("the job's value has no token columns", { advice: "Request them with the input: logprobs: true, or top_logprobs: n." });
+  }
   /** @param {any} id @param {any} known */
   const textOf = (id, known) => {
     if (!isInteger(id, 0)) throw new ProtocolError(`${JSON.stringify(id)} is not a token id`);
     if (typeof known === "string") return known;
     if (vocabulary) return vocabulary.text(id);
-    throw new TidewireError("the texts of the job's tokens are unknown", { advice: "Pass the endpoint's vocabulary, or submit with token_text: true." });
+    const advice = "Pass the endpoint's vocabulary, or submit with token_text: true.";
+    throw new TidewireError("the texts of the job's tokens are unknown", { advice });
   };
-  for (let at = start; at < ids.length; at += 1) {
-    const tops = value.top_ids?.[at] ?? [];
-    const tokenLogprob = value.logprobs === undefined ? null : nats(value.logprobs[at]);
-    tokens.push({
-      text: textOf(ids[at], value.token_text?.[at]),
-      id: ids[at],
-      logprob: tokenLogprob,
+  return ids.slice(start).map((id, n) => {
+    const at = start + n;
+    return {
+      text: textOf(id, value.token_text?.[at]),
+      id,
+      // The server sends null for the probability 0.
+      logprob: value.logprobs === undefined ? null : value.logprobs[at] ?? -Infinity,
       rank: value.ranks?.[at] ?? null,
-      alternatives: tops.map((/** @type {number} */ id, /** @type {number} */ n) => ({
-        text: textOf(id, value.top_text?.[at]?.[n]),
-        id,
-        logprob: nats(value.top_logprobs?.[at]?.[n]),
+      alternatives: (value.top_ids?.[at] ?? []).map((/** @type {number} */ top, /** @type {number} */ k) => ({
+        text: textOf(top, value.top_text?.[at]?.[k]), id: top, logprob: value.top_logprobs?.[at]?.[k] ?? -Infinity,
       })),
-    });
-  }
-  return tokens;
-}
-
-/** @param {number | null | undefined} logprob The server sends null for the probability 0. */
-function nats(logprob) {
-  return logprob ?? -Infinity;
+    };
+  });
 }

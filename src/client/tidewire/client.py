@@ -435,7 +435,7 @@ class AsyncClient:
         return_exceptions: Literal[False] = False,
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | bool | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
         resume_file: str | os.PathLike[str] | None = None,
         retry_failed: bool = False,
@@ -454,7 +454,7 @@ class AsyncClient:
         return_exceptions: Literal[False] = False,
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | bool | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
         resume_file: str | os.PathLike[str] | None = None,
         retry_failed: bool = False,
@@ -473,7 +473,7 @@ class AsyncClient:
         return_exceptions: Literal[True],
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | bool | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
         resume_file: str | os.PathLike[str] | None = None,
         retry_failed: bool = False,
@@ -492,7 +492,7 @@ class AsyncClient:
         return_exceptions: Literal[True],
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | bool | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
         resume_file: str | os.PathLike[str] | None = None,
         retry_failed: bool = False,
@@ -510,7 +510,7 @@ class AsyncClient:
         return_exceptions: bool = False,
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | bool | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
         idempotency_key: str | None = None,
         resume_file: str | os.PathLike[str] | None = None,
         retry_failed: bool = False,
@@ -533,9 +533,8 @@ class AsyncClient:
             batch_size: Maximum number of inputs in one job. The server's limits `max_inputs` and `max_body_bytes` may
                 lower this number.
             progress: Function or coroutine function that the client calls with a `MapProgress` whenever the progress
-                has changed. The client logs its exceptions and otherwise ignores them. True shows a progress bar: in
-                the output of a notebook's cell, otherwise on standard error. None shows it only in a notebook, and
-                False never.
+                has changed. The client logs its exceptions and otherwise ignores them. Without a function, a
+                notebook shows a progress bar.
             idempotency_key: Idempotency key of the whole call. Another `map` with the same key and inputs reuses the
                 jobs of this call, even in another process, as long as the server keeps them. Jobs that have expired run
                 again. If a key is passed, the jobs keep running when the loop is left early.

@@ -19,6 +19,6 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-ADDED_ROUTES["page"] = page_routes
+ADDED_ROUTES.append(page_routes)
 
 __all__ = ["Append", "Binary", "Context", "ItemError", "Last", "Server", "Stream", "ray_workers"]

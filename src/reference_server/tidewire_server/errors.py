@@ -112,6 +112,10 @@ class WorkerLostError(Exception):
     """The worker that ran a function has died, or had to be replaced. The rows of the call follow `on_restart`."""
 
 
+class RunLaterError(Exception):
+    """A function cannot run now, because what it needs is busy. Its item returns to the queue, and keeps its value."""
+
+
 class WorkersUnavailableError(Exception):
     """The workers of an endpoint cannot be used. If this happens when the server starts, the server does not start."""
 

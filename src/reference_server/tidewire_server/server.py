@@ -39,10 +39,9 @@ from tidewire_server.store.open_store import memory_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ADDED_ROUTES: Final[dict[str, Callable[[TidewireApp], Iterable[Route]]]] = {}
-"""Functions as in `Server.add_routes`, by the setting that turns them on for every server.
-
-The package registers them, because this module imports nothing that is built on a server.
+ADDED_ROUTES: Final[list[Callable[[TidewireApp], Iterable[Route]]]] = []
+"""Functions with which every server calls `add_routes`. The package adds them, because this module imports nothing that is built
+on a server.
 """
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
@@ -265,9 +264,9 @@ class Server:
         """ASGI application, which any ASGI server can run. Settings cannot be changed after the first access."""
         serving = self._serving
         if serving.app is None:
-            on_by_setting = (routes for name, routes in ADDED_ROUTES.items() if getattr(self.settings, name))
-            closers, principal, routes = serving.closers, serving.principal, [*on_by_setting, *serving.routes]
-            serving.app = TidewireApp(self.endpoints, self.settings, closers, principal, routes)
+            serving.app = TidewireApp(
+                self.endpoints, self.settings, serving.closers, serving.principal, serving.routes
+            )
         return serving.app
 
     def configure(self, **options: Any) -> None:
@@ -444,7 +443,7 @@ class _Serving:
     def __init__(self, principal: PrincipalFunction | None) -> None:
         self.app: TidewireApp | None = None
         self.closers: list[Callable[[], Awaitable[None]]] = []
-        self.routes: list[Callable[[TidewireApp], Iterable[Route]]] = []
+        self.routes = [*ADDED_ROUTES]
         self.principal = principal
 
     def checked(self, settings: Settings) -> Settings:

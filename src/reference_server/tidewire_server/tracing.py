@@ -126,7 +126,7 @@ def submitting(endpoint: str) -> Iterator[None]:
     """Trace a `with` block that submits a job, and calls `accepted`. In this block, `trace_headers` returns the
     `JobRecord.traceparent` of a new job.
     """
-    if not _INSTALLED:
+    if not _INSTALLED or not (_has_sdk() or _has_span(context.get_current())):
         yield
         return
     span = _start(f"submit {endpoint}", None, trace.SpanKind.SERVER, {"tidewire.endpoint": endpoint})
@@ -219,6 +219,10 @@ def trace_id() -> str | None:
 
 
 # ---- OpenTelemetry -----------------------------------------------------------------------------------------------
+
+
+def _has_sdk() -> bool:
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def _start(name: str, parent: Any, kind: Any, attributes: dict[str, Any], links: Any = ()) -> Any:

@@ -17,7 +17,6 @@ from tidewire.jobs.generated_tokens import Token
 from tidewire.jobs.job import NO_COPY, AsyncJob, JobBase
 from tidewire.jobs.logprob_arrays import Logprobs
 from tidewire.jobs.map_work import MapWork
-from tidewire.notebook.cell_output import close_bar
 from tidewire.options import check_seconds
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource
@@ -397,6 +396,5 @@ def map_values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) ->
                 thread.call(work.fill)
                 report_progress()
     finally:
-        close_bar(work.listener)
         if work.needs_closing:
             thread.finish(work.aclose)

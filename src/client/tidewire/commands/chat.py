@@ -3,19 +3,18 @@ messages before it.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
 from tidewire.blocking.blocking_jobs import Job
 from tidewire.commands.display import Screen
 from tidewire.commands.error_advice import advise
-from tidewire.commands.follow_job import Terminated, write_text
+from tidewire.commands.follow_job import write_text
 from tidewire.errors import TidewireError
 from tidewire.inputs.input_words import resolved
-from tidewire.protocol.resources import EndpointDescription
 from tidewire.sync import Client
-from tidewire.terminal_escapes import visible
+from tidewire.terminal_escapes import visible_json
 
 PROMPT: Final = "> "
 
@@ -27,7 +26,6 @@ def converse(
     screen: Screen,
     *,
     system: str | None = None,
-    options: Sequence[str] = (),
 ) -> None:
     """Read questions from standard input, and write the replies to standard output, until the input ends.
 
@@ -37,20 +35,26 @@ def converse(
         members: Other members of each input.
         screen: Output of the command.
         system: System message that begins the conversation.
-        options: Options of the running command that other commands for the same job also need.
 
     Raises:
         ValueError: The endpoint does not accept messages.
         TidewireError: A job failed, and standard input is not a terminal.
     """
-    _require_messages(client.describe(endpoint))
+    schema = client.describe(endpoint).input_schema
+    if "messages" not in resolved(schema, schema).get("properties", {}):
+        raise ValueError(
+            f"the input of {endpoint!r} has no member `messages`, so it cannot chat; a language model needs a chat template, such "
+            "as a file chat_template.jinja in its folder; without one, use `tidewire call … prompt=TEXT`"
+        )
     interactive = sys.stdin.isatty() and screen.live
     messages = [] if system is None else [{"role": "system", "content": system}]
-    for question in _typed_questions(screen) if interactive else _lines():
+    for line in _typed_lines(screen) if interactive else sys.stdin:
+        if not (question := line.strip()):
+            continue
         asked = [*messages, {"role": "user", "content": question}]
         try:
             job = client.submit(endpoint, {**members, "messages": asked})
-            reply = _reply(client, job, screen, options, interactive=interactive)
+            reply = _reply(client, job, screen, interactive=interactive)
         except TidewireError as error:
             if not interactive:
                 raise
@@ -61,57 +65,30 @@ def converse(
             messages = [*asked, {"role": "assistant", "content": reply}]
 
 
-def _require_messages(endpoint: EndpointDescription) -> None:
-    schema = endpoint.input_schema
-    if "messages" in resolved(schema, schema).get("properties", {}):
-        return
-    if model := endpoint.capabilities.model:
-        raise ValueError(
-            f"the model {visible(model.name)} has no chat template, so it cannot chat; use `tidewire call … prompt=TEXT`, or serve "
-            "a copy of the checkpoint with a file chat_template.jinja"
-        )
-    raise ValueError(f"the endpoint {endpoint.name!r} has no input member `messages`, so it cannot chat")
-
-
-def _lines() -> Iterator[str]:
-    """Yield the lines of standard input that are not empty."""
-    for line in sys.stdin:
-        if text := line.strip():
-            yield text
-
-
-def _typed_questions(screen: Screen) -> Iterator[str]:
-    """Yield the questions that the user types, until Ctrl+D."""
+def _typed_lines(screen: Screen) -> Iterator[str]:
+    """Yield the lines that the user types, until Ctrl+D."""
     with suppress(ImportError):
         import readline  # noqa: F401, PLC0415 - gives `input` an editable line and a history; Windows lacks it
     screen.note("Type a question. Ctrl+C stops a reply, Ctrl+D ends the chat.")
     while True:
         try:
-            question = input(PROMPT).strip()
+            yield input(PROMPT)
         except EOFError:
             screen.write("\n")
             return
-        except Terminated:
-            screen.write("\n")
-            raise
         except KeyboardInterrupt:
             screen.write("\n")
             screen.note("To end the chat, press Ctrl+D.")
-            continue
-        if question:
-            yield question
 
 
-def _reply(
-    client: Client, job: Job[Any], screen: Screen, options: Sequence[str], *, interactive: bool
-) -> str:
+def _reply(client: Client, job: Job[Any], screen: Screen, *, interactive: bool) -> str:
     """Write the reply while it grows, and return it. An interrupt of a user stops it, and the part before counts."""
     written: list[str] = []
     try:
-        write_text(client, job, screen, options, written)
+        write_text(client, job, screen, written)
         value = job.result()
-    except KeyboardInterrupt as interrupt:
-        if not interactive or isinstance(interrupt, Terminated):
+    except KeyboardInterrupt:
+        if not interactive:
             raise
         screen.end_line()
         job.cancel()
@@ -119,11 +96,7 @@ def _reply(
         return "".join(written)
     finally:
         screen.end_line()
-    text = value.get("text") if isinstance(value, dict) else value
-    if not isinstance(text, str):
-        raise ValueError(  # noqa: TRY004 - the server's value, not an argument
-            "the value of the endpoint has no text, so it is not a reply"
-        )
     if not written:
-        screen.value(text)
-    return text
+        screen.value(value)
+        written.append(value if isinstance(value, str) else visible_json(value))
+    return "".join(written)

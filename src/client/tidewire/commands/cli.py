@@ -3,7 +3,6 @@
 It has the commands `call`, `map`, `attach`, `cancel`, `jobs`, `chat`, `describe` and `codegen`, and the commands of plugins.
 """
 
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,22 +16,13 @@ import typer
 from tidewire.commands import display
 from tidewire.commands.chat import converse
 from tidewire.commands.codegen import typed_module
-from tidewire.commands.complete_names import endpoint_names, job_ids
 from tidewire.commands.describe_text import describe_endpoint, describe_server
 from tidewire.commands.error_advice import advise
-from tidewire.commands.follow_job import JOB_FAILED, exit_of, follow, terminate
+from tidewire.commands.follow_job import INTERRUPTED, JOB_FAILED, follow
 from tidewire.commands.list_jobs import list_jobs, watch_jobs
 from tidewire.commands.map_progress import Failures, map_progress, reason_of
 from tidewire.commands.plugins import USAGE, Commands
-from tidewire.commands.read_arguments import (
-    expanded,
-    read_headers,
-    read_input,
-    read_lines,
-    read_words,
-    typed,
-    with_logprobs,
-)
+from tidewire.commands.read_arguments import expanded, read_headers, read_input, read_lines, read_words, typed
 from tidewire.commands.server_url import DEFAULT_LOGPROBS, LOGPROBS, CommandWithUrl, check_url, command_line
 from tidewire.errors import (
     InvalidValueError,
@@ -57,7 +47,7 @@ UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 3, 4, 141
 _EPILOG = (
     "Exit codes: 0 success; 1 the job failed or was cancelled; 2 the usage or the input is invalid; 3 the server is "
     "unreachable or too busy; 4 the server violates the protocol; 130 the command was interrupted (the job keeps "
-    "running); 141 the output pipe was closed, for example by `head`; 143 the command received SIGTERM."
+    "running); 141 the output pipe was closed, for example by `head`."
 )
 
 
@@ -94,7 +84,7 @@ Url = Annotated[
         f"{URL_VARIABLE} contains it.",
     ),
 ]
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.", autocompletion=job_ids)]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the output as lines of JSON, for use by programs.")
 ]
@@ -152,10 +142,11 @@ def _client(
     error. The advice mentions `endpoint` and `idempotency_key` if they are passed.
     """
     screen = display.Screen()
+    screen.options = [] if uds is None else ["--uds", str(uds)]
     hooks = Hooks(on_reconnect=screen.show_reconnect, on_request=screen.show_request)
     retries = display.ShowRetries(screen)
     log.addHandler(retries)
-    terminated, level = signal.signal(signal.SIGTERM, terminate), log.level
+    level = log.level
     log.setLevel(min(level or retries.level, retries.level))
     try:
         check_url(url)
@@ -173,17 +164,12 @@ def _client(
     except ValueError as error:
         screen.error(str(error))
         raise typer.Exit(USAGE) from None
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         screen.note("interrupted")
-        raise exit_of(interrupt) from None
+        raise typer.Exit(INTERRUPTED) from None
     finally:
-        signal.signal(signal.SIGTERM, terminated)
         log.setLevel(level)
         log.removeHandler(retries)
-
-
-def _uds_option(uds: Path | None) -> list[str]:
-    return [] if uds is None else ["--uds", str(uds)]
 
 
 def _exit_code(error: TidewireError) -> int:
@@ -221,7 +207,6 @@ def call(
         list[str] | None,
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
-            autocompletion=endpoint_names,
             help="Name of the endpoint, followed by members of the input. The name is optional if the server has only one "
             "endpoint. The input schema of the endpoint determines how a value is read: as text if only a string is valid, "
             "and otherwise as JSON. Example: prompt=hello max_tokens=64 'stop=[\"\\n\"]'. KEY=@FILE sends the content of a "
@@ -294,19 +279,21 @@ def call(
             raise ValueError("the input was passed twice; use either --input or KEY=VALUE, not both")
         value = typed(client, endpoint, members) if whole is UNSET else whole
         if logprobs is not None:
-            value = with_logprobs(client, endpoint, value, logprobs)
+            if not isinstance(value, dict):
+                raise ValueError("--logprobs needs an input that is an object, because it adds members")
+            value = {"logprobs": True, "token_text": True, "top_logprobs": logprobs} | value
         try:
             job = client.with_options(deadline=deadline).submit(
                 endpoint, value, idempotency_key=idempotency_key
             )
-        except KeyboardInterrupt as interrupt:
-            look = command_line(client.url, "jobs", *_uds_option(uds))
+        except KeyboardInterrupt:
+            look = command_line(client.url, "jobs", *screen.options)
             screen.note(f"interrupted; the job may or may not have started. To look for it, run: {look}")
-            raise exit_of(interrupt) from None
+            raise typer.Exit(INTERRUPTED) from None
         if detach:
             screen.json({"job": job.id}) if as_json else screen.value(job.id)
             return
-        follow(client, job, screen, as_json, _uds_option(uds))
+        follow(client, job, screen, as_json)
 
 
 @app.command(
@@ -321,9 +308,7 @@ def call(
 )
 def map_(
     url: Url,
-    endpoint: Annotated[
-        str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.", autocompletion=endpoint_names)
-    ],
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")],
     inputs: Annotated[
         str,
         typer.Argument(metavar="FILE|-", help="File with one JSON input per line, or - for standard input."),
@@ -394,18 +379,19 @@ def map_(
             retry_failed=retry_failed,
             shared=shared,
         )
-        done, failures = 0, Failures()
+        done, failed, failures = 0, 0, Failures()
         try:
             for result in results:
                 line: dict[str, Any] = {"index": done}
                 if isinstance(result, ItemFailedError):
+                    failed += 1
                     line["error"] = {"code": result.code, "message": reason_of(result)}
                     failures.add(done, **line["error"])
                 else:
                     line["value"] = result
                 screen.json(line)
                 done += 1
-        except KeyboardInterrupt as interrupt:
+        except KeyboardInterrupt:
             again = "with the same key to get their results" if idempotency_key else "to continue"
             advice = (
                 f"the jobs keep running on the server; repeat the command {again}"
@@ -413,10 +399,9 @@ def map_(
                 else "the running jobs were cancelled"
             )
             screen.note(f"interrupted after {done} inputs; {advice}")
-            raise exit_of(interrupt) from None
+            raise typer.Exit(INTERRUPTED) from None
     if lines.fault is not None:
         screen.error(f"{lines.fault}. This line and the lines after it were not run.")
-    failed = failures.number
     if failed or lines.fault is not None:
         details = "; see the member `error` of their output lines" if failed else ""
         again = " To run them again, repeat the command with --retry-failed." if failed and resume else ""
@@ -450,14 +435,10 @@ def attach(
 ) -> None:
     """Show the result of a running or finished job, from the beginning."""
     with _client(url, header, token_file, uds, timeout) as (client, screen):
-        follow(client, client.job(job), screen, as_json, _uds_option(uds), from_now=from_now)
+        follow(client, client.job(job), screen, as_json, from_now=from_now)
 
 
-@app.command(
-    cls=CommandWithUrl,
-    epilog=_examples(f"cancel {_URL} 5f1c…   (`call --detach` and `jobs` print the ids of jobs)"),
-    context_settings=_IDS,
-)
+@app.command(cls=CommandWithUrl, epilog=_EPILOG, context_settings=_IDS)
 def cancel(
     url: Url,
     job: JobId,
@@ -472,24 +453,14 @@ def cancel(
         screen.json({"job": job, "status": status}) if as_json else screen.value(status)
 
 
-@app.command(
-    cls=CommandWithUrl,
-    epilog=_examples(
-        f"jobs {_URL}",
-        f"jobs {_URL} --watch",
-        f"jobs {_URL} --json | jq -r 'select(.status == \"running\").id'",
-    ),
-)
+@app.command(cls=CommandWithUrl, epilog=_examples(f"jobs {_URL} --watch"))
 def jobs(
     url: Url,
     as_json: AsJson = False,
     limit: Annotated[int, typer.Option(help="Maximum number of jobs to list.", min=1)] = 50,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch",
-            help="Update the list every second until Ctrl+C. In a pipe, print the jobs whose status has changed.",
-        ),
+        typer.Option("--watch", help="Update the list every second until Ctrl+C."),
     ] = False,
     header: Headers = None,
     token_file: TokenFile = None,
@@ -498,7 +469,7 @@ def jobs(
     """List your jobs, newest first."""
     with _client(url, header, token_file, uds) as (client, screen):
         if watch:
-            watch_jobs(client, limit, screen, as_json=as_json)
+            watch_jobs(client, limit, screen)
         else:
             list_jobs(client, limit, screen, as_json=as_json)
 
@@ -517,7 +488,6 @@ def chat(
         list[str] | None,
         typer.Argument(
             metavar="[ENDPOINT] [KEY=VALUE]…",
-            autocompletion=endpoint_names,
             help="Name of the endpoint, which is `generate` by default, followed by members of each input, such as "
             "max_tokens=200.",
         ),
@@ -540,7 +510,7 @@ def chat(
     endpoint = words.pop(0) if words and "=" not in words[0] else "generate"
     with _client(url, header, token_file, uds, endpoint=endpoint) as (client, screen):
         members = typed(client, endpoint, read_words(words or []))
-        converse(client, endpoint, members, screen, system=system, options=_uds_option(uds))
+        converse(client, endpoint, members, screen, system=system)
 
 
 @app.command(
@@ -552,9 +522,7 @@ def describe(
     endpoint: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=endpoint_names,
-            metavar="ENDPOINT",
-            help="Name of an endpoint. Without a name, the command describes the server.",
+            metavar="ENDPOINT", help="Name of an endpoint. Without a name, the command describes the server."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -572,9 +540,9 @@ def describe(
         if as_json:
             screen.json(found.model_dump())
         elif isinstance(found, Discovery):
-            screen.lines(describe_server(found, client.url, screen.width, show_all=show_all))
+            screen.table(*describe_server(found, client.url, show_all=show_all))
         else:
-            screen.lines(describe_endpoint(found, client.url, screen.width, show_all=show_all))
+            screen.table(*describe_endpoint(found, client.url, show_all=show_all))
 
 
 @app.command(

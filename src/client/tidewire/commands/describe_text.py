@@ -8,10 +8,11 @@ rich would interpret plain strings as markup.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rich.cells import cell_len, chop_cells
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from tidewire.commands.job_and_token_tables import server_text
+from tidewire.commands.job_tables import server_text
 from tidewire.commands.server_url import command_line
 from tidewire.inputs.input_words import resolved, words_for_required_members, words_of
 from tidewire.protocol.resources import Discovery, EndpointDescription
@@ -24,15 +25,11 @@ DURABILITY: Final = {
 }
 _MAX_EXAMPLES: Final = 2
 _MAX_DEPTH: Final = 3
-_GAP: Final = 2
-"""Number of spaces between two columns of a table."""
-_MIN_LAST: Final = 24
-"""Minimum width of the last column of a table, in cells. If less space is left, its text moves to the next line or is
-omitted.
-"""
+_MAX_CELL: Final = 24
+"""Maximum width of the columns between the first and the last one of a table, in cells."""
 
 
-def describe_server(discovery: Discovery, url: str, width: int, *, show_all: bool) -> Iterator[Text]:
+def describe_server(discovery: Discovery, url: str, *, show_all: bool) -> Iterator[RenderableType]:
     """Yield the parts of the text that describes a server: its name, its endpoints and, with `show_all`, its limits."""
     yield server_text(f"{discovery.server} at {url}", "bold")
     yield Text(DURABILITY[discovery.durability])
@@ -41,21 +38,21 @@ def describe_server(discovery: Discovery, url: str, width: int, *, show_all: boo
         (each.name, _line(each.summary) + (" (input optional)" if each.defaults else ""))
         for each in discovery.endpoints
     ]
-    yield from _table(("endpoint", "description"), rows, width, wrap=show_all)
+    yield _table(("endpoint", "description"), rows, show_all=show_all)
     yield Text("")
     if show_all:
         limits = [(name, _number(value)) for name, value in discovery.limits.model_dump().items()]
-        yield from _table(("limit", ""), limits, width)
+        yield _table(("limit", ""), limits, show_all=True)
         yield Text("")
         yield server_text(f"protocol: {discovery.protocol}")
         yield server_text(f"capabilities: {', '.join(discovery.capabilities) or 'none'}")
     else:
-        yield _hint(f"limits: --all; one endpoint: {command_line(url, 'describe')} ENDPOINT")
+        yield server_text(f"limits: --all; one endpoint: {command_line(url, 'describe')} ENDPOINT", "dim")
 
 
 def describe_endpoint(
-    description: EndpointDescription, url: str, width: int, *, show_all: bool
-) -> Iterator[Text]:
+    description: EndpointDescription, url: str, *, show_all: bool
+) -> Iterator[RenderableType]:
     """Yield the parts of the text that describes an endpoint: its input, its value and commands that call it."""
     yield Text.assemble((visible(description.name), "bold"), f"  {_line(description.summary)}".rstrip())
     details = description.description.removeprefix(description.summary).strip()
@@ -63,9 +60,9 @@ def describe_endpoint(
         yield server_text(details)
     yield Text("")
     schema, value = description.input_schema, description.value_schema
-    yield from _members("input", schema, width, show_all=show_all)
+    yield _members("input", schema, show_all=show_all)
     yield Text("")
-    yield from _members("value", value, width, show_all=show_all)
+    yield _members("value", value, show_all=show_all)
     yield Text("")
     if show_all:
         supported = [
@@ -78,7 +75,7 @@ def describe_endpoint(
     for words in _calls(description):
         yield server_text(visible(command_line(url, "call", description.name, *words)))
     if not show_all:
-        yield _hint("full descriptions and limits: --all; JSON schemas: --json")
+        yield Text("full descriptions and limits: --all; JSON schemas: --json", "dim")
 
 
 def _calls(description: EndpointDescription) -> list[list[str]]:
@@ -90,13 +87,12 @@ def _calls(description: EndpointDescription) -> list[list[str]]:
     return calls or [words_for_required_members(schema)]
 
 
-def _members(what: str, schema: Any, width: int, *, show_all: bool) -> Iterator[Text]:
-    """Yield a table of an object's members with the required ones first, or one line if there are none."""
+def _members(what: str, schema: Any, *, show_all: bool) -> RenderableType:
+    """Return a table of an object's members with the required ones first, or one line if there are none."""
     target = resolved(schema, schema)
     properties = _object(target.get("properties"))
     if not properties:
-        yield Text.assemble((what, "bold"), ": ", server_text(type_of(schema, schema)))
-        return
+        return Text.assemble((what, "bold"), ": ", server_text(type_of(schema, schema)))
     required = _array(target.get("required"))
     is_input = what == "input"
     rows = []
@@ -106,7 +102,7 @@ def _members(what: str, schema: Any, width: int, *, show_all: bool) -> Iterator[
         row = [name, type_of(member, schema), "required" if name in required else default]
         rows.append([*(row if is_input else row[:2]), _description(member)])
     columns = (what, "type", "default", "description") if is_input else (what, "type", "description")
-    yield from _table(columns, rows, width, wrap=show_all)
+    return _table(columns, rows, show_all=show_all)
 
 
 def _description(member: Mapping[str, Any]) -> str:
@@ -172,61 +168,28 @@ def _number(value: int | None) -> str:
     return "no limit" if value is None else f"{value:,}".replace(",", " ")
 
 
-def _table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, wrap: bool = False
-) -> Iterator[Text]:
-    """Yield the lines of a table that is at most `width` cells wide.
-
-    With `wrap`, the text in the last column is wrapped, and no text is shortened. Otherwise each row is one line, and
-    the text in all columns except the first is shortened to fit.
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, show_all: bool) -> Table:
+    """Return a table whose last column has the rest of the width. With `show_all`, texts are wrapped. Otherwise each row is
+    one line, and all texts except those in the first column are shortened to fit.
     """
-    cells = [[_line(cell) for cell in row] for row in (columns, *rows)]
-    if len(columns) > 1 and not any(row[-1] for row in cells[1:]):
-        cells, columns = [row[:-1] for row in cells], columns[:-1]
-    first = range(len(columns) - 1)
-    widths = [max(cell_len(row[at]) for row in cells) for at in first]
-    if not wrap:
-        widths = [*widths[:1], *(min(each, max(len("required"), width // 4)) for each in widths[1:])]
-    indent = sum(widths) + _GAP * len(widths)
-    least = min(_MIN_LAST, max(cell_len(row[-1]) for row in cells))
-    for number, row in enumerate(cells):
-        style = "" if number else "bold"
-        start = "".join(_padded(_cut(row[at], widths[at]), widths[at] + _GAP) for at in first)
-        last, left = row[-1], width - indent
-        if wrap and last and left < least:
-            yield Text(start.rstrip(), style)
-            start, left = " " * 4, max(2, width - 4)  # one wide character
-        lines = _wrapped(last, left) if wrap else [_cut(last, left) if left >= least else ""]
-        for line in lines or [""]:
-            yield Text(f"{start}{line}".rstrip(), style)
-            start = " " * cell_len(start)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else f"{chop_cells(text, max(1, width - 1))[0]}…"
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - cell_len(text))
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap text at spaces. A word that is wider than a line is split."""
-    lines: list[str] = []
-    for word in text.split(" "):
-        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines += chop_cells(word, width) if word else []
-    return lines
+    if len(columns) > 1 and not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for at, name in enumerate(columns):
+        is_last = at == len(columns) - 1
+        table.add_column(name, no_wrap=not is_last, max_width=_MAX_CELL if at > 0 and not is_last else None)
+    for row in rows:
+        table.add_row(
+            *(
+                Text(_line(cell), no_wrap=not show_all, overflow="fold" if show_all else "ellipsis")
+                for cell in row
+            )
+        )
+    return table
 
 
 def _line(text: str) -> str:
     return " ".join(visible(text).split())
-
-
-def _hint(text: str) -> Text:
-    return server_text(text, "dim")
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -11,18 +11,25 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from pydantic import JsonValue
-from rich.console import COLOR_SYSTEMS, Console, RenderableType
+from rich.console import Console, RenderableType
 from rich.highlighter import JSONHighlighter
+from rich.segment import Segment, Segments
 from rich.style import Style
-from rich.table import Table
 from rich.text import Text
 
-from tidewire.commands.job_and_token_tables import seconds_between
-from tidewire.commands.live_view import JobStatus, amount_text, queue_text
+from tidewire.commands.job_tables import seconds_between
+from tidewire.commands.live_view import (
+    RECONNECTS,
+    JobStatus,
+    amount_text,
+    queue_text,
+    reconnect_text,
+    seconds_text,
+)
 from tidewire.hooks import ReconnectEvent, RequestEvent
 from tidewire.http.api_session import RETRYING
 from tidewire.jobs.job_reader import IN_QUEUE
@@ -36,12 +43,6 @@ PROGRESS_EVERY: Final = 1.0
 SHORT_WAIT: Final = 0.5
 """Minimum wait before a retry that is shown to the user, in seconds."""
 
-_RECONNECTS: Final = {
-    "busy": "the server is busy",
-    "cut": "connection lost",
-    "resync": "an event did not match the state of the job",
-}
-"""Messages for the reasons to reconnect. A planned reconnect (`goaway`) has no message and is not shown."""
 UNSHORTENED: Final = 1000
 """Width of the console for tables whose cells must not be shortened, in characters."""
 
@@ -72,15 +73,12 @@ class Screen:
         self.err: Console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._last_progress = 0.0
         self._last_line = ""
-        self._held_line = ""
-        self._outages: int | None = None
-        """Number of lost connections in the live view, after its end."""
         self._open_line = False
-        self.on_retry: Callable[[str], None] = self.note
-        """Function that shows that the client repeats a request."""
         self._area: StatusArea | None = None
-        self.status: JobStatus | None = None
-        """Status of the job that the live view shows. None if there is no live view."""
+        self.status: JobStatus = JobStatus()
+        """Status of the job that the command follows."""
+        self.options: list[str] = []
+        """Options that commands for the same job also need, such as `--uds PATH`."""
 
     @property
     def live(self) -> bool:
@@ -89,39 +87,28 @@ class Screen:
 
     @property
     def can_redraw(self) -> bool:
-        """Whether standard output and standard error are a terminal whose lines can be erased and drawn again."""
-        return self._stdout_is_terminal and self.can_redraw_errors
-
-    @property
-    def can_redraw_errors(self) -> bool:
         """Whether standard error is a terminal whose lines can be erased and drawn again."""
-        return sys.stderr.isatty() and not self.err.is_dumb_terminal
+        return self.err.is_terminal and not self.err.is_dumb_terminal
 
     @contextmanager
     def live_view(self) -> Iterator[None]:
         """Show the status of a job below its text while the `with` block runs, if `can_redraw` is true."""
+        self.status = JobStatus()
+        with self.area(self.status.lines):
+            yield
+
+    @contextmanager
+    def area(self, lines: Callable[[int], Sequence[RenderableType]]) -> Iterator[None]:
+        """Show the status lines that a function returns for a width, while the `with` block runs, if `can_redraw` is true."""
         if not self.can_redraw:
             yield
             return
-        self.status = status = JobStatus()
         try:
-            with self.area(self.out, status.lines):
-                yield
-        finally:
-            self.status = None
-            self._outages = status.outages
-            self.end_line()
-
-    @contextmanager
-    def area(self, console: Console, lines: Callable[[int], Sequence[RenderableType]]) -> Iterator[None]:
-        """Show the status lines that a function returns for a width, while the `with` block runs. The
-        console must be that of a terminal.
-        """
-        try:
-            with StatusArea(console, lines) as self._area:
+            with StatusArea(self.err, lines) as self._area:
                 yield
         finally:
             self._area = None
+            self.end_line()
 
     @property
     def _within_text(self) -> bool:
@@ -129,39 +116,26 @@ class Screen:
         return self._open_line and self._stdout_is_terminal and self.err.is_terminal
 
     def show_progress(self, message: Queue | Progress) -> None:
-        """Show the queue position or the progress of a job.
-
-        If the same terminal shows an unfinished line of text, show the last of these messages at the end of this line.
-        """
-        if self.status is not None:
-            self.status.show_message(message)
+        """Show the queue position or the progress of a job, unless it would interrupt a line of text."""
+        self.status.show_message(message)
+        if self._area is not None:
             return
-        line = _line(message)
-        now = time.monotonic()
-        if self._within_text:
-            self._held_line = line
-            return
-        if isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY:
-            return
-        self._held_line = ""
-        if line != self._last_line:
+        line, now = _line(message), time.monotonic()
+        waits = isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY
+        if line != self._last_line and not waits and not self._within_text:
             self._last_line, self._last_progress = line, now
             self.note(line)
 
     def show_reconnect(self, event: ReconnectEvent) -> None:
         """Show that a stream was lost, when the client reconnects, and when it will give up."""
-        reason = _RECONNECTS.get(event.cause)
-        if reason is not None and self.status is not None:
-            self.status.show_reconnect(event, reason)
-        elif reason is not None:
-            failures = f"attempt {event.failures}, " if event.failures else ""
-            limit = f"({failures}giving up in {_seconds(event.remaining)})"
-            self.note(f"{reason}; retrying in {_seconds(event.wait)} {limit}")
+        if event.cause in RECONNECTS:
+            self.status.show_reconnect(event)
+            if self._area is None:
+                self.note(reconnect_text(event))
 
     def show_request(self, event: RequestEvent) -> None:
         """Show in the live view that there is a connection again."""
-        if self.status is not None:
-            self.status.show_request(event)
+        self.status.show_request(event)
 
     def show_end(self, job: JobResource) -> None:
         """Show the notes and the usage of an ended job, and what the live view has counted."""
@@ -171,8 +145,8 @@ class Screen:
         if job.done is not None and job.done.usage:
             parts = [f"{name} {_value(value)}" for name, value in job.done.usage.items()]
             self.note(f"usage: {', '.join(parts)}")
-        if self._outages is not None:
-            self.note("; ".join(_summary(job, self._outages)))
+        if self.can_redraw:
+            self.note(_summary(job, self.status.outages))
 
     def write(self, text: str, parts: Iterable[tuple[str, str]] = ()) -> None:
         """Write text to standard output, and flush standard output. A pipe receives the text unchanged.
@@ -183,41 +157,18 @@ class Screen:
         """
         self._open_line = not text.endswith("\n")
         if self._area is not None and self._stdout_is_terminal:
-            self._area.write(
-                visible(text), "".join(self._styled(visible(part), style) for part, style in parts) or None
-            )
+            styled = Segments([Segment(visible(part), Style.parse(style)) for part, style in parts])
+            with self.err.capture() as shown:
+                self.err.print(styled, end="")
+            self._area.write(visible(text), shown.get() or None)
             return
         sys.stdout.write(visible(text) if self._stdout_is_terminal else text)
         sys.stdout.flush()
 
-    def _styled(self, text: str, style: str) -> str:
-        """Return a text with the escape sequences of its style, which do not extend over line breaks."""
-        if not style or self.out.color_system is None:
-            return text
-        styled = Style.parse(style)
-        if self.out.no_color:
-            styled = styled.without_color
-        colors = COLOR_SYSTEMS[self.out.color_system]
-        return "\n".join(styled.render(line, color_system=colors) for line in text.split("\n"))
-
-    def note_retraction(self, count: int) -> None:
-        """Print a note that the server has retracted some of the printed text.
-
-        A command cannot erase text that it has printed.
-        """
-        self.end_line()
-        self.note(f"[the last {count} characters above were retracted; the text below replaces them]")
-
     def end_line(self) -> None:
-        """Write a line break, unless the output already ends with a line break. Then show the progress that was held back
-        during the line.
-        """
+        """Write a line break, unless the output already ends with a line break."""
         if self._open_line:
             self.write("\n")
-        line, self._held_line = self._held_line, ""
-        if line not in {"", self._last_line}:
-            self._last_line = line
-            self.note(line)
 
     def json(self, value: Any) -> None:
         """Write a value as one line of compact JSON."""
@@ -235,31 +186,20 @@ class Screen:
         else:
             self.json(value)
 
-    def wide(self, table: Table) -> None:
-        """Print a table without shortening its cells, so that the user can copy ids from the table."""
-        _Output(highlight=False, width=UNSHORTENED).print(table)
-
-    @property
-    def width(self) -> int:
-        """Width of the terminal, in cells. A pipe has no width, so nothing is cut."""
-        return self.out.width if self.live else UNSHORTENED
-
-    def lines(self, lines: Iterable[Text]) -> None:
-        """Print styled lines."""
-        for line in lines:
-            self.out.print(line)
+    def table(self, *parts: RenderableType, wide: bool = False) -> None:
+        """Print tables and lines. A pipe has no width, so nothing is shortened there, nor if `wide` is true, so that the user
+        can copy ids from the table.
+        """
+        console = _Output(highlight=False, width=UNSHORTENED) if wide or not self.live else self.out
+        for part in parts:
+            console.print(part)
 
     def note(self, text: str) -> None:
         """Print a note to standard error. If the terminal shows an unfinished line of text, end that line first."""
-        if self._area is not None:
-            self.end_line()
-            with self._area.erased():
-                self.err.print(Text(visible(text)), style="dim")
-            return
         if self._within_text:
-            self.err.print()
-            self._open_line = False
-        self.err.print(Text(visible(text)), style="dim")
+            self.end_line()
+        with nullcontext() if self._area is None else self._area.erased():
+            self.err.print(Text(visible(text)), style="dim")
 
     def error(self, text: str) -> None:
         """Print an error message to standard error."""
@@ -286,15 +226,11 @@ class ShowRetries(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record that has the message `RETRYING` or `IN_QUEUE`, and ignore all others."""
         if record.msg == IN_QUEUE:
-            self._screen.on_retry(record.getMessage())
+            self._screen.note(record.getMessage())
         elif record.msg == RETRYING and isinstance(record.args, tuple):
             _, _, reason, wait = record.args
             if isinstance(wait, float) and wait >= SHORT_WAIT:
-                self._screen.on_retry(f"{reason}; retrying in {_seconds(wait)}")
-
-
-def _seconds(time: float) -> str:
-    return f"{time:.0f} s" if time >= 1 else f"{time:.1g} s"
+                self._screen.note(f"{reason}; retrying in {seconds_text(wait)}")
 
 
 def _value(value: Any) -> str:
@@ -310,11 +246,10 @@ def _line(message: Queue | Progress) -> str:
     return f"{label}: {amount_text(message.current, message.total, message.unit or '')}"
 
 
-def _summary(job: JobResource, outages: int) -> Iterator[str]:
-    """Yield the duration of a job, its speed, and the number of times that the connection was lost."""
+def _summary(job: JobResource, outages: int) -> str:
+    """Return the duration of a job, its speed, and the number of times that the connection was lost."""
     seconds = seconds_between(job.started_at or job.created_at, job.ended_at)
     tokens = (job.done.usage if job.done else {}).get("completion_tokens")
     speed = f", {tokens / seconds:.0f} tokens/s" if isinstance(tokens, int) and seconds else ""
-    yield job.status if seconds is None else f"{job.status} after {seconds:.1f} s{speed}"
-    if outages:
-        yield f"reconnected {outages} time{'s' if outages > 1 else ''}, nothing lost"
+    lost = f"; reconnected {outages} time{'s' if outages > 1 else ''}, nothing lost" if outages else ""
+    return (job.status if seconds is None else f"{job.status} after {seconds:.1f} s{speed}") + lost

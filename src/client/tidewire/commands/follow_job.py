@@ -3,14 +3,14 @@
 import copy
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Final, NoReturn
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 import typer
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.checkpoint import Checkpoint
-from tidewire.commands import display, job_and_token_tables
+from tidewire.commands import display
 from tidewire.commands.live_view import TokenColors
 from tidewire.commands.server_url import command_line
 from tidewire.errors import (
@@ -26,42 +26,20 @@ from tidewire.protocol.document import json_pointer
 from tidewire.protocol.messages import ENDED
 from tidewire.sync import Client
 
-JOB_FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
-"""Exit codes of a command whose job did not succeed, and of a command that received SIGINT (Ctrl+C) or SIGTERM."""
+JOB_FAILED, INTERRUPTED = 1, 130
+"""Exit codes of a command whose job did not succeed, and of a command that was interrupted with Ctrl+C."""
 CANCEL_WINDOW: Final = 1.0
 """Time after a Ctrl+C in which a second one cancels the job, in seconds."""
 _VALUE: Final = "/items/0/value"
 """JSON Pointer of the value in the state of a job with one item."""
 
 
-class Terminated(KeyboardInterrupt):
-    """The command received SIGTERM. It ends as after Ctrl+C, but at once."""
-
-
-def exit_of(interrupt: KeyboardInterrupt) -> typer.Exit:
-    """Return the exit of a command that was interrupted."""
-    return typer.Exit(TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED)
-
-
-def terminate(_signum: int, _frame: object) -> NoReturn:
-    """Handle SIGTERM. The signal alone would end the command without erasing the live view."""
-    raise Terminated
-
-
 def follow(
-    client: Client,
-    job: Job[Any],
-    screen: display.Screen,
-    as_json: bool,
-    options: Sequence[str] = (),
-    *,
-    from_now: bool = False,
+    client: Client, job: Job[Any], screen: display.Screen, as_json: bool, *, from_now: bool = False
 ) -> None:
     """Print the results of a job until it ends, and then its notes and its usage.
 
-    The argument `options` contains options of the running command, such as `--uds PATH`, that other commands for the
-    same job also need. The commands that are suggested to the user repeat these options. With `from_now`, the text that
-    the job has already produced and the items that have already ended are not printed.
+    With `from_now`, the text that the job has already produced and the items that have already ended are not printed.
     """
     shown: Collection[int] = ()
     has_ended = False
@@ -74,7 +52,7 @@ def follow(
             job=read.id, url=client.url, state=state, columns=tuple(read.columns), cursor=read.cursor
         )
         job = client.job(checkpoint=checkpoint)
-    with _watching(client, job, screen, options):
+    with _watching(client, job, screen):
         if has_ended:
             screen.note("the job has already ended; to see its result, omit --from-now")
         total = job.item_count or len((job.read().state or {})["items"])
@@ -83,15 +61,13 @@ def follow(
         elif has_ended:
             job.result()  # raises an error if the job failed
         else:
-            _follow_one(client, job, screen, as_json, options, from_now=from_now)
+            _follow_one(client, job, screen, as_json, from_now=from_now)
         if not as_json:
             screen.show_end(job.read())
 
 
 @contextmanager
-def _watching(
-    client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str]
-) -> Iterator[None]:
+def _watching(client: Client, job: Job[Any], screen: display.Screen) -> Iterator[None]:
     """Show the progress of a job during a `with` block.
 
     If the block is interrupted or times out, suggest the command that attaches to the job. If the job or an item did
@@ -102,12 +78,12 @@ def _watching(
         if screen.err.is_terminal:
             screen.note(f"job {job.id}")
         yield
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         job.listener = None
         screen.end_line()
-        attach, cancel = (command_line(client.url, name, job.id, *options) for name in ("attach", "cancel"))
+        attach, cancel = (_command(client, name, job, screen) for name in ("attach", "cancel"))
         screen.note(f"interrupted; the job keeps running. To attach to the job, run: {attach}")
-        if screen.live and not isinstance(interrupt, Terminated):
+        if screen.live:
             screen.note("To cancel the job, press Ctrl+C again now.")
             try:
                 time.sleep(CANCEL_WINDOW)
@@ -119,9 +95,9 @@ def _watching(
                 )
                 raise typer.Exit(0 if status == "succeeded" else JOB_FAILED) from None
         screen.note(f"To cancel the job, run: {cancel}")
-        raise exit_of(interrupt) from None
+        raise typer.Exit(INTERRUPTED) from None
     except TotalTimeoutError as error:
-        attach = command_line(client.url, "attach", job.id, *options)
+        attach = _command(client, "attach", job, screen)
         error.advice = f"The job keeps running. To attach to the job, run: {attach}"
         raise
     except (JobFailedError, JobCancelledError, ItemFailedError):
@@ -130,32 +106,31 @@ def _watching(
         raise
 
 
+def _command(client: Client, name: str, job: Job[Any], screen: display.Screen, *words: str) -> str:
+    return command_line(client.url, name, job.id, *screen.options, *words)
+
+
 def _follow_one(
-    client: Client,
-    job: Job[Any],
-    screen: display.Screen,
-    as_json: bool,
-    options: Sequence[str],
-    *,
-    from_now: bool = False,
+    client: Client, job: Job[Any], screen: display.Screen, as_json: bool, *, from_now: bool
 ) -> None:
     if as_json:
         _follow_as_json(job, screen)
         return
     written: list[str] = []
-    colored = write_text(client, job, screen, options, written)
+    write_text(client, job, screen, written)
     screen.end_line()
     value = job.result()
     if not written:
         # With `attach --from-now`, do not print a text that has not grown since the command started.
         if not (from_now and isinstance(value, str)):
             screen.value(value)
-    elif isinstance(value, dict) and "finish_reason" not in value:
-        if others := _without_text(value, job.checkpoint().columns):
-            screen.value(others)
-    # The result of a text generation is the text. On a terminal, a table shows its tokens, unless their colors did.
-    elif screen.live and isinstance(value, dict) and value.get("logprobs") and not colored:
-        screen.out.print(job_and_token_tables.tokens(job.tokens()))
+    # The result of a text generation is the text.
+    elif (
+        isinstance(value, dict)
+        and "finish_reason" not in value
+        and (others := _without_text(value, job.checkpoint().columns))
+    ):
+        screen.value(others)
 
 
 def _without_text(value: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
@@ -186,10 +161,9 @@ def _follow_items(
     """
     batch.listener = screen.show_progress
     failed: ItemFailedError | None = None
-    with nullcontext() if as_json else screen.live_view():
+    with screen.live_view():
         for ended, (index, result) in enumerate(batch.as_completed(), 1):
-            if screen.status is not None:
-                screen.status.show_items(ended, total)
+            screen.status.show_items(ended, total)
             if index in shown:
                 continue
             if isinstance(result, ItemFailedError):
@@ -203,43 +177,29 @@ def _follow_items(
         raise failed
 
 
-def write_text(
-    client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str], written: list[str]
-) -> bool:
-    """Write the text of a job while it grows. On a terminal, show the live view.
-
-    Args:
-        client: Client of the job's server.
-        job: The job.
-        screen: Output of the command.
-        options: Options of the running command that other commands for the same job also need.
-        written: List to which the pieces of the text are added.
-
-    Returns:
-        Whether tokens were shown with their probabilities.
-    """
+def write_text(client: Client, job: Job[Any], screen: display.Screen, written: list[str]) -> None:
+    """Write the text of a job while it grows, and add its pieces to a list. On a terminal, show the live view."""
     if not screen.live:
-        _write_into_pipe(client, job, screen, options, written)
-        return False
+        _write_into_pipe(client, job, screen, written)
+        return
     colors = TokenColors()
     with screen.live_view():
         for update in job:
-            if screen.status is not None:
-                screen.status.show_update(update._change)
-                colors.read(update._change)
-                screen.status.show_token(colors.latest)
+            colors.read(update._change)
+            screen.status.show_update(update._change, colors.latest)
             if update.deleted:
-                screen.note_retraction(update.deleted)
+                # A command cannot erase text that it has printed.
+                screen.end_line()
+                screen.note(
+                    f"[the last {update.deleted} characters above were retracted; the text below replaces them]"
+                )
                 written[:] = ["".join(written)[: -update.deleted]]
             if update.text:
                 written.append(update.text)
                 screen.write(update.text, colors.paint(update.text))
-    return colors.latest is not None
 
 
-def _write_into_pipe(
-    client: Client, job: Job[Any], screen: display.Screen, options: Sequence[str], written: list[str]
-) -> None:
+def _write_into_pipe(client: Client, job: Job[Any], screen: display.Screen, written: list[str]) -> None:
     try:
         for text in job.iter_text():
             written.append(text)
@@ -248,7 +208,7 @@ def _write_into_pipe(
         pass
     except VoidTextError as error:
         screen.end_line()
-        again = command_line(client.url, "attach", job.id, *options, "--json")
+        again = _command(client, "attach", job, screen, "--json")
         error.advice = f"The text above is not the result. To get the result, run: {again}"
         raise
 

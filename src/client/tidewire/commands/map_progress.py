@@ -1,18 +1,17 @@
 """Progress of `tidewire map` on a terminal, and the summary of its failures."""
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from tidewire.commands.display import Screen
-from tidewire.commands.live_view import amount_text, bar_line, duration_text
+from tidewire.commands.live_view import ProgressLine
 from tidewire.errors import InvalidInputError, ItemFailedError
 from tidewire.jobs.map_work import MapProgress
 
 MAX_REASONS: Final = 1000
-"""Maximum number of different reasons of failures that are counted."""
+"""Maximum number of different reasons of failures that are counted. All later ones are counted as one."""
+OTHERS: Final = "other reasons"
 SHOWN_REASONS: Final = 5
 """Maximum number of different reasons in a summary. The most frequent ones are shown."""
 
@@ -23,58 +22,43 @@ def map_progress(screen: Screen, total: int | None) -> Iterator[Callable[[MapPro
 
     Yields a function that updates the progress.
     """
-    start, last = time.monotonic(), MapProgress(0, 0, 0, 0, total)
+    line, more = ProgressLine(total, "input"), ["0 failed"]
 
     def move(progress: MapProgress) -> None:
-        nonlocal last
-        last = progress
+        line.update(progress.ended, total, "input")
+        more[0] = f"{progress.failed} failed"
+        more[1:] = [f"{progress.resumed} from the resume file"] if progress.resumed else []
 
-    def numbers() -> list[str]:
-        seconds = time.monotonic() - start
-        parts = [amount_text(last.ended, total, "input"), f"{last.failed} failed"]
-        new = last.ended - last.resumed
-        if total is not None and new and last.ended < total:
-            parts.append(f"{duration_text((total - last.ended) * seconds / new)} left")
-        if last.resumed:
-            parts.append(f"{last.resumed} from the resume file")
-        return [*parts, duration_text(seconds)]
-
-    if not screen.can_redraw_errors:
-        yield move
-        return
     try:
-        with screen.area(screen.err, lambda width: [bar_line("", last.ended, total, numbers(), width)]):
+        with screen.area(lambda width: [line.draw("", width, *more)]):
             yield move
     finally:
-        screen.note("  ".join(numbers()))
+        if screen.can_redraw:
+            screen.note(line.numbers(*more))
 
 
 class Failures:
     """Failed inputs of a map, counted by their reasons."""
 
     def __init__(self) -> None:
-        self.number: int = 0
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._first: dict[tuple[str, str], int] = {}
-        """Index of the first input that failed for a reason."""
+        self._reasons: dict[str, tuple[int, int]] = {}
+        """Number of failures for each reason, and the index of the first input that failed for it."""
 
     def add(self, index: int, code: str, message: str) -> None:
         """Count a failure."""
-        self.number += 1
-        reason = (code, message)
-        if reason in self._first or len(self._first) < MAX_REASONS:
-            self._counts[reason] += 1
-            self._first.setdefault(reason, index)
+        reason = " ".join(f"{code}: {message}".split())
+        if len(self._reasons) >= MAX_REASONS and reason not in self._reasons:
+            reason = OTHERS
+        count, first = self._reasons.get(reason, (0, index))
+        self._reasons[reason] = (count + 1, first)
 
     def summary(self) -> Iterator[str]:
         """Yield one line for each of the most frequent reasons, and a line for the others."""
-        shown = self._counts.most_common(SHOWN_REASONS)
-        for (code, message), count in shown:
-            first = self._first[code, message]
-            where = f"index {first}" if count == 1 else f"first at index {first}"
-            yield f"  {count} × {code}: {' '.join(message.split())} ({where})"
-        if others := self.number - sum(count for _, count in shown):
-            yield f"  {others} × other reasons"
+        ranked = sorted(self._reasons.items(), key=lambda each: -each[1][0])
+        for reason, (count, first) in ranked[:SHOWN_REASONS]:
+            yield f"  {count} × {reason} (first at index {first})"
+        if others := sum(count for _, (count, _) in ranked[SHOWN_REASONS:]):
+            yield f"  {others} × {OTHERS}"
 
 
 def reason_of(error: ItemFailedError) -> str:

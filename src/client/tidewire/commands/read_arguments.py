@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidewire.http.url_and_token import bearer
-from tidewire.inputs.input_words import member_schema, parse_word, resolved, takes_base64
+from tidewire.inputs.input_words import member_schema, parse_word, takes_base64
 from tidewire.protocol.strict_json import JsonValue, StrictJsonError, loads
 from tidewire.sync import Client
 
@@ -77,23 +77,6 @@ def typed(client: Client, endpoint: str | None, members: dict[str, str]) -> dict
         return {}
     schema = client.describe(endpoint).input_schema
     return {name: _typed(name, text, schema) for name, text in members.items()}
-
-
-def with_logprobs(client: Client, endpoint: str | None, value: Any, number: int) -> dict[str, Any]:
-    """Add the members that request the most probable tokens, and the texts of tokens, to an input for text generation.
-
-    Raises:
-        ValueError: The endpoint has no such members, or the input has them already.
-    """
-    schema = client.describe(endpoint).input_schema
-    members = resolved(schema, schema).get("properties", {})
-    if "top_logprobs" not in members:
-        raise ValueError(
-            "--logprobs: the input of this endpoint has no member 'top_logprobs'; omit --logprobs"
-        )
-    if not isinstance(value, dict) or "top_logprobs" in value:
-        raise ValueError("--logprobs: the input must be an object without the member 'top_logprobs'")
-    return {"logprobs": True, "token_text": True, "top_logprobs": number} | value
 
 
 def _typed(name: str, text: str, schema: Any) -> JsonValue:

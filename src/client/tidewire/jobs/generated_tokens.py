@@ -142,7 +142,7 @@ class TokenRows(Projection[Token]):
             )
         column = self._text(update.position)
         length = 0 if column is None else view.text_length(parse(column))
-        if length and not has_tokens(view):
+        if length and not _has_tokens(view):
             raise self._no_tokens()
         stable = stable_length(update, column)
         if stable is None:
@@ -165,7 +165,7 @@ class TokenRows(Projection[Token]):
             return ()
         view = self._last.position.view
         # Do not raise an error for a job that failed, because the iterator raises the job's own error next.
-        if self._last.member("status") == "succeeded" and not has_tokens(view):
+        if self._last.member("status") == "succeeded" and not _has_tokens(view):
             raise self._no_tokens()
         return self._new_tokens(view)
 
@@ -227,7 +227,7 @@ def invalid_columns(error: Exception, where: Where) -> ProtocolError:
     return ProtocolError(f"the token columns of this job are not valid: {error}", where=where)
 
 
-def has_tokens(view: View) -> bool:
+def _has_tokens(view: View) -> bool:
     return view.node(_IDS_NODE) is not None
 
 
@@ -249,7 +249,7 @@ def nats(logprob: float | None) -> float:
 
 def has_token_texts(view: View) -> bool:
     """Whether a job's value contains the texts of its tokens. If it does, the client does not need the vocabulary."""
-    value: Any = view.value(_VALUE) if has_tokens(view) else {}
+    value: Any = view.value(_VALUE) if _has_tokens(view) else {}
     return "token_text" in value and ("top_ids" not in value or "top_text" in value)
 
 

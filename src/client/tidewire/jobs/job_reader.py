@@ -275,7 +275,8 @@ class JobReader(ABC):
     @property
     def last_state(self) -> View | None:
         """Final state of a job whose end was received, otherwise None."""
-        return self._stream.view if self.ended else None
+        document = self._stream.follower.document
+        return document.view() if self.ended and document is not None else None
 
     def display_stream(self) -> JobStream:
         """Return another event stream of the job. Reading it consumes no updates."""
@@ -283,10 +284,6 @@ class JobReader(ABC):
         follower = Follower(policy=policy, job_id=self.id, max_state_bytes=limit)
         urls = {"job_url": self._stream.job_url, "events_url": self._stream.events_url}
         return JobStream(self._session, follower, self._options, **urls)
-
-    async def token_reader(self, view: View) -> Callable[[View, int], Sequence[Any]] | None:
-        """Return a function that returns the last tokens of a state, or None if the job has no tokens yet."""
-        return None
 
     # ---- called by iterators -----------------------------------------------------------------------------------
 

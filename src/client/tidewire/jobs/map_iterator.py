@@ -9,7 +9,6 @@ import anyio.lowlevel
 from tidewire.errors import ConcurrentReadError
 from tidewire.hooks import tell
 from tidewire.jobs.map_work import MapWork
-from tidewire.notebook.cell_output import close_bar
 
 X = TypeVar("X")
 
@@ -80,7 +79,6 @@ class _MapReader(Generic[X]):
                 await anyio.lowlevel.checkpoint()
             while not work.ready():
                 if work.finished:
-                    close_bar(work.listener)
                     raise StopAsyncIteration
                 if work.accepts_input:
                     await self._feed()
@@ -117,5 +115,4 @@ class _MapReader(Generic[X]):
             self._work.feed(value)
 
     async def aclose(self) -> None:
-        close_bar(self._work.listener)
         await self._work.aclose()

@@ -64,7 +64,7 @@ from tidewire.jobs.map_parts import (
 )
 from tidewire.jobs.map_resume_file import Known, ReceivedValue, Submission, input_digest, resume_file_of
 from tidewire.jobs.update_iterator import UpdateIterator
-from tidewire.notebook.cell_output import map_listener
+from tidewire.notebook.cell_output import kernel_shell, map_bar
 from tidewire.options import Options, check_key
 from tidewire.result_type import ResultType
 
@@ -148,7 +148,7 @@ class MapWork(Generic[T]):
         concurrency: int,
         batch_size: int,
         return_exceptions: bool,
-        progress: Callable[[MapProgress], object] | bool | None,
+        progress: Callable[[MapProgress], object] | None,
         key: str | None,
         resume_file: str | os.PathLike[str] | None,
         retry_failed: bool,
@@ -168,7 +168,8 @@ class MapWork(Generic[T]):
         self._requests = PartRequests(shared, options_on_the_wire(options), batch_size)
         self._concurrency = concurrency
         self._return_exceptions = return_exceptions
-        self.listener: Hook[MapProgress] | None = map_listener(progress)
+        in_notebook = progress is None and kernel_shell() is not None
+        self.listener: Hook[MapProgress] | None = map_bar() if in_notebook else progress
         self._total = total
         self._reported: MapProgress | None = None
         self._file = resume_file_of(resume_file, key, retry_failed=retry_failed)

@@ -44,7 +44,6 @@ from tidewire.http.connection_diagnosis import fault_of
 from tidewire.http.links_and_origins import resolve, same_origin
 from tidewire.http.response import Connection, Response
 from tidewire.options import Options
-from tidewire.protocol.document.view import View
 from tidewire.protocol.resources import JobResource
 from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire.terminal_escapes import one_line
@@ -97,17 +96,6 @@ class JobStream:
     def ended(self) -> bool:
         """Whether the client has received and applied the event `done`, which ends the job."""
         return self.follower.done is not None
-
-    @property
-    def reconnecting(self) -> bool:
-        """Whether the connection was lost, and the client waits before it opens the next one."""
-        return isinstance(self._pending, Reconnect)
-
-    @property
-    def view(self) -> View | None:
-        """The job's state, or None if it was not received yet."""
-        document = self.follower.document
-        return None if document is None else document.view()
 
     async def next_outcomes(self, limit: int, until: float | None = None) -> list[Applied | Notice]:
         """Wait for events and return their outcomes, which are changes of the job's state, or notices such as queue

@@ -1,24 +1,15 @@
 """`SingleJobReader`, which reads the event stream of a job with one input."""
 
-from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from tidewire.errors import JobCancelledError, JobFailedError, SeveralItemsError, TidewireError, advice_for
 from tidewire.following.follower_outcomes import Applied
-from tidewire.jobs.generated_tokens import (
-    Token,
-    TokenRows,
-    Vocabularies,
-    Vocabulary,
-    has_token_texts,
-    has_tokens,
-)
+from tidewire.jobs.generated_tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
 from tidewire.jobs.job_reader import ActiveIterator, JobReader, ReaderContext
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.streamed_text import StreamedText
 from tidewire.jobs.update_iterator import StateIterator, TextDeltas, UpdateIterator, WholeUpdates
-from tidewire.protocol.document.view import View
 from tidewire.protocol.problems import Problem
 from tidewire.protocol.resources import EndpointDescription
 from tidewire.result_type import ResultType
@@ -74,12 +65,11 @@ class SingleJobReader(JobReader, Generic[T]):
         )
         return StateIterator(self, rows)
 
-    async def token_reader(self, view: View) -> Callable[[View, int], Sequence[Token]] | None:
-        if not has_tokens(view):
-            return None
+    async def token_rows(self) -> TokenRows:
+        """Return what reads the tokens of a state for the display in a notebook."""
         rows = TokenRows(text=lambda _: None, vocabulary=self._vocabulary, where=self.where)
         await rows.prepare()
-        return rows.newest
+        return rows
 
     def logprobs_outcome(self) -> Logprobs:
         """Return arrays with the tokens and log-probabilities of a job that has ended. If the job failed or was

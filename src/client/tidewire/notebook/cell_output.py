@@ -1,19 +1,21 @@
-"""Outputs of cells in a Jupyter notebook, and the progress bar of a `map`, which is such an output or a line of text.
+"""Outputs of cells in a Jupyter notebook, and the progress bar of a `map`, which is such an output.
 
 This module never imports IPython: it finds the module that a Jupyter kernel has imported.
 """
 
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from html import unescape
 from typing import Any, Final
 
 UPDATE_INTERVAL: Final = 0.25
 """Minimum time between two updates of an output, in seconds."""
-_drawn: "set[Output]" = set()
-"""Outputs that were drawn since the end of the last cell."""
+_TAG: Final = re.compile(r"<[^>]*>")
+drawn: "set[Output]" = set()
+"""Outputs that are sent again at the end of the running cell."""
 
 
 def kernel_shell() -> Any:
@@ -22,36 +24,35 @@ def kernel_shell() -> Any:
     return shell if getattr(shell, "kernel", None) is not None else None
 
 
-def call_after_cells(function: Callable[[Any], None]) -> None:
-    """Call a function after each cell with the result of the cell. Another call with the same function does nothing."""
-    events = kernel_shell().events
-    if function not in events.callbacks["post_run_cell"]:
-        events.register("post_run_cell", function)
-
-
-def _repeat_drawn(_result: Any) -> None:
-    """Repeat new content as part of the cell that ends, because programs that execute notebooks receive no output between
-    two cells.
-    """
-    while _drawn:
-        _drawn.pop().repeat()
+def _after_cell(_result: Any) -> None:
+    for output in [*drawn]:
+        drawn.discard(output)
+        output.repeat()
 
 
 class Output:
-    """An output of a cell, which is created when it is drawn first, and then updated in place."""
+    """An output of a cell, which is created when it is drawn first, and then updated in place.
+
+    It is sent again at the end of the cell, because programs that execute notebooks receive no output between two cells.
+    """
 
     def __init__(self) -> None:
-        self.lock: AbstractContextManager[Any] = threading.RLock()
+        self.lock = threading.RLock()
         self._handle: Any = None
         self._bundle: dict[str, str] = {}
-        call_after_cells(_repeat_drawn)
+        events = kernel_shell().events
+        if _after_cell not in events.callbacks["post_run_cell"]:
+            events.register("post_run_cell", _after_cell)
 
-    def draw(self, html: str, plain: str) -> None:
-        """Show HTML, and the same content as plain text."""
+    def draw(self, html: str, *, send: bool = True) -> None:
+        """Show HTML, in which all texts are escaped, and the same content as plain text. Any thread may call this method."""
         with self.lock:
+            before, plain = self._bundle, unescape(_TAG.sub("", html.replace("</div>", "\n"))).strip()
             self._bundle = {"text/html": html, "text/plain": plain}
-            self.repeat()
-            _drawn.add(self)
+            if self._bundle != before:
+                drawn.add(self)
+                if send:
+                    Output.repeat(self)
 
     def repeat(self) -> None:
         """Show the last content again."""
@@ -63,39 +64,20 @@ class Output:
                 self._handle = show(self._bundle, raw=True, display_id=True)
 
 
-class MapBar:
-    """Progress bar of a `map`: an output in a notebook, and otherwise a line on standard error."""
+def map_bar() -> Callable[[Any], None]:
+    """Return a function that shows the progress of a `map` as a bar."""
+    output, due = Output(), 0.0
 
-    def __init__(self) -> None:
-        self._due = 0.0
-        self._texts = ("", "")
-        self._output = None if kernel_shell() is None else Output()
-
-    def __call__(self, progress: Any) -> None:
+    def show(progress: Any) -> None:
+        nonlocal due
         total = "" if progress.total is None else f" of {progress.total:,}"
-        text = f"{progress.ended:,}{total}" + (f", {progress.failed:,} failed" if progress.failed else "")
-        self._texts = f"<div>{progress_html(progress.ended, progress.total)} {text}</div>", text
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + UPDATE_INTERVAL
-            self.draw("\r")
+        failed = f", {progress.failed:,} failed" if progress.failed else ""
+        html = f"<div>{progress_html(progress.ended, progress.total)} {progress.ended:,}{total}{failed}</div>"
+        is_due = time.monotonic() >= due
+        output.draw(html, send=is_due)
+        due = time.monotonic() + UPDATE_INTERVAL if is_due else due
 
-    def draw(self, end: str = "\n") -> None:
-        if self._output is not None:
-            self._output.draw(*self._texts)
-        elif end == "\n" or sys.stderr.isatty():
-            print(self._texts[1], end=end, file=sys.stderr, flush=True)
-
-
-def map_listener(progress: Any) -> Any:
-    """Return the function that `map` calls for its argument `progress`: the user's function, a progress bar, or None."""
-    by_default = progress is None and kernel_shell() is not None
-    return MapBar() if progress is True or by_default else progress or None
-
-
-def close_bar(listener: Any) -> None:
-    """Draw the last progress, if the listener of a `map` is a progress bar that has shown some."""
-    if isinstance(listener, MapBar) and listener._due:
-        listener.draw()
+    return show
 
 
 def progress_html(current: float | None, total: float | None) -> str:

@@ -42,10 +42,10 @@ async def all_json_is_valid(s: Session) -> None:
                 s.at(exchange, block).expect(
                     fault.requirement, False, "JSON that satisfies section 1.4", fault.detail
                 )
-            for rule in rules:
-                broken = rule in {fault.requirement for fault in reading.faults}
-                got = [fault.detail for fault in reading.faults]
-                s.at(exchange, block).expect(rule, not broken, "JSON that satisfies section 1.4", got)
+        broken = {fault.requirement for reading, _ in readings for fault in reading.faults}
+        for rule in rules if readings else ():
+            if rule not in broken:
+                s.at(exchange).expect(rule, True, "JSON that satisfies section 1.4")
 
 
 @check("TW-OVR-026", "TW-OVR-011", "TW-OVR-010", whole_run=True)

@@ -61,7 +61,7 @@ class RecordedExchange:
                 text = text.replace(part, f"${variable}") if len(part) >= SECRET else text
         return text
 
-    @property
+    @cached_property
     def path(self) -> str:
         return urlsplit(self.url).path
 

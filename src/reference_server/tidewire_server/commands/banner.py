@@ -54,6 +54,8 @@ def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
             "  WARNING      authentication is off, so anyone who can reach this server has access; set --token-file"
         )
     page = [] if uds is not None or not settings.page else [f"  page         {url}/"]
+    if uds is None and server.app.serves("/openai/v1/models"):
+        page.append(f"  openai       {url}/openai/v1 is the base_url for clients of OpenAI's API")
     command, curl = _example_command(server, url), f"curl {url}/v1"
     if settings.tokens:
         command, curl = (

@@ -5,7 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, Final, TextIO
 
 from rich.console import Console
@@ -33,35 +33,23 @@ def status_line(server: Server, *, quiet: bool) -> Iterator[None]:
         server: The server, which has started.
         quiet: Whether the line replaces the log records of jobs that have ended.
     """
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=sys.stderr, highlight=False)
     if not (sys.stdout.isatty() and sys.stderr.isatty()) or console.is_dumb_terminal:
         yield
         return
-    before, job_log = (sys.stdout, sys.stderr), logging.getLogger(_JOB_LOG)
-    status, level = _Status(server), job_log.level
-    with StatusArea(Console(file=before[1], force_terminal=True), status.lines, interval=INTERVAL) as area:
-        above: list[Any] = [_AboveStatus(stream, area) for stream in before]
-        handlers = [
-            each
-            for each in logging.getLogger().handlers
-            if isinstance(each, logging.StreamHandler) and each.stream is before[1]
-        ]
-        try:
-            sys.stdout, sys.stderr = above
-            for each in handlers:
-                each.setStream(sys.stderr)
-            if quiet:
-                job_log.setLevel(max(job_log.getEffectiveLevel(), logging.WARNING))
+    if quiet:
+        logging.getLogger(_JOB_LOG).setLevel(logging.WARNING)
+    with StatusArea(console, _Status(server).lines, interval=INTERVAL) as area:
+        above: Any = _AboveStatus(sys.stderr, area)
+        for each in logging.getLogger().handlers:
+            if isinstance(each, logging.StreamHandler) and each.stream is sys.stderr:
+                each.setStream(above)
+        with redirect_stdout(above), redirect_stderr(above):
             yield
-        finally:
-            job_log.setLevel(level)
-            for each in handlers:
-                each.setStream(before[1])
-            sys.stdout, sys.stderr = before
 
 
 class _AboveStatus:
-    """A standard stream whose text appears above the status line. It has the other members of the stream."""
+    """Stream whose text appears above the status line. Its other members are those of the standard error."""
 
     def __init__(self, stream: TextIO, area: StatusArea) -> None:
         self._stream = stream
@@ -70,9 +58,6 @@ class _AboveStatus:
     def write(self, text: str) -> int:
         self._area.write(text)
         return len(text)
-
-    def writelines(self, lines: Any) -> None:
-        self._area.write("".join(lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -88,27 +73,22 @@ class _Status:
 
     def lines(self, _width: int) -> list[Text]:
         """Return the status line."""
-        service, endpoints = self._server.app.service, self._server.endpoints
-        depths = {name: service.scheduler.depth(name) for name in endpoints}
-        running, waiting = (
-            (sum(counts) for counts in zip(*depths.values(), strict=True)) if depths else (0, 0)
-        )
-        parts = [
-            f"{len(endpoints)} endpoint{'' if len(endpoints) == 1 else 's'}",
-            f"{waiting} queued",
-            f"{running} running",
-        ]
-        sizes = [
+        scheduler, endpoints = self._server.app.service.scheduler, self._server.endpoints
+        depths = {name: scheduler.depth(name) for name in endpoints}
+        running, waiting = (sum(depth[at] for depth in depths.values()) for at in (0, 1))
+        number = len(endpoints)
+        line = f"{number} endpoint{'' if number == 1 else 's'}  {waiting} queued  {running} running"
+        sizes = []
+        for name, each in endpoints.items():
             # Text generation batches all running inputs.
-            (name, float(depths[name][0]) if each.batching is None else service.scheduler.batch_size(name))
-            for name, each in endpoints.items()
-            if each.batching is not None or each.generated_tokens is not None
-        ]
-        if sizes := [(name, size) for name, size in sizes if size]:
-            parts.append("batch size " + ", ".join(f"{name} {size:.3g}" for name, size in sizes))
+            batches = scheduler.batch_size(name) if each.batching is not None else depths[name][0]
+            if batches and (each.batching is not None or each.generated_tokens is not None):
+                sizes.append(f"{name} {batches:.3g}")
+        if sizes:
+            line += f"  batch size {', '.join(sizes)}"
         counts = [each.generated_tokens for each in endpoints.values() if each.generated_tokens is not None]
         if counts:
             self._tokens.append((time.monotonic(), sum(counts)))
             (start, first), (end, last) = self._tokens[0], self._tokens[-1]
-            parts.append(f"{(last - first) / (end - start) if end > start else 0:.0f} tokens/s")
-        return [Text("  ".join(parts), "reverse" if running or waiting else "dim")]
+            line += f"  {(last - first) / (end - start) if end > start else 0:.0f} tokens/s"
+        return [Text(line, "reverse" if running or waiting else "dim")]

@@ -259,6 +259,11 @@ class Endpoint:
         self.checks_value = True
         """Whether the final value is validated. False for an endpoint of the server itself whose values are always valid, and
         so large that the validation would take longer than all other work."""
+        self.begins_itself = False
+        """Whether the function says when the work on an item begins (`ItemWriter.begin`). Until then the item is queued. Only an
+        asynchronous endpoint of the server itself, without batches, sets it."""
+        self.on_limit_calls: Callable[[int], None] = lambda _: None
+        """Function that `limit_calls` calls. The scheduler sets it."""
         self.samples: Callable[[Any], Sequence[Any]] | None = None
         """Function that expands one input of a job into the inputs of several items, for example one item for each
         sample. None if each input becomes one item."""
@@ -400,6 +405,12 @@ class Endpoint:
         """Whether the function can notice a cancellation. If not, the server does not wait for the function to stop."""
         shape = self.input
         return self.is_async or self.is_generator or shape.stream is not None or shape.context is not None
+
+    def limit_calls(self, calls: int) -> None:
+        """Change how many calls may run at the same time. Call this method on the event loop, and only for an endpoint without
+        a concurrency group.
+        """
+        self.on_limit_calls(calls)
 
     # ---- the first state of an item ----------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class ItemWriter:
         "_usage",
         "_yielded",
         "attempt",
+        "begin",
         "failure",
         "first_event_at",
         "growing",
@@ -92,6 +93,8 @@ class ItemWriter:
         self._cancelled = False
         self.on_cancel: Callable[[], None] | None = None
         """Function that is called when the item is cancelled, if its function runs outside of this process."""
+        self.begin: Callable[[], None] = lambda: None
+        """Function that an endpoint with `begins_itself` calls when the work on the item begins."""
         self._usage: dict[str, int | float] = {}
         self.first_event_at: float | None = None
         """Time of the first change in this attempt, on the clock `time.monotonic`, for the item's span."""

@@ -78,6 +78,10 @@ class EngineUnavailableError(EngineError):
     """The engine cannot process requests now, for example because the server in front of which it is cannot be reached."""
 
 
+class EngineBusyError(EngineError):
+    """No engine processes the request now. The item returns to the queue, and the next attempt continues after its value."""
+
+
 class EngineLostError(EngineError):
     """The engine lost a request several times, so it does not try it again."""
 
@@ -257,12 +261,9 @@ class Engine(Protocol):
             InputError: The engine cannot serve the request; see `check`.
             ContinuationError: The logged tokens do not belong to the engine's model.
             InputTooExpensiveError: The input needs too much work, for example to match its JSON Schema.
+            EngineBusyError: The endpoint calls the method again later.
             EngineError: The engine failed, is full, or is closed.
         """
-        ...
-
-    async def stats(self) -> Stats:
-        """Return the current counters of the engine."""
         ...
 
     async def close(self) -> None:

@@ -15,11 +15,12 @@ from tidewire.protocol.document.json_values import common_prefix
 from tidewire.protocol.document.logprob_columns import initial_value
 from tidewire_server.endpoints.endpoint import Endpoint, OnRestart, Options
 from tidewire_server.endpoints.stream import Stream, writer_of
-from tidewire_server.errors import ItemError, StreamClosedError
+from tidewire_server.errors import ItemError, RunLaterError, StreamClosedError
 from tidewire_server.generation.engine_interface import (
     NO_CHAT_TEMPLATE,
     Delta,
     Engine,
+    EngineBusyError,
     EngineCapabilities,
     EngineError,
     EngineFullError,
@@ -36,6 +37,7 @@ from tidewire_server.generation.generate_input_and_value import (
     served_input,
     served_value,
 )
+from tidewire_server.generation.repeated_text import without_repetition
 from tidewire_server.openai import add_openai
 from tidewire_server.server import Server
 from tidewire_server.user_paths import MEMORY
@@ -143,12 +145,20 @@ def add_engine(
         """Generate text, optionally with the log-probabilities of its tokens."""
         request.cache_scope = "" if share_prefixes else writer_of(stream).principal
         logged = _logged_tokens(stream.value, request, caps)
+        marks = _UsageMarks(stream, "" if logged is None else logged.text)
         try:
-            async with aclosing(
-                engine.generate(request, logged) if logged else engine.generate(request)
-            ) as deltas:
+            generated = engine.generate(request)
+            if logged:
+                generated = without_repetition(engine.generate(request, logged), logged)
+            async with aclosing(generated) as deltas:
                 await _write(
-                    deltas, request, stream, logged, caps=engine.caps, endpoint=server.endpoints["generate"]
+                    deltas,
+                    request,
+                    stream,
+                    logged,
+                    marks,
+                    caps=engine.caps,
+                    endpoint=server.endpoints["generate"],
                 )
         except asyncio.CancelledError:
             with suppress(
@@ -159,6 +169,9 @@ def add_engine(
         except InputError as error:
             where = {"pointer": f"/input/{error.member}{error.within}"} if error.member else {}
             raise ItemError(str(error), code=error.code, **where) from error
+        except EngineBusyError as error:
+            marks.write()
+            raise RunLaterError(str(error)) from error
         except InputTooExpensiveError as error:
             raise ItemError(str(error), code="invalid_input", pointer="/input/json_schema") from error
         except EngineError as error:
@@ -268,6 +281,7 @@ async def _write(
     request: Generate,
     stream: Stream[Any],
     logged: LoggedTokens | None,
+    marks: _UsageMarks,
     *,
     caps: EngineCapabilities,
     endpoint: Endpoint,
@@ -282,8 +296,8 @@ async def _write(
     if request.num_beams > 1:
         hypothesis = HypothesisWriter(stream, request.prompt if request.echo else "", text_only=text_only)
     tokens = reported = 0 if logged is None else len(logged.token_ids)
-    marks = _UsageMarks(stream, "" if logged is None else logged.text)
     async for delta in deltas:
+        writer.begin()
         if delta.note:
             writer.note_once(delta.note, "info")
         if delta.replaces:
@@ -349,6 +363,8 @@ class _UsageMarks:
         self._stream = stream
         self._length = len(text)
         self._next = 0.0
+        self._mark: dict[str, int] | None = None
+        """The last mark that is not written."""
 
     def add(self, delta: Delta) -> None:
         """Count the text of a block, and write a mark if it is time, or if the block is the last one."""
@@ -357,11 +373,18 @@ class _UsageMarks:
         if delta.usage is None:
             return
         now = asyncio.get_running_loop().time()
+        self._mark = {**asdict(delta.usage), "characters": self._length}
         if delta.finish_reason is not None:
             self._stream.set("/usage", asdict(delta.usage))
         elif now >= self._next:
             self._next = now + MARK_INTERVAL
-            self._stream.set("/usage", {**asdict(delta.usage), "characters": self._length})
+            self.write()
+
+    def write(self) -> None:
+        """Write the last mark, if it is not written yet."""
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            self._stream.set("/usage", mark)
 
 
 def _replace(delta: Delta, request: Generate, stream: Stream[Any]) -> None:

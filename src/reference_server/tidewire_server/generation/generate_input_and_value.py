@@ -200,6 +200,7 @@ class Generate(BaseModel):
     )
 
     _cache_scope: str = PrivateAttr("")
+    _lost_answers: int = PrivateAttr(0)
 
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:
@@ -219,6 +220,15 @@ class Generate(BaseModel):
     @cache_scope.setter
     def cache_scope(self, scope: str) -> None:
         self._cache_scope = scope
+
+    @property
+    def lost_answers(self) -> int:
+        """Number of attempts whose answers broke off. It is not a member of the input: an engine counts it."""
+        return self._lost_answers
+
+    @lost_answers.setter
+    def lost_answers(self, number: int) -> None:
+        self._lost_answers = number
 
     @property
     def stops(self) -> list[str]:

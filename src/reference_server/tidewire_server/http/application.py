@@ -121,6 +121,7 @@ class TidewireApp:
             ValueError: A token in the settings is not valid.
         """
         self._endpoints = endpoints
+        self.settings = settings
         self.authentication = Authentication(settings, principal)
         self.metrics = Metrics()
         self.metrics.measure(
@@ -237,6 +238,10 @@ class TidewireApp:
     async def close(self) -> None:
         """Stop all jobs and release all resources. See `Lifespan.close`."""
         await self.lifespan.close()
+
+    def serves(self, path: str) -> bool:
+        """Return whether the application has a route with this path."""
+        return any(route.path == path for route in self._routes)
 
     # ---- problems ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,10 @@ The table shows how the status of an item changes:
 
   item state | event                                 | next state
   -----------+---------------------------------------+-----------------------------------------------------------
-  queued     | the scheduler starts the item         | running
+  queued     | the scheduler starts the item         | running, or starting if the endpoint `begins_itself`
+  starting   | the work on the item begins           | running; until then, the log says that the item is queued
+  starting   | the function raises `RunLaterError`   | queued
+  running    | the function raises `RunLaterError`   | queued; the log says that the item is running
   queued     | cancel                                | cancelled; the function never runs
   queued     | deadline, state too large             | failed; the function never runs
   queued     | recovered, its input became invalid   | failed; the function never runs
@@ -46,12 +49,20 @@ from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import (
     InvalidValueError,
     ItemError,
+    RunLaterError,
     StateTooLargeError,
     StreamClosedError,
     WorkerLostError,
 )
 from tidewire_server.job_log.log_writer import LogWriter
-from tidewire_server.jobs.live_item import Item, ItemEnd, batch_slot, consume_cancellation, no_op, queue_entry
+from tidewire_server.jobs.live_item import (
+    ItemEnd,
+    batch_slot,
+    consume_cancellation,
+    new_items,
+    no_op,
+    queue_entry,
+)
 from tidewire_server.jobs.outcomes import (
     add_usage,
     done_of,
@@ -91,6 +102,7 @@ class Job:
         stored: StoredInputs | None = None,
         crashed: bool = False,
         discard: Callable[[QueueEntry], Coroutine[Any, Any, None]],
+        on_item_start: Callable[["Job"], None],
         on_item_end: Callable[["Job"], None],
         on_end: Callable[["Job"], Coroutine[Any, Any, None]],
         restart: Callable[["Job"], Coroutine[Any, Any, None]],
@@ -108,6 +120,7 @@ class Job:
         self._pending = log_writer.pending
         self._settings = settings
         self._discard = discard
+        self._on_item_start = on_item_start
         self._on_item_end = on_item_end
         self._on_end = on_end
         self._restart = restart
@@ -118,22 +131,8 @@ class Job:
         self._background: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         report = partial(publish_progress, log, self._loop)
-        self._items = [
-            Item(
-                None if stored is not None else values[index],
-                ItemWriter(
-                    log_writer.pending,
-                    index,
-                    columns=columns_of_item,
-                    rollback=endpoint.rollback,
-                    report=report,
-                    to_json=endpoint.value.to_json,
-                    attempt=record.attempt,
-                    principal=record.principal,
-                ),
-            )
-            for index, columns_of_item in enumerate(columns)
-        ]
+        inputs = values if stored is None else [None] * len(columns)
+        self._items = new_items(record, endpoint, inputs, columns, log_writer.pending, report)
         self._unfinished = len(self._items)
         """Number of items that have not ended."""
 
@@ -145,10 +144,7 @@ class Job:
     @property
     def waiting_entries(self) -> list[QueueEntry]:
         """Queue entries of the queued items."""
-        return [self._queue_entry(index) for index, item in enumerate(self._items) if item.status == "queued"]
-
-    def _queue_entry(self, index: int) -> QueueEntry:
-        return queue_entry(self.record, index)
+        return [queue_entry(self.record, n) for n, item in enumerate(self._items) if item.status == "queued"]
 
     @property
     def id(self) -> str:
@@ -156,15 +152,13 @@ class Job:
 
     @property
     def raised(self) -> BaseException | None:
-        """Exception that an item's function raised, or None. If several items failed, this is the exception of the
-        first failed item.
-        """
+        """Exception that the function of the first failed item raised, or None."""
         return next((item.raised for item in self._items if item.raised is not None), None)
 
     # ---- running -----------------------------------------------------------------------------------------------
 
-    async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = no_op) -> None:
-        """Run the function of one item until the function returns.
+    async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = no_op) -> bool:
+        """Run the function of one item until the function returns. Return whether the item waits again (`RunLaterError`).
 
         A cancelled item may end before its function returns.
 
@@ -174,10 +168,14 @@ class Job:
         """
         item = self._items[index]
         if item.status != "queued":
-            return
+            return False
         outcome: JsonValue | Unset | BaseException
         try:
-            self.begin(index)
+            if self.endpoint.begins_itself and not (item.started or self.commits_starts):
+                item.status, item.writer.begin = "starting", partial(self.begin, index)
+                item.span = tracing.start_run(self.record, index)
+            else:
+                self.begin(index)
             # The current task runs only this item, so the function needs no other task. A second task would begin only
             # after the item's start was committed. A function that never waits would then need a second commit. A function
             # in a thread cannot be cancelled.
@@ -193,27 +191,26 @@ class Job:
             task, item.task = item.task, None
             if task is not None and task.cancelling():
                 await consume_cancellation(task)
+            if isinstance(outcome, RunLaterError) and not self._suspended and item.wait_again():
+                return True
             await free()
             await self._after_run(index, outcome)
         except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
             _log.exception(
                 "job %s item %d: internal server error while running the item", self.record.id, index
             )
-            await self._fail_all(
-                problem(
-                    "internal",
-                    "the job failed because of an internal error; the server's log has the details",
-                )
-            )
+            reason = "the job failed because of an internal error; the server's log has the details"
+            await self._fail_all(problem("internal", reason))
+        return False
 
     @property
     def only_waits(self) -> bool:
-        """Whether some items are still queued, and no item is running."""
+        """Whether some items are still queued, and no function is running."""
         statuses = {item.status for item in self._items}
-        return "queued" in statuses and "running" not in statuses
+        return "queued" in statuses and statuses.isdisjoint({"starting", "running"})
 
     def waits(self, index: int) -> bool:
-        """Return whether an item is still queued."""
+        """Return whether an item is queued."""
         return self._items[index].status == "queued"
 
     def has_input(self, index: int) -> bool:
@@ -240,8 +237,9 @@ class Job:
         return len(self._items) == 1
 
     def begin(self, index: int) -> None:
-        """Set the status of a queued item that runs alone to running."""
-        self._pending.change(self._start(index), reserved=True, urgent=self._urgent)
+        """Set the status of an item that runs alone to running."""
+        if ops := self._start(index):
+            self._pending.change(ops, reserved=True, urgent=self._urgent)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
         """Start the items of one batch. One event changes their statuses from `queued` to `running`.
@@ -261,10 +259,13 @@ class Job:
     ) -> list[Any]:
         """Start an item, and return the ops of its start."""
         item = self._items[index]
-        item.status = "running"
-        item.leave = leave
-        item.span = tracing.start_run(self.record, index)
-        ops: list[Any] = [["s", f"/items/{index}/status", "running"]]
+        item.status, item.leave = "running", leave
+        item.span = item.span or tracing.start_run(self.record, index)
+        ops: list[Any] = []
+        if not item.started:
+            item.started = True
+            self._on_item_start(self)
+            ops.append(["s", f"/items/{index}/status", "running"])
         if batch is not None:
             ops.append(["s", f"/items/{index}/batch", batch])
         if item.value is not None:
@@ -387,7 +388,7 @@ class Job:
             await self._check_input(index)
         except Exception as error:  # noqa: BLE001 - any exception of the endpoint's functions
             if self.waits(index):
-                await self._discard(self._queue_entry(index))
+                await self._discard(queue_entry(self.record, index))
                 await self._failed(index, error)
         return self.waits(index)
 
@@ -519,9 +520,9 @@ class Job:
             item = self._items[index]
             if item.status == "queued":
                 item.cancelled = True
-                await self._discard(self._queue_entry(index))
+                await self._discard(queue_entry(self.record, index))
                 await self._end_item(index, "cancelled")
-            elif item.status == "running" and not item.cancelled:
+            elif not item.cancelled:
                 item.cancelled = True
                 item.stop()
                 if self.endpoint.notices_cancel and item.leave is None:
@@ -551,7 +552,7 @@ class Job:
         """Cancel all unfinished items without waiting until their functions have returned."""
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
-                await self._discard(self._queue_entry(index))
+                await self._discard(queue_entry(self.record, index))
                 item.stop()
                 await self._end_item(index, "cancelled")
         await self.finished.wait()
@@ -574,7 +575,7 @@ class Job:
     async def _fail_all(self, error: Problem) -> None:
         for index, item in enumerate(self._items):
             if item.status not in ENDED:
-                await self._discard(self._queue_entry(index))
+                await self._discard(queue_entry(self.record, index))
                 item.stop()
                 await self._end_item(index, "failed", error)
 

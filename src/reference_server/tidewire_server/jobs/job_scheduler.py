@@ -14,6 +14,7 @@ import contextvars
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from tidewire.protocol.messages import Queue as QueueMessage
@@ -59,11 +60,12 @@ class JobScheduler:
         endpoints: dict[str, Endpoint],
         settings: Settings,
         *,
-        start: Callable[[QueueEntry, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]],
+        start: Callable[
+            [QueueEntry, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, bool | None]
+        ],
         find: Callable[[QueueEntry], Job | None],
         open_job: Callable[[QueueEntry], Awaitable[Job | None]],
         check_input: Callable[[Job, QueueEntry], Awaitable[bool]] | None = None,
-        on_start: Callable[[QueueEntry], Job | None],
         announce: Callable[[str, QueueMessage], bool],
         shared: bool = False,
         share: float = 1.0,
@@ -76,12 +78,12 @@ class JobScheduler:
             queue: Queue of the waiting items.
             endpoints: All endpoints by name.
             settings: Limits and intervals.
-            start: Function that runs one item. It must call its second argument when the item's function has ended.
+            start: Function that runs one item, and returns whether the item must wait again. It should call its second argument
+                when the item's function has ended.
             find: Function that returns the job of an item, or None if this process does not run the job.
             open_job: Function that reopens the job of an item that was taken, and returns None if the job has ended.
             check_input: Function that validates the input of an item that was taken for a batch, and returns whether the item
                 can run. The default is `Job.check_input`.
-            on_start: Function that is called before an item runs in a batch, and returns the job of the item.
             announce: Function that publishes the queue position of a job. See `PositionAnnouncer`.
             shared: Whether other processes use the queue, too. A waiting job then has no `Job` object.
             share: Share of each queue and of the worker threads that one principal may use.
@@ -93,7 +95,6 @@ class JobScheduler:
         self._find = find
         self._open_job = open_job
         self._check_input = check_input or (lambda job, entry: job.check_input(entry.index))
-        self._on_start = on_start
         self._functions = functions
         self._workers = LiveWorkers() if workers is None else workers
         self._workers.own, self._workers.own_load = self.loads, self.load
@@ -120,6 +121,7 @@ class JobScheduler:
         self._shared = shared
         self._resumed = not shared
         """Whether items may start. In a shared queue, items wait from the beginning, and start after `start_restored`."""
+        self._stopped = False
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -130,6 +132,8 @@ class JobScheduler:
         bounds = {
             name: None if each.batching is None else each.batching.bounds for name, each in endpoints.items()
         }
+        for name, each in endpoints.items():
+            each.on_limit_calls = partial(self._limit_calls, name)
         queue.serve(bounds if functions else {}, self.start_soon, global_limits(endpoints.values()))
 
     @property
@@ -275,6 +279,7 @@ class JobScheduler:
         for task in self._restoring:
             task.cancel()
         self._announcer.stop()
+        self._stopped = True
         for group in self._groups:
             group.limit = 0
             if group.timer is not None:
@@ -282,6 +287,14 @@ class JobScheduler:
         return list(self._tasks)
 
     # ---- starting ----------------------------------------------------------------------------------------------
+
+    def _limit_calls(self, endpoint: str, calls: int) -> None:
+        group = self._endpoint_queues[endpoint].group
+        more = calls > group.limit
+        if not self._stopped:
+            group.limit = calls
+            if more:
+                self.start_soon(endpoint)
 
     def _startable(self, endpoint_queue: EndpointQueue) -> float:
         """Return how many calls of an endpoint's function could start now."""
@@ -423,28 +436,38 @@ class JobScheduler:
     async def _run(self, endpoint_queue: EndpointQueue, entry: QueueEntry) -> None:
         CALLER.set(entry.principal)
         free = self._release_function(endpoint_queue, [1], entry.principal)
+        waits_again: bool | None = False
         try:
-            await self._start(entry, free)
+            waits_again = await self._start(entry, free)
+            if waits_again:
+                # Before the release, so that the item keeps its turn.
+                await self._queue.put([entry])
         finally:
-            await free()
+            await free(measured=not waits_again)
+        if waits_again:
+            self._announcer.entered(endpoint_queue, entry.job, 1)
+            self._announcer.moved(endpoint_queue)
 
     def _release_function(
         self, endpoint_queue: EndpointQueue, rows: list[int], principal: str | None = None
-    ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Create a function that releases the slot and the worker thread of the call that starts now.
+    ) -> Callable[..., Coroutine[Any, Any, None]]:
+        """Create a function that releases the slot and the worker thread of the call that starts now. Its argument `measured`
+        is whether the duration of the call counts for the estimates of waiting times.
 
         Only the first call of the returned function has an effect. The argument `principal` is None for a batch.
         """
         started_at, released = self._loop.time(), False
 
-        async def release() -> None:
+        async def release(*, measured: bool = True) -> None:
             nonlocal released
             if not released:
                 released = True
                 endpoint_queue.rows -= sum(rows)
                 if principal is not None and not endpoint_queue.endpoint.is_async:
                     self._count_thread(principal, -1)
-                await self._ended(endpoint_queue, sum(rows), self._loop.time() - started_at)
+                if measured:
+                    endpoint_queue.record_call(sum(rows), self._loop.time() - started_at)
+                await self._ended(endpoint_queue)
 
         return release
 
@@ -458,12 +481,11 @@ class JobScheduler:
         else:
             self._at_thread_limit.add(principal)
 
-    async def _ended(self, endpoint_queue: EndpointQueue, rows: int, duration: float) -> None:
+    async def _ended(self, endpoint_queue: EndpointQueue) -> None:
         """Release the slot and the thread of a call that has ended, and start waiting items."""
         group = endpoint_queue.group
         group.running -= 1
         self._queue.end_call(endpoint_queue.endpoint.name)
-        endpoint_queue.record_call(rows, duration)
         waiting: list[ConcurrencyGroup] = [group]
         if not endpoint_queue.endpoint.is_async:
             self._threads += 1
@@ -483,7 +505,6 @@ class JobScheduler:
             job = self._find(entry) or await self._open_job(entry)
             if job is None or not (job.has_input(entry.index) or await self._check_input(job, entry)):
                 continue
-            self._on_start(entry)
             arrivals.append(QueuedItem(job, entry.index, slot.cost, waited))
         return arrivals
 

@@ -141,7 +141,6 @@ class JobService:
             find=lambda entry: self._live.get(entry.job),
             open_job=self._ownership.open_taken,
             check_input=None if store.replicas is None else self._ownership.accepts,
-            on_start=self._on_start,
             announce=self._announce,
             shared=store.replicas is not None,
             share=share,
@@ -160,11 +159,9 @@ class JobService:
         if store.replicas is not None:
             self._heartbeat = Heartbeat(
                 store.replicas,
-                store.jobs,
                 self._ownership,
                 self._live,
                 self.readers,
-                self.endpoints,
                 self.workers,
                 outage_timeout=settings.store_outage_timeout,
                 draining=lambda: self.shutdown.began,
@@ -186,8 +183,7 @@ class JobService:
             if endpoint.start is not None:
                 await endpoint.start()
         if self._heartbeat is None:
-            for job in await self.store.jobs.adopt():
-                await self._ownership.recover(job)
+            await self._ownership.adopt()
         else:
             await self._heartbeat.start()
         self._cleanup.start()
@@ -345,6 +341,7 @@ class JobService:
             stored=admitted.stored,
             crashed=crashed,
             discard=self.scheduler.discard,
+            on_item_start=self._on_item_start,
             on_item_end=self.shutdown.item_ended,
             on_end=self._on_end,
             restart=partial(self._restart, admitted),
@@ -536,30 +533,26 @@ class JobService:
     async def _restore(self, entries: list[QueueEntry]) -> None:
         await self.scheduler.restore(entries)
 
-    def _on_start(self, entry: QueueEntry) -> Job | None:
-        """Update the metrics for an item that is about to run, and return the job of the item."""
-        job = self._live.get(entry.job)
-        if job is not None:
-            if job.record.started_at is None:
-                self.metrics.add(self.metrics.jobs_started, 1, entry.endpoint)
-            self.metrics.add(self.metrics.items_started, 1, entry.endpoint)
-        return job
+    def _on_item_start(self, job: Job) -> None:
+        if job.record.started_at is None:
+            self.metrics.add(self.metrics.jobs_started, 1, job.record.endpoint)
+        self.metrics.add(self.metrics.items_started, 1, job.record.endpoint)
 
     def _run_item(
         self, entry: QueueEntry, free: Callable[[], Coroutine[Any, Any, None]]
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Coroutine[Any, Any, bool | None]:
         if self.store.replicas is not None:
             return self._run_if_accepted(entry, free)
-        job = self._on_start(entry)
+        job = self._live.get(entry.job)
         return free() if job is None else job.run_item(entry.index, free)
 
     async def _run_if_accepted(
         self, entry: QueueEntry, free: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    ) -> bool:
         job = self._live.get(entry.job)
         if job is not None and (job.has_input(entry.index) or await self._ownership.accepts(job, entry)):
-            self._on_start(entry)
-            await job.run_item(entry.index, free)
+            return await job.run_item(entry.index, free)
+        return False
 
     def _announce(self, job_id: str, message: QueueMessage) -> bool:
         """Publish the queue position of a job. Return False if this process keeps no position for later readers."""

@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from tidewire.protocol.messages import ENDED, Progress
 from tidewire.protocol.problems import Problem
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.item_writer import ItemWriter
+from tidewire_server.job_log.pending_events import PendingEvents
 from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
 from tidewire_server.tracing import JobSpan
 
@@ -28,6 +30,8 @@ class Item:
     """The validated input. None if the job was recovered and the input was not read yet."""
     writer: ItemWriter
     status: str = "queued"
+    started: bool = False
+    """Whether the log says that the item is running. It may wait again."""
     task: asyncio.Task[Any] | None = None
     """Task that runs the function, while an asynchronous function runs."""
     cancelled: bool = False
@@ -53,6 +57,15 @@ class Item:
         elif self.task is not None:
             self.task.cancel()
 
+    def wait_again(self) -> bool:
+        """Return the item to the state `queued` after its function has ended. Return False if it was cancelled or has ended."""
+        if self.cancelled or self.status in ENDED:
+            return False
+        self.status = "queued"
+        self.stop_timers()
+        self.end_span("returned")
+        return True
+
     def stop_timers(self) -> None:
         """Cancel the timers of the item."""
         for timer in (self.timer, self.limit):
@@ -73,6 +86,42 @@ class Item:
         if span is not None:
             code = None if error is None else error.code
             span.end(status, code, used, self.writer.first_event_at)
+
+
+def new_items(
+    record: JobRecord,
+    endpoint: Endpoint,
+    inputs: Sequence[BaseModel | None],
+    columns: Sequence[Sequence[str]],
+    pending: PendingEvents,
+    report: Callable[[int, Progress], None],
+) -> list[Item]:
+    """Create the queued items of a job.
+
+    Args:
+        record: The job.
+        endpoint: Its endpoint.
+        inputs: See `Item.value`.
+        columns: JSON Pointers of each item's columns.
+        pending: Pending events of the job.
+        report: Function that publishes the progress of an item.
+    """
+    return [
+        Item(
+            value,
+            ItemWriter(
+                pending,
+                index,
+                columns=columns_of_item,
+                rollback=endpoint.rollback,
+                report=report,
+                to_json=endpoint.value.to_json,
+                attempt=record.attempt,
+                principal=record.principal,
+            ),
+        )
+        for index, (value, columns_of_item) in enumerate(zip(inputs, columns, strict=True))
+    ]
 
 
 def queue_entry(record: JobRecord, index: int) -> QueueEntry:

@@ -158,6 +158,7 @@ class PositionAnnouncer:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers of the next updates by the name of the endpoint."""
         self._updates: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     def entered(self, endpoint_queue: EndpointQueue, job: str, items: int) -> None:
         """Publish the position of a new job whose items are all waiting."""
@@ -173,7 +174,7 @@ class PositionAnnouncer:
         name = endpoint_queue.endpoint.name
         positions = self._positions[name]
         positions.moved(by)
-        if positions.has_published and endpoint_queue.group.limit and name not in self._timers:
+        if positions.has_published and not self._stopped and name not in self._timers:
             loop = asyncio.get_running_loop()
             self._timers[name] = loop.call_later(self._interval, self._start_update, endpoint_queue)
 
@@ -183,7 +184,7 @@ class PositionAnnouncer:
         """
         name = endpoint_queue.endpoint.name
         self._positions[name].moved(size)
-        if endpoint_queue.group.limit and name not in self._timers:
+        if not self._stopped and name not in self._timers:
             delay = max(self._interval, size * _SECONDS_PER_ITEM)
             loop = asyncio.get_running_loop()
             self._timers[name] = loop.call_later(delay, self._start_update, endpoint_queue)
@@ -196,6 +197,7 @@ class PositionAnnouncer:
 
     def stop(self) -> None:
         """Publish no more positions."""
+        self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
         for update in self._updates:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tidewire_server.http.application import TidewireApp
 from tidewire_server.http.request_reading import header
 
 _HERE: Final = Path(__file__).resolve().parent
@@ -53,12 +54,14 @@ class _File(NamedTuple):
     etag: str
 
 
-def page_routes(_app: object) -> Sequence[Route]:
-    """Return the routes of the page, which are the same for every application. The files are read when this function is called.
+def page_routes(app: TidewireApp) -> Sequence[Route]:
+    """Return the routes of the page, or none if the setting `page` is off. The files are read when this function is called.
 
     Raises:
         FileNotFoundError: The JavaScript client is neither in the installed package nor in a checkout around it.
     """
+    if not app.settings.page:
+        return []
     files = {f"page/{path.name}": _read(path) for path in _files_in(_HERE / "static")}
     files |= {f"page/client/{path.name}": _read(path) for path in _files_in(client_folder())}
     files[""] = files.pop("page/index.html")

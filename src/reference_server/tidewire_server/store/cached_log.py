@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.messages import to_json
+from tidewire.protocol.messages import Done, to_json
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import Block, HeadMovedError, LogChunk, StateAt, extent_after
 from tidewire_server.store.records import Extent, JobRecord
@@ -20,6 +20,21 @@ from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024
 """Size of the cache that keeps the newest events of an unfinished job's log in memory."""
+
+
+RECORD_COLUMNS: Final = (
+    *("id", "endpoint", "principal", "batch", "created_at", "attempt", "status", "started_at", "ended_at"),
+    *("expires_at", "done", "usage", "traceparent"),
+)
+"""SQL columns of a job record, in the order in which `record_of` expects them."""
+
+
+def record_of(row: tuple[Any, ...]) -> JobRecord:
+    """Return the job record of a row with the values of `RECORD_COLUMNS`."""
+    job, endpoint, principal, batch, *columns, done, usage, traceparent = row
+    ended = None if done is None else Done.model_validate(orjson.loads(done))
+    members = (job, endpoint, principal, bool(batch), *columns, ended, orjson.loads(usage), traceparent)
+    return JobRecord(*members)
 
 
 def record_columns(record: JobRecord) -> tuple[Any, ...]:
@@ -122,8 +137,15 @@ class CachedLog(Subscribers, ABC):
     async def state(self, *, oldest: bool = False) -> StateAt:
         if oldest:
             return await self._load_state(oldest=True)
-        if self._state is None:
-            self._state = await self._load_state()
+        while self._state is None:
+            head = self._extent.head
+            state = await self._load_state()
+            if self._extent.head == head:
+                self._state = state
+            elif (
+                not self._extent.ended
+            ):  # Events were added meanwhile. After `done`, the state must be the final one.
+                return state
         return self._state
 
     # ---- for the writer ----------------------------------------------------------------------------------------

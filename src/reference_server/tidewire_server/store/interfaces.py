@@ -499,7 +499,8 @@ class Queue(Protocol):
 
     async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
         """Add items to the queue. Each item waits behind the earlier items of the same principal. An item that is already in
-        the queue keeps its position.
+        the queue keeps its position. An item that was taken before keeps its turn only in a store of one process. In a store of
+        several processes, it waits behind all items of its principal.
 
         Args:
             entries: Items of one job.

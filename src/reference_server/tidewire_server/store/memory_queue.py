@@ -12,7 +12,8 @@ import asyncio
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, islice, takewhile
 from types import MappingProxyType
 
 from tidewire_server.store.interfaces import NewJob, QueueFullError
@@ -31,6 +32,13 @@ PrincipalQueue = OrderedDict[QueueEntry, None]
 
 def _loop_time() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _is_older(entry: QueueEntry, other: QueueEntry) -> bool:
+    """Return whether an item of a principal comes before another one."""
+    if entry.job == other.job:
+        return entry.index < other.index
+    return entry.arrived_at < other.arrived_at
 
 
 class MemoryQueue:
@@ -119,7 +127,11 @@ class MemoryQueue:
             queues = self._queues.setdefault(entry.endpoint, OrderedDict())
             queue = queues.setdefault(entry.principal, OrderedDict())
             if entry not in queue:
+                later = [*takewhile(partial(_is_older, entry), reversed(queue))]
                 queue[entry] = None
+                # An item that was taken before keeps its turn among those of its principal.
+                for other in reversed(later):
+                    queue.move_to_end(other)
                 self._sizes[entry.endpoint] += 1
         if slots is not None and (batch_queue := self._batch_queues.get(entries[0].endpoint)) is not None:
             now = self._clock()

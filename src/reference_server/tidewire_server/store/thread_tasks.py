@@ -78,18 +78,11 @@ class Failure:
 
 
 class TaskQueue:
-    """Tasks that wait for one thread, or for any of several threads."""
+    """Tasks that wait for one thread."""
 
-    def __init__(self, *, together: int = MAX_TOGETHER) -> None:
-        """Create an empty queue.
-
-        Args:
-            together: Number of tasks in one group above which no further tasks are added. With 1, each task of one iteration
-                of the event loop may go to another thread.
-        """
-        self._together = together
+    def __init__(self) -> None:
         self._pending: list[Task] = []
-        """Tasks that the event loop passes to the threads at the end of its current iteration."""
+        """Tasks that the event loop passes to the thread at the end of its current iteration."""
         self._passed: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()
         self.unsettled: set[Task] = set()
         """Tasks whose callers wait for a result."""
@@ -105,16 +98,13 @@ class TaskQueue:
         return task.future
 
     def pass_tasks(self) -> None:
-        """Pass the tasks of this iteration of the event loop to the threads."""
+        """Pass the tasks of this iteration of the event loop to the thread."""
         tasks, self._pending = self._pending, []
-        if self._together == 1:
-            for task in tasks:
-                self._passed.put([task])
-        elif tasks:
+        if tasks:
             self._passed.put(tasks)
 
     def end(self) -> None:
-        """Let one thread end after the tasks that wait now."""
+        """Let the thread end after the tasks that wait now."""
         self._passed.put(None)
 
     def settle(self, tasks: Iterable[Task]) -> None:
@@ -133,7 +123,7 @@ class TaskQueue:
             if not future.done():
                 future.set_result(outcome)
 
-    # ---- in the threads ------------------------------------------------------------------------------------------
+    # ---- in the thread -------------------------------------------------------------------------------------------
 
     def next(self, timeout: float | None = None) -> tuple[list[Task], bool]:
         """Wait for tasks, and return the next group, and whether the thread is to end after it.
@@ -148,7 +138,7 @@ class TaskQueue:
         if tasks is None:
             return [], True
         try:
-            while len(tasks) < self._together:
+            while len(tasks) < MAX_TOGETHER:
                 more = self._passed.get_nowait()
                 if more is None:
                     return tasks, True

@@ -1,4 +1,4 @@
-"""The Ray actors of one endpoint (`ActorPool`): it starts and replaces them, and gives each call an idle one.
+"""The Ray actors of one endpoint (`ActorPool`): it starts and replaces them, and runs each call on an idle one.
 
 actor    | event                                                 | then
 ---------+-------------------------------------------------------+---------------------------------------------------
@@ -14,24 +14,27 @@ busy     | `cancel_timeout` is over since the cancel of a row    | it is killed,
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from tidewire_server.batching.ray_workers.actor import Actor
 from tidewire_server.batching.ray_workers.cluster import CLUSTER
-from tidewire_server.batching.ray_workers.remote_call import RemoteCall
 from tidewire_server.endpoints.batch_options import SlotCounts
 from tidewire_server.endpoints.context import Context
-from tidewire_server.errors import ItemError
+from tidewire_server.endpoints.yieldables import Last
+from tidewire_server.errors import ItemError, WorkerLostError
 
 _RETRY_DELAY: Final = 3.0
 """Delay after an actor could not be started, in seconds."""
+
+_CALLS: Final = itertools.count()
 
 _log = logging.getLogger(__name__)
 
@@ -69,25 +72,73 @@ class ActorPool:
         self._lost = 0
 
     async def call(self, inputs: Sequence[BaseModel], context: Context) -> Any:
-        """See `WorkerPool.call`."""
         (values,) = [step async for step in self.stream(inputs, context)]
         return values
 
     async def stream(self, inputs: Sequence[BaseModel], context: Context) -> AsyncGenerator[Any, None]:
-        """See `WorkerPool.stream`."""
-        actor = await self._take()
+        actor, loop = await self._take(), asyncio.get_running_loop()
         self._busy += 1
-        call = RemoteCall(actor, context, self._cancel_timeout, lambda: self._replace(actor))
+        number, has_ended, events = next(_CALLS), False, None
+        writers: dict[int, Any] = {row: each._writer for row, each in context.rows.items()}
+        ended_rows: set[int] = set()
+
+        def notify(rows: list[int]) -> None:
+            actor.cancel.options(concurrency_group="control").remote(number, rows)
+
+        def replace_unless_ended(row: int | None) -> None:
+            if not has_ended and row not in ended_rows and actor in self._ready:
+                message = (
+                    "endpoint %r: the function did not end within cancel_timeout, so its actor is replaced"
+                )
+                _log.warning(message, self._name)
+                CLUSTER.do(_kill, actor)
+
+        def cancel_row(row: int) -> None:
+            notify([row])
+            # If a job begins a new attempt, its rows must not interrupt those of other jobs. Otherwise the loss of one actor
+            # could cause the replacement of all.
+            if not writers[row].pending.closed:
+                loop.call_later(self._cancel_timeout, replace_unless_ended, row)
+
         try:
-            async with aclosing(call.steps(inputs)) as steps:
-                async for step in steps:
-                    yield step
+            # Ray pauses the actor's generator until the server has taken the last batch of events.
+            run = actor.run.options(num_returns="streaming", _generator_backpressure_num_objects=1)
+            rows = {row: (writer.attempt, writer.previous) for row, writer in writers.items()}
+            events = run.remote(number, [each.__getstate__() for each in inputs], rows)
+            for row, writer in writers.items():
+                writer.on_cancel = partial(cancel_row, row)
+                if writer.cancelled:
+                    cancel_row(row)
+            async for ref in events:
+                for event in await ref:
+                    match event:
+                        case ("yielded", step):
+                            ended_rows.update(_ends(step))
+                            yield step
+                        case ("returned",):
+                            has_ended = True
+                        case ("raised", error):
+                            has_ended = True
+                            raise error
+                        case (report, row, args, named):
+                            getattr(context.rows[row], report)(*args, **named)
+        except CLUSTER.ray.exceptions.RayError as error:
+            events = None
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise WorkerLostError(f"the Ray actor is lost: {reason}") from None
         finally:
             try:
-                await call.stop()
+                if not has_ended and events is not None:
+                    # Drop the events of the function until it has ended, or its actor is replaced.
+                    notify(list(writers))
+                    loop.call_later(self._cancel_timeout, replace_unless_ended, None)
+                    with contextlib.suppress(CLUSTER.ray.exceptions.RayError):
+                        async for ref in events:
+                            await ref
+                        has_ended = True
             finally:
                 self._busy -= 1
-                if call.ended:
+                if has_ended:
                     self._idle.put_nowait(actor)
                 elif actor in self._ready:
                     CLUSTER.do(_kill, actor)
@@ -103,16 +154,9 @@ class ActorPool:
             reason = f"no worker of endpoint {self._name!r} was idle within {timeout:g} s (replace_timeout)"
             raise ItemError(reason, code="unavailable") from None
 
-    def _replace(self, actor: Any) -> None:
-        if actor in self._ready:
-            message = "endpoint %r: the function did not end within cancel_timeout, so its actor is replaced"
-            _log.warning(message, self._name)
-            CLUSTER.do(_kill, actor)
-
     # ---- actors --------------------------------------------------------------------------------------------------
 
     async def start(self, cancel_timeout: float) -> None:
-        """See `WorkerPool.start`."""
         if not self._slots:
             await CLUSTER.join(self._options.address)
             self._cancel_timeout = cancel_timeout
@@ -120,7 +164,6 @@ class ActorPool:
             self._slots = [asyncio.create_task(self._keep_running()) for _ in range(self._options.count)]
 
     async def close(self) -> None:
-        """See `WorkerPool.close`."""
         if self._slots:
             for task in self._slots:
                 task.cancel()
@@ -129,7 +172,6 @@ class ActorPool:
             await CLUSTER.leave()
 
     def counts(self) -> SlotCounts:
-        """See `WorkerPool.counts`."""
         return SlotCounts(self._options.count, len(self._ready), self._busy, self._lost)
 
     async def _keep_running(self) -> None:
@@ -161,6 +203,13 @@ class ActorPool:
         remote = ray.remote(max_restarts=0, concurrency_groups={"control": 2}, **options.actor_options)(Actor)
         function = ray.cloudpickle.dumps(self._function)
         return remote.remote(self._name, function, sys.path, options.max_in_flight)
+
+
+def _ends(step: Any) -> list[int]:
+    """Return the rows that end with a yielded mapping. Functions that return a list yield this list."""
+    if not isinstance(step, dict):
+        return []
+    return [row for row, value in step.items() if isinstance(value, Last | Exception)]
 
 
 def _kill(actor: Any) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from tidewire_server.generation.generate_endpoint import add_engine
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from tidewire_server.server import Server
 
 __all__ = ["UpstreamEngine", "add_upstream"]
-
-_KEY: Final = re.compile(r"[\x21-\x7e]+")
 
 
 def add_upstream(
@@ -45,8 +42,7 @@ def add_upstream(
         server: The server. It must not have an endpoint named `generate` yet.
         urls: Base URLs of engines that serve the same model, such as `http://127.0.0.1:8001/v1`.
         model: Name of the model at the engines. None selects the only model that they list.
-        kind: Kind of the engines: `vllm`, `sglang`, `tgi`, `llama.cpp`, `transformers`, `openai` for any other, or `auto`
-            to ask them.
+        kind: `vllm`, `sglang`, `tgi`, `llama.cpp`, `transformers`, `openai` for any other, or `auto` to ask the engines.
         key: Bearer token for the engines.
         concurrency: Maximum number of requests that one URL processes at the same time. Further jobs wait.
         timeout: Number of seconds without a byte after which an engine counts as silent.
@@ -63,14 +59,16 @@ def add_upstream(
         LoadError: The tokenizer cannot be read.
         ModuleNotFoundError: `tokenizer` is set, and the package tokenizers is not installed.
     """
-    if not urls:
-        raise ValueError("add_upstream needs the URL of an engine, such as http://127.0.0.1:8001/v1")
     if kind != "auto" and kind not in ENGINE_KINDS:
         raise ValueError(f"kind must be auto, {' or '.join(ENGINE_KINDS)}, not {kind!r}")
-    if key is not None and _KEY.fullmatch(key) is None:
+    if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
         raise ValueError("the key of the upstream must consist of visible ASCII characters")
+    if not urls or not all(map(_is_base_url, urls)):
+        # A URL could contain a key, so the message does not contain it.
+        example = "http://127.0.0.1:8001/v1, without credentials, which TIDEWIRE_UPSTREAM_KEY may have"
+        raise ValueError(f"an upstream must be the URL of an engine, such as {example}")
     engine = UpstreamEngine(
-        [base_url(url) for url in urls],
+        urls=[url.rstrip("/") for url in urls],
         model=model,
         kind=None if kind == "auto" else kind,
         key=key,
@@ -89,29 +87,14 @@ def add_upstream(
         start=engine.start,
         unavailable=engine.unavailable,
     )
+    endpoint = server.endpoints["generate"]
+    endpoint.begins_itself, engine.limit_calls = True, endpoint.limit_calls
 
 
-def base_url(url: str) -> str:
-    """Return the base URL of an engine without a slash at its end.
-
-    Raises:
-        ValueError: The URL is not one of an engine. The message does not contain credentials.
-    """
+def _is_base_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        port = parts.port
+        host = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
-        raise ValueError("an upstream must be a URL such as http://127.0.0.1:8001/v1") from None
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            "the URL of an upstream must not contain credentials; set TIDEWIRE_UPSTREAM_KEY instead"
-        )
-    if (
-        parts.scheme not in {"http", "https"}
-        or not parts.hostname
-        or port == 0
-        or parts.query
-        or parts.fragment
-    ):
-        raise ValueError(f"{url[:80]!r} is not the URL of an engine, such as http://127.0.0.1:8001/v1")
-    return url.rstrip("/")
+        return False
+    return bool(host) and not (parts.query or parts.fragment or "@" in parts.netloc)

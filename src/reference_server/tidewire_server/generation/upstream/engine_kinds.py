@@ -6,16 +6,17 @@ a kind does not have is refused before the job starts, unless it has the value t
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from tidewire_server.generation.engine_interface import InputError, TokenUsage
 from tidewire_server.generation.generate_input_and_value import Generate
 
 OMIT: Final = object()
 """Value of a member that is left out of the body."""
-NULL: Final = object()
-"""Value of a member that is sent as null."""
 GENERATION_CONFIG: Final = "generation_config"
 """Member of the body of `transformers serve` that contains further parameters as JSON text."""
 LOGPROB_MEMBERS: Final = frozenset({"logprobs", "top_logprobs", "token_text", "logprobs_mode"})
@@ -31,8 +32,6 @@ class Sent(NamedTuple):
     """Value that is sent instead of the one that disables the member. None sends the input's own value."""
     convert: Callable[[Any], Any] = lambda value: value
     """Function from the input's value to the sent value."""
-    served: bool = True
-    """Whether the input may have the member. If not, only its neutral value is sent."""
     only_messages: bool = False
     """Whether the member is sent only with `messages`."""
 
@@ -46,68 +45,57 @@ def _first_stops(stop: str | list[str]) -> list[str]:
     return ([stop] if isinstance(stop, str) else stop)[:4]
 
 
-def _own(name: str, neutral: Any = None, convert: Callable[[Any], Any] = lambda value: value) -> Sent:
-    return Sent(f"{GENERATION_CONFIG}.{name}", neutral, convert)
+def _same(*names: str) -> dict[str, Sent]:
+    """Return the members that are sent under their own names."""
+    return {name: Sent(name) for name in names}
 
 
+_SAMPLING: Final = _same("max_tokens", "temperature", "top_p")
+_SEED_AND_STOP: Final = {"seed": Sent("seed", OMIT), "stop": Sent("stop", OMIT, _first_stops)}
 _OPENAI: Final[Mapping[str, Sent]] = {
-    "max_tokens": Sent("max_tokens"),
-    "temperature": Sent("temperature"),
-    "top_p": Sent("top_p"),
-    "presence_penalty": Sent("presence_penalty"),
-    "frequency_penalty": Sent("frequency_penalty"),
+    **_SAMPLING,
+    **_same("presence_penalty", "frequency_penalty"),
     "logit_bias": Sent("logit_bias", OMIT),
-    "seed": Sent("seed", OMIT),
-    "stop": Sent("stop", OMIT, _first_stops),
+    **_SEED_AND_STOP,
     "json_schema": Sent("response_format", OMIT, _response_format, only_messages=True),
 }
 _VLLM: Final[Mapping[str, Sent]] = {
     **_OPENAI,
     "top_k": Sent("top_k", -1),
-    "min_p": Sent("min_p"),
-    "repetition_penalty": Sent("repetition_penalty"),
+    **_same("min_p", "repetition_penalty"),
     "stop": Sent("stop", OMIT),
     "json_schema": Sent("response_format", OMIT, _response_format),
 }
 _TGI: Final[Mapping[str, Sent]] = {
-    "max_tokens": Sent("max_tokens"),
-    "temperature": Sent("temperature"),
+    **_SAMPLING,
     "top_p": Sent("top_p", OMIT),  # 1 is not allowed
     "frequency_penalty": Sent("frequency_penalty", OMIT),
-    "seed": Sent("seed", OMIT),
-    "stop": Sent("stop", OMIT, _first_stops),
+    **_SEED_AND_STOP,
     "json_schema": Sent(
         "response_format", OMIT, lambda schema: {"type": "json_object", "value": schema}, only_messages=True
     ),
 }
 _LLAMA_CPP: Final[Mapping[str, Sent]] = {
-    "max_tokens": Sent("max_tokens"),
-    "temperature": Sent("temperature"),
-    "top_p": Sent("top_p"),
-    "top_k": Sent("top_k"),
-    "min_p": Sent("min_p"),
-    "typical_p": Sent("typical_p"),
+    **_SAMPLING,
+    **_same("top_k", "min_p", "typical_p"),
     "repetition_penalty": Sent("repeat_penalty"),
-    # These two also count the tokens of the prompt, which differs from their definition in the specification.
-    "presence_penalty": Sent("presence_penalty", served=False),
-    "frequency_penalty": Sent("frequency_penalty", served=False),
     "logit_bias": Sent("logit_bias", OMIT),
     "seed": Sent("seed", -1, lambda seed: seed % (2**32 - 1)),
     "stop": Sent("stop", OMIT),
     "json_schema": Sent("json_schema", OMIT),
 }
 _TRANSFORMERS: Final[Mapping[str, Sent]] = {
-    "max_tokens": Sent("max_tokens"),
-    "temperature": Sent("temperature"),
-    "top_p": Sent("top_p"),
-    "seed": Sent("seed", OMIT),
+    **_SAMPLING,
+    **_SEED_AND_STOP,
     "stop": Sent("stop", OMIT),
-    "top_k": _own("top_k"),
-    "min_p": _own("min_p", OMIT),
-    "typical_p": _own("typical_p"),
-    "repetition_penalty": _own("repetition_penalty"),
-    "logit_bias": _own(
-        "sequence_bias", OMIT, lambda bias: [[[int(key)], value] for key, value in bias.items()]
+    "top_k": Sent(f"{GENERATION_CONFIG}.top_k"),
+    "min_p": Sent(f"{GENERATION_CONFIG}.min_p", OMIT),
+    "typical_p": Sent(f"{GENERATION_CONFIG}.typical_p"),
+    "repetition_penalty": Sent(f"{GENERATION_CONFIG}.repetition_penalty"),
+    "logit_bias": Sent(
+        f"{GENERATION_CONFIG}.sequence_bias",
+        OMIT,
+        lambda bias: [[[int(key)], value] for key, value in bias.items()],
     ),
 }
 
@@ -120,51 +108,40 @@ class EngineKind:
     members: Mapping[str, Sent]
     always: Mapping[str, Any] = field(default_factory=dict)
     """Members of the body that do not depend on the input."""
-    token_ids: str = ""
-    """Member of the body that makes log-probabilities contain token ids. Empty if the engine does not send ids, or
-    always does (`always_ids`)."""
-    always_ids: bool = False
+    with_ids: Mapping[str, Any] | None = None
+    """Members of the body that make log-probabilities contain token ids. None if the engine does not send ids."""
     logprobs_mode: str = "raw"
     """The only `logprobs_mode` that the engine computes."""
-    counts: bool = False
-    """Whether the engine reports the numbers of tokens in each chunk. Without them, a lost request runs again."""
-    continues_messages: Mapping[str, Any] | None = None
-    """Members of the body with which the engine continues the last message. None if it cannot."""
+    continues: Mapping[str, Any] | None = None
+    """Members of the body with which the engine continues the last message. None if a lost request runs again, because the
+    engine does not report the numbers of tokens in each chunk."""
     salt: str = ""
     """Member of the body that separates the prefix caches of callers."""
-    rest_of_context: tuple[Any, Any] = (None, None)
-    """What is sent as `max_tokens` with a prompt, and with messages, if the text may fill the context. None if the engine has
-    no such value."""
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether log-probabilities can have token ids."""
-        return bool(self.token_ids) or self.always_ids
+    rest_of_context: Mapping[str, Any] = field(default_factory=dict)
+    """What is sent as `max_tokens` with a prompt and with messages, if the text may fill the context. A missing value cannot."""
 
 
 _USAGE: Final = {"stream_options": {"include_usage": True}}
 _USAGE_IN_CHUNKS: Final = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
 ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
-    "openai": EngineKind("any other", _OPENAI, _USAGE, rest_of_context=(None, OMIT)),
+    "openai": EngineKind("any other", _OPENAI, _USAGE, rest_of_context={"messages": OMIT}),
     "vllm": EngineKind(
         "vLLM",
         _VLLM,
         _USAGE_IN_CHUNKS,
-        token_ids="return_tokens_as_token_ids",  # noqa: S106 - not a password
-        counts=True,
-        continues_messages={"continue_final_message": True, "add_generation_prompt": False},
+        with_ids={"return_tokens_as_token_ids": True},
+        continues={"continue_final_message": True, "add_generation_prompt": False},
         salt="cache_salt",
-        rest_of_context=(NULL, OMIT),
+        rest_of_context={"prompt": None, "messages": OMIT},
     ),
     "sglang": EngineKind(
         "SGLang",
         _VLLM,
         _USAGE_IN_CHUNKS,
         logprobs_mode="processed",
-        counts=True,
-        continues_messages={"continue_final_message": True},
-        rest_of_context=(None, OMIT),
+        continues={"continue_final_message": True},
+        rest_of_context={"messages": OMIT},
     ),
     "tgi": EngineKind("TGI", _TGI, _USAGE),
     "llama.cpp": EngineKind(
@@ -173,6 +150,9 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         {
             **_USAGE,
             "timings_per_token": True,
+            # These two also count the tokens of the prompt, which differs from their definition in the specification.
+            "presence_penalty": 0,
+            "frequency_penalty": 0,
             "repeat_last_n": 1 << 16,  # not -1, which newer versions refuse
             "mirostat": 0,
             "dynatemp_range": 0,
@@ -180,10 +160,9 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
             "xtc_probability": 0,
             "top_n_sigma": -1,
         },
-        always_ids=True,
-        counts=True,
-        continues_messages={},
-        rest_of_context=(-1, -1),
+        with_ids={},
+        continues={},
+        rest_of_context={"prompt": -1, "messages": -1},
     ),
     "transformers": EngineKind("transformers serve", _TRANSFORMERS, {f"{GENERATION_CONFIG}.do_sample": True}),
 }
@@ -191,29 +170,72 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
 
 
 def members_of_kinds(kinds: Iterable[EngineKind], *, vocabulary: bool, chat: bool) -> frozenset[str]:
-    """Return the input members that at least one of the kinds serves.
-
-    Args:
-        kinds: The kinds.
-        vocabulary: Whether the bytes of the tokens are known.
-        chat: Whether the model has a chat template.
-    """
+    """Return the input members that one of the kinds serves if the vocabulary is known, and if there is a chat template."""
     found = {"prompt", "echo", "n", "logprob_decimals"} | ({"messages"} if chat else set())
     for kind in kinds:
-        found |= {name for name, sent in kind.members.items() if sent.served}
-        if vocabulary and kind.has_ids:
-            found |= LOGPROB_MEMBERS
+        found |= kind.members.keys() | (
+            LOGPROB_MEMBERS if vocabulary and kind.with_ids is not None else set()
+        )
     return frozenset(found)
 
 
-def sent_members(request: Generate, kind: EngineKind) -> dict[str, Any]:
-    """Return the members of the body for the sampling parameters of a request, with neutral values translated."""
-    body: dict[str, Any] = {}
+def check_kind(request: Generate, kind: EngineKind) -> None:
+    """Raise an `InputError` if the engine cannot serve a combination of members that the endpoint's schema allows."""
+    source, schema = "prompt" if request.messages is None else "messages", kind.members.get("json_schema")
+    member = reason = ""
+    if request.json_schema is not None and schema is not None and schema.only_messages and source == "prompt":
+        member, reason = "json_schema", "works only with messages, and not with a prompt"
+    elif request.max_tokens is None and source not in kind.rest_of_context:
+        member, reason = (
+            "max_tokens",
+            "must be a number, because the engine cannot fill the rest of its context",
+        )
+    elif "logprobs" in request.columns and request.logprobs_mode != kind.logprobs_mode:
+        member, reason = (
+            "logprobs_mode",
+            f"must be {kind.logprobs_mode!r}, because the engine computes only these",
+        )
+    if member:
+        raise InputError(f"with {kind.title}, {member} {reason}", member=member)
+
+
+def can_continue_text(request: Generate, kind: EngineKind, usage: TokenUsage | None, reasoning: str) -> bool:
+    """Return whether the engine can continue after text that it has generated. Otherwise the request runs again."""
+    if usage is None or kind.continues is None or request.json_schema is not None or reasoning:
+        return False
+    # After two messages of the assistant, the engine would continue only the second one, or refuse both.
+    return request.messages is None or request.messages[-1].role != "assistant"
+
+
+def request_body(
+    request: Generate, kind: EngineKind, model: str, *, text: str = "", generated: int = 0
+) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of the request, which continues after a text that has a number of generated tokens."""
+    body: dict[str, Any] = {"model": model, "stream": True, **kind.always}
     for name, sent in kind.members.items():
         value = getattr(request, name)
         default = Generate.model_fields[name].get_default(call_default_factory=True)
         neutral = value == default and sent.neutral is not None
-        found = sent.neutral if neutral else sent.convert(value)
-        if found is not OMIT:
-            body[sent.name] = found
-    return body
+        body[sent.name] = sent.neutral if neutral else sent.convert(value)
+    if request.max_tokens is None:
+        body["max_tokens"] = kind.rest_of_context["prompt" if request.messages is None else "messages"]
+    else:
+        body["max_tokens"] = request.max_tokens - generated
+    body = {name: value for name, value in body.items() if value is not OMIT}
+    if own := {name: body.pop(name) for name in [*body] if name.startswith(f"{GENERATION_CONFIG}.")}:
+        body[GENERATION_CONFIG] = json.dumps({name.partition(".")[2]: value for name, value in own.items()})
+    if kind.salt and request.cache_scope:
+        body[kind.salt] = hashlib.sha256(request.cache_scope.encode()).hexdigest()
+    chosen: dict[str, Any] = {}
+    if len(request.columns) > 1:
+        # Without alternatives, one is requested, because 0 means no log-probabilities for some engines.
+        top = max(1, request.top_logprobs)
+        chosen = {"logprobs": top} if request.messages is None else {"logprobs": True, "top_logprobs": top}
+        chosen |= kind.with_ids or {}
+    if request.messages is None:
+        return "completions", {**body, **chosen, "prompt": request.prompt + text}
+    messages = [message.model_dump() for message in request.messages]
+    if text:
+        messages.append({"role": "assistant", "content": text})
+        chosen |= kind.continues or {}
+    return "chat/completions", {**body, **chosen, "messages": messages}

@@ -1,146 +1,160 @@
-"""The URLs of an upstream (`UrlPool`): each request gets one, and a task per URL asks it again after a failure."""
+"""URLs of an upstream (`UrlPool`): the URL with the fewest requests gets the next one, and each is asked again after a failure.
+
+  event    | meaning                                                 | effect on the URL
+  ---------+---------------------------------------------------------+---------------------------------------------------
+  answered | it has answered a question                              | takes requests
+  busy     | 429 or 503                                              | takes none for `Retry-After`
+  failed   | refused, silent, another 5xx, a redirect, a lost answer | takes none until it has answered
+  rejected | the key is wrong, or the model or kind is another one   | the same; new jobs get 503 if no URL is usable
+
+The table has no row for an error that the request itself has caused, because it says nothing about the URL.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal
 
-from tidewire_server.generation.engine_interface import EngineUnavailableError
-from tidewire_server.generation.upstream.engine_requests import BusyError, DownError, KeyRejectedError
-from tidewire_server.generation.upstream.url_states import (
-    Event,
-    UrlState,
-    choose,
-    reasons_of,
-    unavailable_reason,
-)
+from tidewire_server.generation.engine_interface import EngineBusyError, EngineError
 
 _log = logging.getLogger(__name__)
 
+Event = Literal["busy", "failed", "rejected"]
+Probe = Callable[[str], Awaitable[None]]
 
-class MisconfiguredError(Exception):
-    """A URL answers, but requests cannot be sent to it. The message is the reason."""
+PAUSES: Final[dict[Event, float]] = {"busy": 1.0, "failed": 1.0, "rejected": 30.0}
+"""Seconds until a URL is asked again. `Retry-After` takes precedence."""
+MIN_PAUSE: Final = 0.1
+MAX_PAUSE: Final = 30.0
+"""Minimum and maximum number of seconds for which `Retry-After` is honored."""
+
+
+class UrlError(EngineError):
+    """A URL does not process a request. `wait` is the number of seconds from `Retry-After`, and `began` is whether the engine may
+    have processed a part of the request.
+    """
+
+    def __init__(
+        self, message: str, event: Event = "failed", *, wait: float | None = None, began: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.event, self.wait, self.began = event, wait, began
+
+
+@dataclass(eq=False)
+class UrlState:
+    """State of one URL."""
+
+    url: str
+    usable: bool = False
+    """Whether the URL has answered, and was not rejected since."""
+    trouble: str = "has not answered yet"
+    """Why the URL takes no requests, or empty."""
+    until: float = 0.0
+    """Time before which no request is sent."""
+    running: int = 0
+    """Number of requests that the URL processes."""
+
+    def apply(self, error: UrlError, now: float) -> bool:
+        """Apply an error at a time, and return whether an operator should know about it."""
+        pause = PAUSES[error.event] if error.wait is None else min(MAX_PAUSE, max(MIN_PAUSE, error.wait))
+        self.until = now + pause
+        if error.event == "busy" and not self.trouble:
+            return False
+        before, self.trouble = self.trouble, str(error)
+        self.usable &= error.event != "rejected"
+        return self.trouble != before
+
+    def calls(self, now: float, limit: int) -> int:
+        """Return how many requests may run at the URL."""
+        return self.running if self.trouble or self.until > now else limit
 
 
 class UrlPool:
-    """Chooses URLs for requests. All methods must be called on the event loop that runs when the pool is created.
+    """Chooses URLs for requests, of which each URL processes up to `limit` at the same time. All methods must be called on the
+    event loop that runs when the pool is created.
 
-    Args:
-        urls: The URLs.
-        limit: Maximum number of requests that one URL processes at the same time.
-        probe: Coroutine function that asks a URL, and raises one of the errors of `EngineRequests.describe` or a
-            `MisconfiguredError` if it takes no requests.
+    `probe` asks a URL, and raises `UrlError` if it takes no requests. `limit_calls` is called with the number of requests that may
+    run at all URLs together.
     """
 
-    def __init__(self, urls: Sequence[str], limit: int, probe: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, urls: Sequence[str], limit: int, probe: Probe, limit_calls: Callable[[int], None]
+    ) -> None:
         self._states = [UrlState(url) for url in urls]
-        self._limit = limit
-        self._probe = probe
+        self._limit, self._probe, self._limit_calls = limit, probe, limit_calls
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[asyncio.Future[UrlState]] = deque()
-        self._troubled = {each.url: asyncio.Event() for each in self._states}
-        self._tasks = [self._loop.create_task(self._watch(each)) for each in self._states]
-        self.answered = asyncio.Event()
-        """Set when the first URL has answered."""
+        self._tasks: dict[UrlState, asyncio.Task[None]] = {}
+        for each in self._states:
+            self._start_watch(each)
 
     @property
     def unavailable(self) -> str | None:
-        """Reason why no URL has ever answered, or None."""
-        return unavailable_reason(self._states)
+        """Reason why no URL can be used yet, or None if one can. Callers read it, so it does not contain the URLs."""
+        if any(each.usable for each in self._states):
+            return None
+        return "; ".join(f"engine {number} {each.trouble}" for number, each in enumerate(self._states, 1))
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Numbers of requests that run and that wait."""
-        return sum(each.running for each in self._states), len(self._waiting)
-
-    async def acquire(self, timeout: float) -> UrlState:
-        """Wait for a URL that takes a request. The caller must call `release` with it.
-
-        Raises:
-            EngineUnavailableError: No URL took the request within the number of seconds.
+    @contextmanager
+    def request(self) -> Iterator[str]:
+        """Choose a URL for a request that runs in the `with` block, or raise an `EngineBusyError`. A `UrlError` of the block leaves
+        out the URL for a while.
         """
-        if not self._waiting and (found := choose(self._states, self._loop.time(), self._limit)) is not None:
-            found.running += 1
-            return found
-        turn: asyncio.Future[UrlState] = self._loop.create_future()
-        self._waiting.append(turn)
-        taken = False
+        now = self._loop.time()
+        free = [each for each in self._states if each.running < each.calls(now, self._limit)]
+        if not free:
+            raise EngineBusyError("no engine takes a request")
+        chosen = min(free, key=lambda each: each.running)
+        chosen.running += 1
         try:
-            async with asyncio.timeout(timeout):
-                await turn
-            taken = True
-        except TimeoutError:
-            reasons = reasons_of(self._states) or "all of them are busy"
-            raise EngineUnavailableError(
-                f"no engine took the request within {timeout:g} s: {reasons}"
-            ) from None
+            yield chosen.url
+        except UrlError as error:
+            self._leave_out(chosen, error)
+            raise
         finally:
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(turn)
-            if not taken and turn.done() and not turn.cancelled():
-                self.release(turn.result())
-        return turn.result()
+            chosen.running -= 1
+            self._update()
 
-    def release(self, url: UrlState) -> None:
-        """Return a URL after the request has ended."""
-        url.running -= 1
-        self._serve_waiting()
-
-    def report(self, url: UrlState, event: Event, reason: str = "", wait: float | None = None) -> None:
-        """Change the state of a URL after an answer."""
-        if url.apply(event, self._loop.time(), reason=reason, wait=wait) and reason:
-            level = logging.ERROR if event == "rejected" else logging.WARNING
-            _log.log(level, "upstream %s %s", url.url, reason)
-        if event == "answered":
-            self.answered.set()
-        else:
-            self._troubled[url.url].set()
-        self._serve_waiting()
+    def _leave_out(self, url: UrlState, error: UrlError) -> None:
+        if url.apply(error, self._loop.time()):
+            severity = logging.ERROR if error.event == "rejected" else logging.WARNING
+            _log.log(severity, "upstream %s %s", url.url, error)
+        self._start_watch(url)
 
     async def close(self) -> None:
         """End the tasks."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _serve_waiting(self) -> None:
-        while self._waiting:
-            found = choose(self._states, self._loop.time(), self._limit)
-            if found is None:
-                return
-            turn = self._waiting.popleft()
-            if not turn.done():
-                found.running += 1
-                turn.set_result(found)
+    def _update(self) -> None:
+        now = self._loop.time()
+        self._limit_calls(sum(each.calls(now, self._limit) for each in self._states))
+
+    def _start_watch(self, url: UrlState) -> None:
+        self._update()
+        if url not in self._tasks or self._tasks[url].done():
+            self._tasks[url] = self._loop.create_task(self._watch(url))
 
     async def _watch(self, url: UrlState) -> None:
-        """Ask a URL until it answers, and again after each failure."""
-        troubled = self._troubled[url.url]
-        while True:
-            troubled.clear()
-            if (pause := url.until - self._loop.time()) > 0:
-                await asyncio.sleep(pause)
-                # Compare the time again, because a timer of uvloop may fire half a millisecond early. Waiting requests
-                # would then not be served, and nothing would wake this task.
-                continue
-            if url.state == "ready":
-                self._serve_waiting()  # after a pause because of 429 or 503
-                await troubled.wait()
+        """Wait until a URL takes requests. Ask it until it answers, unless it is only busy."""
+        while url.trouble or url.until > self._loop.time():
+            # A timer may fire a moment early.
+            await asyncio.sleep(max(0.0, url.until - self._loop.time()) + 0.001)
+            if not url.trouble:
                 continue
             try:
                 await self._probe(url.url)
-            except (KeyRejectedError, MisconfiguredError) as error:
-                self.report(url, "rejected", str(error))
-            except BusyError as error:
-                self.report(url, "busy", "is loading its model", error.wait)
-            except DownError as error:
-                self.report(url, "failed", str(error))
+            except UrlError as error:
+                self._leave_out(url, error)
             except Exception:  # noqa: BLE001 - what an engine sends must not end this task
                 _log.exception("upstream %s: the description of the engine cannot be read", url.url)
-                self.report(url, "failed", "sends a description that cannot be read")
+                self._leave_out(url, UrlError("sends a description that cannot be read"))
             else:
-                self.report(url, "answered")
+                url.usable, url.trouble = True, ""
                 _log.info("upstream %s answers", url.url)
+        self._update()

@@ -8,14 +8,14 @@ this work, because a process whose lease has expired loses its jobs.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
-from tidewire_server.store.interfaces import Jobs, StoreError
+from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.records import Beat
 from tidewire_server.store.replicas import Replicas
 
@@ -31,11 +31,9 @@ class Heartbeat:
     def __init__(
         self,
         replicas: Replicas,
-        jobs: Jobs,
         ownership: JobOwnership,
         live: Mapping[str, Job],
         readers: StreamReaders,
-        endpoints: Collection[str],
         workers: LiveWorkers,
         *,
         outage_timeout: float,
@@ -46,11 +44,9 @@ class Heartbeat:
 
         Args:
             replicas: Lease of this process.
-            jobs: Jobs of the store.
             ownership: Opens and ends the jobs.
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
-            endpoints: Endpoints that this process knows, also if it runs no functions.
             workers: Live processes, which each beat updates.
             outage_timeout: Time without a beat, because the store cannot be reached, after which the functions of all jobs
                 are stopped.
@@ -58,11 +54,9 @@ class Heartbeat:
             on_beat: Function that is called after each beat.
         """
         self._replicas = replicas
-        self._jobs = jobs
         self._ownership = ownership
         self._live = live
         self._readers = readers
-        self._endpoints = endpoints
         self._workers = workers
         self._outage_timeout = outage_timeout
         self._draining = draining
@@ -153,12 +147,10 @@ class Heartbeat:
         """Do what a beat has found."""
         try:
             for owned in beat.owned:
-                if owned.purge or owned.cancelled:
-                    await self._ownership.serve_requests(owned)
+                await self._ownership.serve_requests(owned)
             await self._repair(beat)
             if not self._draining():
-                for job in await self._jobs.adopt(self._endpoints):
-                    await self._ownership.recover(job)
+                await self._ownership.adopt()
         except StoreError as error:
             _log.debug("cannot look for the jobs of other servers: %s", error)
         except Exception:  # noqa: BLE001 - a bug of the server, but the process must keep its other jobs
@@ -175,8 +167,6 @@ class Heartbeat:
             job = self._live.get(job_id)
             if job is None:
                 await self._ownership.recover(job_id)
-            elif job.only_waits and self._ownership.refuses(job_id):
-                await self._ownership.return_to_queue(job)
             elif job.only_waits:
                 await self._ownership.put_again(job)
         self._idle = idle

@@ -129,6 +129,11 @@ class JobOwnership:
                 "job %s cannot be recovered, so it does not run; other jobs continue: %s", job_id, error
             )
 
+    async def adopt(self) -> None:
+        """Recover the jobs that `Jobs.adopt` returns. See `recover`."""
+        for job_id in await self._jobs.adopt(self._endpoints):
+            await self.recover(job_id)
+
     async def accepts(self, job: Job, entry: QueueEntry) -> bool:
         """Return whether the code of this process accepts the input of an item that was taken from the queue. If not, the job
         waits for another process: during a rolling deployment, one of the two versions may accept what the other rejects.
@@ -160,10 +165,6 @@ class JobOwnership:
             _log.debug("job %s cannot be returned to the queue now: %s", job.id, error)
         return False
 
-    def refuses(self, job_id: str) -> bool:
-        """Return whether the code of this process rejects an input of an open job."""
-        return job_id in self._refused
-
     async def return_to_queue(self, job: Job) -> None:
         """Return an open job without running items to the queue. If only this process uses the store, the job stays open."""
         if self._replicas is None:
@@ -180,8 +181,10 @@ class JobOwnership:
         await self._jobs.release(job.id, entries, refused=refused)
 
     async def put_again(self, job: Job) -> None:
-        """Add the waiting items of an open job to the queue, in which they may be missing."""
-        if entries := job.waiting_entries:
+        """Add the waiting items of an open job to the queue, in which they may be missing, or return a refused job."""
+        if job.id in self._refused:
+            await self.return_to_queue(job)
+        elif entries := job.waiting_entries:
             await self._store.queue.put(entries)
 
     def lose(self, job_id: str) -> None:

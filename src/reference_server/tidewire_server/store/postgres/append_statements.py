@@ -21,14 +21,13 @@ from tidewire_server.store.block_rows import BlockRow, rows_of
 from tidewire_server.store.cached_log import AppendResult, BlockAppend
 from tidewire_server.store.interfaces import HeadMovedError
 from tidewire_server.store.postgres.connections import Connection, Rows, Statement, outcome_of, transact
-from tidewire_server.store.records import Extent
 from tidewire_server.store.thread_tasks import Task
 
 _PLAIN: Final = """
     INSERT INTO block (job, first, last, epoch, done, ends, frames)
     SELECT a.job, a.after + 1, a.last, a.epoch, false, a.ends, a.frames
-    FROM unnest(%(jobs)s::bigint[], %(afters)s::bigint[], %(after_epochs)s::bigint[], %(lasts)s::bigint[],
-        %(epochs)s::bigint[], %(ends)s::bytea[], %(frames)s::bytea[])
+    FROM unnest(%(jobs)s::bigint[], %(afters)s::bigint[], %(after_epochs)s::bigint[], %(all_last)s::bigint[],
+        %(all_epoch)s::bigint[], %(all_ends)s::bytea[], %(all_frames)s::bytea[])
         AS a (job, after, after_epoch, last, epoch, ends, frames)
     WHERE EXISTS (SELECT FROM block b WHERE b.job = a.job AND b.last = a.after AND b.epoch = a.after_epoch AND NOT b.done)
     ORDER BY a.job
@@ -48,8 +47,8 @@ _MORE: Final = """
     , more AS (
         INSERT INTO block (job, first, last, epoch, done, ends, frames)
         SELECT added.job, m.first, m.last, %(epoch)s::bigint, m.done, m.ends, m.frames
-        FROM added, unnest(%(more_firsts)s::bigint[], %(more_lasts)s::bigint[], %(more_dones)s::boolean[],
-            %(more_ends)s::bytea[], %(more_frames)s::bytea[]) AS m (first, last, done, ends, frames))
+        FROM added, unnest(%(all_first)s::bigint[], %(all_last)s::bigint[], %(all_done)s::boolean[],
+            %(all_ends)s::bytea[], %(all_frames)s::bytea[]) AS m (first, last, done, ends, frames))
 """
 _CHECKPOINT: Final = """
     , checkpoint AS (
@@ -118,29 +117,31 @@ def encode_columns(columns: Sequence[str]) -> bytes:
     return orjson.dumps(columns)
 
 
-def encode_starts(extent: Extent) -> list[int]:
-    """Return the epochs that a log remembers, as stored in `job.starts`."""
-    return [number for start in extent.starts for number in start]
+def arrays_of(rows: Sequence[BlockRow]) -> dict[str, list[Any]]:
+    """Return the members of rows as arrays: the parameters `all_first`, `all_last`, and so on."""
+    return {f"all_{name}": [row[index] for row in rows] for index, name in enumerate(BlockRow._fields)}
+
+
+_PARTS: Final = {"more": _MORE, "checkpoint": _CHECKPOINT, "cut": _TRIMMED, "ended": _TICKETS}
+_SETS: Final = {
+    "record": _SET_RECORD,
+    "cut": _SET_BASE,
+    "epoch": _SET_EPOCH,
+    "ended": f"{SET_ENDED}, {_SET_KEPT}",
+}
 
 
 @cache
-def _combined(*, more: bool, checkpoint: bool, cut: bool, epoch: bool, record: bool, ended: bool) -> str:
+def _combined(changes: frozenset[str]) -> str:
     """Return the statement for a block that changes more than the log."""
-    changes = [
-        *([_SET_RECORD] if record else []),
-        *([_SET_BASE] if cut else []),
-        *([_SET_EPOCH] if epoch else []),
-        *([SET_ENDED, _SET_KEPT] if ended else []),
-    ]
-    parts = [_ADDED]
-    parts += [_MORE] if more else []
-    parts += [_CHECKPOINT] if checkpoint else []
-    parts += [_TRIMMED] if cut else []
-    parts += [_TICKETS] if ended else []
-    if not changes:
-        return "".join([*parts, "SELECT job, NULL FROM added"])
-    parts += [_CHANGED.format(changes=", ".join(changes))]
-    return "".join([*parts, "SELECT added.job, changed.kept_bytes FROM added LEFT JOIN changed ON true"])
+    parts = [sql for name, sql in _PARTS.items() if name in changes]
+    sets = [sql for name, sql in _SETS.items() if name in changes]
+    if not sets:
+        return "".join([_ADDED, *parts, "SELECT job, NULL FROM added"])
+    parts.append(_CHANGED.format(changes=", ".join(sets)))
+    return "".join(
+        [_ADDED, *parts, "SELECT added.job, changed.kept_bytes FROM added LEFT JOIN changed ON true"]
+    )
 
 
 class _Prepared:
@@ -152,25 +153,21 @@ class _Prepared:
         self.job = self.append.job
         self.rows = rows_of(self.append.block)
         self.state_bytes: int | None = None
-        self.changes = self._changes()
-        self.is_plain = not any(self.changes.values())
-
-    def _changes(self) -> dict[str, bool]:
-        append = self.append
-        return {
+        changes = {
             "more": len(self.rows) > 1,
-            "checkpoint": append.plan.write,
-            "cut": append.plan.cut is not None,
-            "epoch": append.block.last.epoch != append.after.epoch,
-            "record": append.record is not None,
-            "ended": append.ended is not None,
+            "checkpoint": self.append.plan.write,
+            "cut": self.append.plan.cut is not None,
+            "epoch": self.append.block.last.epoch != self.append.after.epoch,
+            "record": self.append.record is not None,
+            "ended": self.append.ended is not None,
         }
+        self.changes = frozenset(name for name, is_changed in changes.items() if is_changed)
+        """What the block changes, except that it adds one row to the log."""
 
     def statement(self) -> Statement:
         """Return the statement of an append that is not plain."""
         append, first = self.append, self.rows[0]
-        at, block = append.block.state, append.block
-        cut = append.plan.cut
+        at, cut = append.block.state, append.plan.cut
         parameters: dict[str, Any] = {
             "job": self.job,
             "after": append.after.seq,
@@ -187,21 +184,14 @@ class _Prepared:
             parameters["state"] = state = orjson.dumps(at.view.value())
             self.state_bytes = len(state)
             own_bytes += len(state)
-        if more := self.rows[1:]:
-            parameters |= {
-                "more_firsts": [row.first for row in more],
-                "more_lasts": [row.last for row in more],
-                "more_dones": [row.done for row in more],
-                "more_ends": [row.ends for row in more],
-                "more_frames": [row.frames for row in more],
-            }
-        if block.last.epoch != append.after.epoch:
-            parameters["starts"] = encode_starts(append.extent)
+        parameters |= arrays_of(self.rows[1:])
+        if "epoch" in self.changes:
+            parameters["starts"] = [number for start in append.extent.starts for number in start]
         if append.record is not None:
             parameters |= _record(append.record)
         if append.ended is not None:
             parameters |= _ended(append.ended) | {"own_bytes": own_bytes}
-        return Statement(_combined(**self.changes), parameters)
+        return Statement(_combined(self.changes), parameters)
 
     def compare(self, stored: Sequence[BlockRow], kept_bytes: int) -> AppendResult:
         """Return the result of an append that inserted no row, if an earlier try has stored the same rows.
@@ -229,8 +219,8 @@ def run_appends(connection: Connection, tasks: list[Task]) -> None:
 
 
 def _run_together(connection: Connection, together: list[_Prepared]) -> None:
-    plain = [each for each in together if each.is_plain]
-    others = [each for each in together if not each.is_plain]
+    plain = [each for each in together if not each.changes]
+    others = [each for each in together if each.changes]
     statements = ([_plain(plain)] if plain else []) + [each.statement() for each in others]
     found = transact(connection, [statements])[0]
     added: dict[int, int] = {row[0]: row[1] or 0 for rows in found[bool(plain) :] for row in rows}
@@ -247,15 +237,11 @@ def _run_together(connection: Connection, together: list[_Prepared]) -> None:
 
 
 def _plain(appends: list[_Prepared]) -> Statement:
-    rows = [each.rows[0] for each in appends]
     parameters = {
         "jobs": [each.job for each in appends],
         "afters": [each.append.after.seq for each in appends],
         "after_epochs": [each.append.after.epoch for each in appends],
-        "lasts": [row.last for row in rows],
-        "epochs": [row.epoch for row in rows],
-        "ends": [row.ends for row in rows],
-        "frames": [row.frames for row in rows],
+        **arrays_of([each.rows[0] for each in appends]),
     }
     return Statement(_PLAIN, parameters)
 

@@ -9,6 +9,7 @@ standby does not have yet: only waiting for locks and idle transactions have tim
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -16,7 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.error_translation import describe, translate
+from tidewire_server.store.postgres.error_translation import reason_and_advice, translate
 from tidewire_server.store.thread_tasks import Failure, Task
 from tidewire_server.user_paths import without_password
 
@@ -117,6 +118,12 @@ class Database:
         )
         return connection
 
+    async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        """Open a connection for the event loop, only for notifications: the session has no other parameters."""
+        return await psycopg.AsyncConnection.connect(
+            make_conninfo(**self._parameters), client_encoding="UTF8", autocommit=True
+        )
+
     @staticmethod
     def prepare(connection: Connection, *, durable: bool, schema_exists: bool = True) -> None:
         """Set the parameters of a new connection, and wait until a synchronous standby has what the connection can read.
@@ -145,11 +152,12 @@ class Database:
 
     def translate(self, error: psycopg.Error) -> Exception:
         """Return the error to raise instead of an error of psycopg."""
-        return translate(error, self.place, str(self._password) if self._password else None)
+        return translate(error, self.describe(error))
 
     def describe(self, error: psycopg.Error) -> str:
-        """Return one line about an error of psycopg, without the password."""
-        return describe(error, self.place, str(self._password) if self._password else None)
+        """Return one line with the place, the reason and advice, without the password."""
+        text = reason_and_advice(error)
+        return f"log {self.place}: {text.replace(str(self._password), '***') if self._password else text}"
 
 
 Run: TypeAlias = Callable[[Connection, list[Task]], None]
@@ -175,36 +183,23 @@ def outcome_of(work: Callable[[], Any]) -> Any:
 def run_each(connection: Connection, tasks: list[Task]) -> None:
     """Run each task in its own transaction."""
     for task in tasks:
-        if isinstance(task.work, Command):
-            if len(task.work.statements) > 1:
-                with connection.pipeline():
-                    cursors = [_execute(connection, each) for each in task.work.statements]
-            else:
-                cursors = [_execute(connection, each) for each in task.work.statements]
-            found = [_rows(cursor) for cursor in cursors]
-            task.outcome = outcome_of(partial(task.work.result, found))
-        else:
-            with connection.transaction():
-                outcome = outcome_of(partial(task.work, connection))
-            # Only after the commit, which may fail.
-            task.outcome = outcome
+        # A pipeline is one transaction. A single statement needs none.
+        with connection.pipeline() if len(task.work.statements) > 1 else nullcontext():
+            cursors = [_execute(connection, each) for each in task.work.statements]
+        task.outcome = outcome_of(partial(task.work.result, [_rows(cursor) for cursor in cursors]))
 
 
 _LOCK_PRINCIPAL: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(principal)s, 1))"
 
 
 def run_group(connection: Connection, tasks: list[Task]) -> None:
-    """Run all tasks in one transaction, in the order of their sort keys. A task that is a function runs alone."""
-    commands = sorted(
-        (task for task in tasks if isinstance(task.work, Command)), key=lambda task: task.work.order
-    )
-    if commands:
-        principals = sorted({principal for task in commands for principal in task.work.principals})
-        locks = [Statement(_LOCK_PRINCIPAL, {"principal": principal}) for principal in principals]
-        found = transact(connection, [locks, *(task.work.statements for task in commands)])[1:]
-        for task, rows in zip(commands, found, strict=True):
-            task.outcome = outcome_of(partial(task.work.result, rows))
-    run_each(connection, [task for task in tasks if not isinstance(task.work, Command)])
+    """Run all tasks in one transaction, in the order of their sort keys."""
+    tasks = sorted(tasks, key=lambda task: task.work.order)
+    principals = sorted({principal for task in tasks for principal in task.work.principals})
+    locks = [Statement(_LOCK_PRINCIPAL, {"principal": principal}) for principal in principals]
+    found = transact(connection, [locks, *(task.work.statements for task in tasks)])[1:]
+    for task, rows in zip(tasks, found, strict=True):
+        task.outcome = outcome_of(partial(task.work.result, rows))
 
 
 def transact(connection: Connection, groups: Iterable[Sequence[Statement]]) -> list[list[Rows]]:

@@ -61,9 +61,9 @@ def is_outage(error: psycopg.Error) -> bool:
     return code.startswith(_OUTAGE_CLASSES) or code in _OUTAGE_CODES
 
 
-def is_conflict(error: psycopg.Error) -> bool:
+def is_conflict(error: Exception) -> bool:
     """Return whether a conflict with another transaction has rolled the transaction back, so that it can be repeated."""
-    return error.sqlstate in _CONFLICTS
+    return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICTS
 
 
 def is_disk_full(error: psycopg.Error) -> bool:
@@ -71,25 +71,17 @@ def is_disk_full(error: psycopg.Error) -> bool:
     return error.sqlstate == _DISK_FULL
 
 
-def translate(error: psycopg.Error, place: str, password: str | None = None) -> Exception:
-    """Return the error to raise instead of an error of psycopg.
-
-    Args:
-        error: The error.
-        place: URL of the database without the password.
-        password: Password, which is removed from the message.
-    """
+def translate(error: psycopg.Error, message: str) -> Exception:
+    """Return the error to raise instead of an error of psycopg. `message` is the result of `Database.describe`."""
     if error.sqlstate == _MISSING_JOB and error.diag.constraint_name != _OWNER_CONSTRAINT:
         return HeadMovedError("the job was deleted")
-    return StoreError(describe(error, place, password))
+    return StoreError(message)
 
 
-def describe(error: psycopg.Error, place: str, password: str | None = None) -> str:
-    """Return one line with the place, the reason and advice. See `translate`."""
+def reason_and_advice(error: psycopg.Error) -> str:
+    """Return one line about an error of psycopg. It may contain the password."""
     text = " ".join((error.diag.message_primary or str(error)).split())
-    if password:
-        text = text.replace(password, "***")
     advice = _ADVICE_BY_CODE.get(error.sqlstate or "") or next(
         (advice for part, advice in _ADVICE_BY_TEXT.items() if part in text), None
     )
-    return f"log {place}: {text or type(error).__name__}" + (f"; {advice}" if advice else "")
+    return (text or type(error).__name__) + (f"; {advice}" if advice else "")

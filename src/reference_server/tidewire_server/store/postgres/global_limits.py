@@ -6,10 +6,11 @@ a server is wrong until its next beat, which writes the number of calls that it 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tidewire_server.store.postgres.connections import Statement
+from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.records import GlobalLimit
 
 _RUNNING: Final = """
@@ -45,7 +46,8 @@ _CORRECT: Final = """
 class GlobalCalls:
     """Calls of this server that count towards limits over all servers. All methods must be called on one event loop."""
 
-    def __init__(self, server: int) -> None:
+    def __init__(self, control: DatabaseThread, server: int) -> None:
+        self._control = control
         self._server = server
         self.limits: Mapping[str, GlobalLimit] = {}
         """Limits by the name of the endpoint."""
@@ -54,25 +56,34 @@ class GlobalCalls:
         self._in_flight = 0
         """Number of takes and ends of calls whose result is not known yet."""
 
-    def begin_take(self, limit: GlobalLimit) -> list[Statement]:
-        """Return the statements that must precede a take in its transaction. `end_statement` must be called afterwards."""
-        self._in_flight += 1
-        parameters = {"limit_name": limit.name}
-        return [Statement(sql, parameters) for sql in (_CREATE, _LOCK)]
+    async def take(
+        self, limit: GlobalLimit, sql: str, parameters: Mapping[str, Any], most_calls: int
+    ) -> Rows:
+        """Run a take, and return its rows. Each of their items is one call, but at most `most_calls`."""
+        named = {**parameters, "limit_name": limit.name, "limit": limit.calls}
 
-    def taken(self, limit: GlobalLimit, calls: int) -> None:
-        """Count the calls of a take that was committed."""
-        self._running[limit.name] += calls
+        def then(found: Rows) -> None:
+            self._running[limit.name] += min(most_calls, sum(row[1] is not None for row in found))
 
-    def end_statement(self) -> None:
-        """Record that the result of a take, or of the end of a call, is known, or will never be."""
-        self._in_flight -= 1
+        # One pipeline is one transaction.
+        return await self._run([Statement(each, named) for each in (_CREATE, _LOCK, sql)], then)
 
-    def end_call(self, limit: GlobalLimit) -> Statement:
-        """Count a call as ended, and return the statement that stores this. `end_statement` must be called afterwards."""
-        self._in_flight += 1
+    async def end_call(self, limit: GlobalLimit) -> None:
+        """Store that a call has ended.
+
+        Raises:
+            StoreError: The database failed. The next beat stores the number of calls.
+        """
         self._running[limit.name] -= 1
-        return Statement(_END, {"limit_name": limit.name, "me": self._server})
+        await self._run([Statement(_END, {"limit_name": limit.name, "me": self._server})])
+
+    async def _run(self, statements: list[Statement], then: Callable[[Rows], None] | None = None) -> Rows:
+        self._in_flight += 1
+        try:
+            found: Rows = await self._control.do(Command(statements, repeat=False), then)
+        finally:
+            self._in_flight -= 1
+        return found
 
     def correction(self) -> list[Statement]:
         """Return the statement that stores the number of running calls, if no statement is in flight, whose change
@@ -80,12 +91,8 @@ class GlobalCalls:
         """
         if self._in_flight or not self._running:
             return []
-        parameters: dict[str, Any] = {
-            "me": self._server,
-            "names": sorted(self._running),
-            "running": [self._running[name] for name in sorted(self._running)],
-        }
-        return [Statement(_CORRECT, parameters)]
+        names, running = [*self._running], [*self._running.values()]
+        return [Statement(_CORRECT, {"me": self._server, "names": names, "running": running})]
 
     def endpoints_of(self, limit: GlobalLimit) -> list[str]:
         """Return the endpoints to which a limit applies."""

@@ -1,7 +1,7 @@
 """Progress of running jobs for the readers of other servers: one row for each job, which the latest progress replaces.
 
 Progress is lost with the process and with the database, so the table is unlogged and its writes are not durable. A job that
-reports its progress a thousand times a second is written four times a second.
+reports its progress a thousand times a second is written four times a second. `LogFeed` reads the rows.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from typing import Final
 import orjson
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.connections import Command, Statement
 from tidewire_server.store.postgres.database_threads import DatabaseThread
-from tidewire_server.store.postgres.notifications import Notifier
+from tidewire_server.store.postgres.notifications import PROGRESS, Notifier
 from tidewire_server.store.postgres.postgres_log import PostgresLog
 
 _log = logging.getLogger(__name__)
@@ -26,10 +26,6 @@ _SET: Final = """
     ON CONFLICT (job) DO UPDATE SET events = EXCLUDED.events
 """
 _DELETE: Final = "DELETE FROM progress WHERE job = ANY (%(jobs)s::bigint[])"
-READ_PROGRESS: Final = """
-    SELECT w.job, p.events FROM unnest(%(jobs)s::bigint[]) AS w (job) LEFT JOIN progress p ON p.job = w.job
-"""
-"""Query for the rows of jobs. A job without a row has no progress."""
 
 
 class ProgressWriter:
@@ -90,24 +86,14 @@ class ProgressWriter:
             return
         self._stored |= written.keys()
         self._stored.difference_update(deleted)
-        for number in written:
-            if not changed[
-                number
-            ].has_writer:  # The job has ended, or has left this server, during the write.
-                self._changed[number] = changed[number]
         for number in (*written, *deleted):
-            self._notifier.progress(number)
+            self._notifier.send(PROGRESS, number)
+            if number in written and not changed[number].has_writer:
+                # The job has ended, or has left this server, during the write.
+                self._changed[number] = changed[number]
 
     async def close(self) -> None:
         """Write no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-
-
-def progress_of(rows: Rows) -> dict[int, dict[str, bytes]]:
-    """Return the event frames of the rows of `READ_PROGRESS`, by the number of the job."""
-    return {
-        number: {} if events is None else {key: frame.encode() for key, frame in orjson.loads(events).items()}
-        for number, events in rows
-    }

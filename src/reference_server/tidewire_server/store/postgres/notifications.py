@@ -14,11 +14,7 @@ over the whole database server. Hints that gather while one call runs are sent t
 """
 
 import asyncio
-import contextlib
 import logging
-import select
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -26,12 +22,18 @@ import orjson
 import psycopg
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, Connection, Database, Statement
+from tidewire_server.store.postgres.connections import Command, Database, Statement
 from tidewire_server.store.postgres.database_threads import DatabaseThread
 
 _log = logging.getLogger(__name__)
 
 CHANNEL: Final = "tidewire"
+
+BLOCKS: Final = "b"
+PROGRESS: Final = "p"
+TICKETS: Final = "t"
+REQUESTS: Final = "r"
+LEFT: Final = "s"
 
 _MAX_HINTS: Final = 250
 """Maximum number of hints in one payload, whose size is limited to 7,999 bytes. A job number has up to 20 bytes."""
@@ -54,27 +56,13 @@ class Notifier:
         self.enabled = True
         """Whether there are other servers."""
 
-    def blocks(self, job: int) -> None:
-        """Inform readers of a job at other servers that its log has new events."""
-        self._send("b", job)
+    def send(self, kind: str, hint: int | str = 1) -> None:
+        """Send a hint soon.
 
-    def progress(self, job: int) -> None:
-        """Inform readers of a job at other servers that its progress has changed."""
-        self._send("p", job)
-
-    def tickets(self, endpoint: str) -> None:
-        """Inform servers that run an endpoint that items may be taken."""
-        self._send("t", endpoint)
-
-    def requests(self, job: int) -> None:
-        """Inform the owner of a job that a client has cancelled or deleted the job."""
-        self._send("r", job)
-
-    def left(self) -> None:
-        """Inform all servers that this server has left."""
-        self._send("s", 1)
-
-    def _send(self, kind: str, hint: int | str) -> None:
+        Args:
+            kind: Member of the payload.
+            hint: Number of a job, or name of an endpoint.
+        """
         if self.enabled:
             self._gathered.setdefault(kind, {})[hint] = None
             if self._task is None:
@@ -125,66 +113,49 @@ def _decode(payload: str) -> dict[str, Any]:
 
 
 class Listener:
-    """Thread that receives the hints of other servers."""
+    """Receives the hints of other servers. All methods must be called on one event loop."""
 
     def __init__(
         self, database: Database, server: int, receive: Callable[[dict[str, list[Any]] | None], None]
     ) -> None:
-        """Prepare the thread.
+        """Create a listener, which does not listen before `start`.
 
         Args:
             database: The database, reached without a pooler in transaction mode.
             server: Number of this server, whose own hints are ignored.
-            receive: Function that is called on the event loop with each payload, or with None after the connection was
-                opened, because hints may have been lost before.
+            receive: Function that is called with each payload, or with None after the connection was opened, because hints
+                may have been lost before.
         """
         self._database = database
         self._server = server
         self._receive = receive
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
-        self._waker, self._wakes = socket.socketpair()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def start(self) -> None:
-        """Start the thread, if it does not run yet. The event loop must be running."""
-        if self._thread is None and not self._closing.is_set():
-            self._loop = asyncio.get_running_loop()
-            self._thread = threading.Thread(target=self._run, name="tidewire-listener", daemon=True)
-            self._thread.start()
+        """Listen from now on."""
+        if self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop the thread."""
-        self._closing.set()
-        with contextlib.suppress(OSError):
-            self._waker.send(b"\0")
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-        self._waker.close()
-        self._wakes.close()
+        """Listen no more."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
-    # ---- in the thread -------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
             try:
-                with self._database.connect(durable=False) as connection:
-                    connection.execute(f"LISTEN {CHANNEL}")
-                    self._deliver(None)
-                    self._listen(connection)
+                async with await self._database.connect_async() as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    self._receive(None)
+                    async for notification in connection.notifies():
+                        payload = _decode(notification.payload)
+                        if payload.pop("from", None) != self._server:
+                            # Not called here, because a payload of another program may be in any form.
+                            loop.call_soon(self._receive, payload)
             except psycopg.Error as error:
                 _log.debug("%s; polls replace notifications meanwhile", self._database.describe(error))
-                self._closing.wait(_RETRY_SECONDS)
-
-    def _listen(self, connection: Connection) -> None:
-        while not self._closing.is_set():
-            for notification in connection.notifies(timeout=0):
-                payload = _decode(notification.payload)
-                if payload.pop("from", None) != self._server:
-                    self._deliver(payload)
-            select.select([connection.fileno(), self._wakes.fileno()], [], [])
-
-    def _deliver(self, payload: dict[str, list[Any]] | None) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # The event loop is closed.
-                self._loop.call_soon_threadsafe(self._receive, payload)
+                await asyncio.sleep(_RETRY_SECONDS)

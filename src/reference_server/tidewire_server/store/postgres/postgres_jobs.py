@@ -13,15 +13,13 @@ server writes are kept in memory. All users of a log share one log object, which
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import orjson
 
-from tidewire.protocol.messages import Done
 from tidewire_server.store.block_rows import rows_of
-from tidewire_server.store.cached_log import end_columns, record_columns
+from tidewire_server.store.cached_log import RECORD_COLUMNS, end_columns, record_columns, record_of
 from tidewire_server.store.interfaces import (
     Interrupted,
     KeyUsedError,
@@ -31,23 +29,23 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
-from tidewire_server.store.postgres.append_statements import encode_columns, save_end
+from tidewire_server.store.postgres.append_statements import arrays_of, encode_columns, save_end
 from tidewire_server.store.postgres.connections import Command, Database, Rows, Statement, is_storable
-from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.job_progress import ProgressWriter
-from tidewire_server.store.postgres.log_feed import LogFeed
-from tidewire_server.store.postgres.notifications import Notifier
+from tidewire_server.store.postgres.notifications import BLOCKS, REQUESTS, TICKETS, Notifier
 from tidewire_server.store.postgres.postgres_log import (
     EXTENT_COLUMNS,
     EXTENT_TABLES,
     LogAccess,
+    LogFeed,
     PostgresLog,
     extent_of,
 )
-from tidewire_server.store.postgres.postgres_queue import PostgresQueue, encode_key, endless
+from tidewire_server.store.postgres.postgres_queue import PostgresQueue, endless, places
 from tidewire_server.store.postgres.retention import delete_jobs, expire
-from tidewire_server.store.postgres.server_rows import READ_NOW
-from tidewire_server.store.records import BatchSlot, JobRecord, Key, KeyUse, QueueEntry, Retention, Tombstone
+from tidewire_server.store.postgres.server_rows import READ_NOW, ServerRow
+from tidewire_server.store.records import JobRecord, Key, KeyUse, QueueEntry, Retention, Tombstone
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
 _MAX_ADOPTED: Final = 100
@@ -56,11 +54,8 @@ _MAX_ADOPTED: Final = 100
 _LAST_SECONDS: Final = 3.0
 """Time for which a job that a client deletes stays in the database after its end, so that each server delivers its end."""
 
-_RECORD: Final = (
-    "j.id, j.endpoint, j.principal, j.batch, j.created_at, j.attempt, j.status, j.started_at, j.ended_at, j.expires_at, "
-    "j.done, j.usage, j.traceparent"
-)
-_RECORD_LENGTH: Final = 13
+_RECORD: Final = ", ".join(f"j.{column}" for column in RECORD_COLUMNS)
+_RECORD_LENGTH: Final = len(RECORD_COLUMNS)
 
 _FIND_KEY: Final = """
     SELECT body, job FROM key WHERE principal = %(principal)s AND endpoint = %(endpoint)s AND text = %(key)s
@@ -96,7 +91,7 @@ _ADD: Final = f"""
     logged AS (
         INSERT INTO block (job, first, last, epoch, done, ends, frames)
         SELECT number, r.first, r.last, %(epoch)s::bigint, false, r.ends, r.frames
-        FROM new, unnest(%(firsts)s::bigint[], %(lasts)s::bigint[], %(ends)s::bytea[], %(frames)s::bytea[])
+        FROM new, unnest(%(all_first)s::bigint[], %(all_last)s::bigint[], %(all_ends)s::bytea[], %(all_frames)s::bytea[])
             AS r (first, last, ends, frames)),
     stated AS (
         INSERT INTO state (job, seq, epoch, columns, state)
@@ -212,35 +207,37 @@ class PostgresJobs:
     def __init__(
         self,
         database: Database,
-        submits: DatabaseThread,
-        access: LogAccess,
+        threads: Threads,
+        retention: Retention,
         feed: LogFeed,
         queue: PostgresQueue,
-        server: int,
+        server: ServerRow,
         notifier: Notifier,
-        progress: ProgressWriter,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._place = database.place
-        self._submits = submits
-        self._readers = access.readers
-        self._progress = progress
-        self._access = access._replace(
-            on_append=self._appended, on_refusal=self._refused, on_progress=progress.changed
+        self._submits = threads.submits
+        self._reads = threads.reads
+        self.progress = ProgressWriter(threads.control, notifier)
+        self._access = LogAccess(
+            threads,
+            database.place,
+            retention,
+            feed,
+            on_append=self._appended,
+            on_refusal=lambda log: self.stop_writing(log.record.id),
+            on_progress=self.progress.changed,
         )
         self._feed = feed
         self._queue = queue
         self._server = server
         self._notifier = notifier
-        self.trusted_until: Callable[[], datetime | None] = lambda: None
-        """Function that returns until when expired leases are those of dead servers. See `ServerRow.trusted_until`."""
-        self.has_others: Callable[[], bool] = lambda: False
-        """Function that returns whether other servers are alive."""
-        self._retention: Retention = access.retention
+        self._retention = retention
         self._clock = clock
         self._in_flight: dict[Key, KeyUse] = {}
         self.written: dict[str, PostgresLog] = {}
         """Logs that this server writes."""
+        server.written, server.stop_writing = self.written, self.stop_writing
         self._seen: dict[str, list[int] | None] = {}
         """Cancelled items that `reopen` has returned, by the id of the job."""
         self._adopted: dict[str, None] = {}
@@ -255,7 +252,9 @@ class PostgresJobs:
         # Reserve the key before the first await. Otherwise two concurrent requests with the same key could both continue.
         self._in_flight[key] = KeyUse(body)
         try:
-            found = await self._read(_FIND_KEY, principal=key.principal, endpoint=key.endpoint, key=key.text)
+            found = await self._reads.run(
+                _FIND_KEY, principal=key.principal, endpoint=key.endpoint, key=key.text
+            )
         except BaseException:
             self._in_flight.pop(key, None)
             raise
@@ -271,7 +270,6 @@ class PostgresJobs:
 
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
         record, first, key, limits = new.record, new.first, new.key, new.limits
-        rows, slots = rows_of(first), new.slots
         use = None if key is None else self._in_flight.get(key)
         at = first.state
         parameters: dict[str, Any] = {
@@ -292,14 +290,11 @@ class PostgresJobs:
             "digest": None if use is None else use.body,
             "until": self._clock() + self._retention.idempotency_ttl,
             "epoch": first.first.epoch,
-            "firsts": [row.first for row in rows],
-            "lasts": [row.last for row in rows],
-            "ends": [row.ends for row in rows],
-            "frames": [row.frames for row in rows],
+            **arrays_of(rows_of(first)),
             "seq": at.cursor.seq,
             "state": orjson.dumps(at.view.value()),
             "items": [entry.index for entry in new.entries],
-            **_places(len(new.entries), slots),
+            **places(len(new.entries), new.slots),
             "max_items": endless(limits.items),
             "max_own": endless(limits.items_of_principal),
             "max_jobs": endless(limits.jobs_of_principal),
@@ -320,7 +315,7 @@ class PostgresJobs:
             if key is not None:
                 self._in_flight.pop(key, None)
             self._queue.added(record.endpoint, len(new.entries))
-            self._notifier.tickets(record.endpoint)
+            self._notifier.send(TICKETS, record.endpoint)
 
         principals = (record.principal,) if key is None else (record.principal, key.principal)
         command = Command([Statement(_ADD, parameters)], result, principals)
@@ -339,9 +334,9 @@ class PostgresJobs:
             return None
         parameters = {"id": job}
         statements = [Statement(_GET, parameters), Statement(_GET_TOMBSTONE, parameters)]
-        records, tombstones = await self._readers.do(Command(statements, result=tuple))
+        records, tombstones = await self._reads.do(Command(statements, result=tuple))
         if records:
-            return _record(records[0])
+            return record_of(records[0])
         return Tombstone(*tombstones[0]) if tombstones else None
 
     async def log(self, job: str) -> PostgresLog | None:
@@ -368,7 +363,7 @@ class PostgresJobs:
             if log is None and found:
                 log = self._open_log(found[0])
 
-        await self._readers.do(Command([Statement(_OPEN, {"id": job})]), then)
+        await self._reads.do(Command([Statement(_OPEN, {"id": job})]), then)
         return log
 
     def log_in_use(self, job: str) -> PostgresLog | None:
@@ -376,29 +371,28 @@ class PostgresJobs:
 
     def _open_log(self, row: tuple[Any, ...]) -> PostgresLog:
         """Register and return the log for a row of `_OPEN`."""
-        record, number = _record(row[:_RECORD_LENGTH]), row[_RECORD_LENGTH]
+        record, number = record_of(row[:_RECORD_LENGTH]), row[_RECORD_LENGTH]
         extent = extent_of(row[_RECORD_LENGTH + 1 : _RECORD_LENGTH + 8], self._place)
-        log = self._logs[record.id] = PostgresLog(self._access, number, record, extent, self._place)
+        log = self._logs[record.id] = PostgresLog(self._access, number, record, extent)
         return log
 
     def _appended(self, log: PostgresLog) -> None:
         """Inform other servers of a committed block, and update the data in memory if the job has ended."""
-        self._notifier.blocks(log.number)
+        self._notifier.send(BLOCKS, log.number)
         if not log.has_writer:
-            self._forget_written(log.record.id)
+            self.stop_writing(log.record.id)
 
-    def _refused(self, log: PostgresLog) -> None:
-        """Stop writing a log that another server has written, either as the new owner of the job, or as its old owner while this
-        server adopted it. In the second case, the next call of `adopt` returns the job again.
+    def stop_writing(self, job: str) -> None:
+        """Stop writing the log of a job, if this server does. Its readers then get the events of the server that continues it.
+
+        If another server has refused an append here, it is the new owner of the job, or its old owner while this server adopted
+        it. In the second case, the next call of `adopt` returns the job again.
         """
-        self._forget_written(log.record.id)
-
-    def _forget_written(self, job: str) -> None:
         log = self.written.pop(job, None)
         if log is not None:
             self._logs[job] = log
             log.stop_writing()
-            self._progress.changed(log)
+            self.progress.changed(log)
         self._seen.pop(job, None)
 
     async def save(self, record: JobRecord) -> None:
@@ -407,33 +401,33 @@ class PostgresJobs:
             return
         end = save_end(log.number, record_columns(record), end_columns(record, self._retention.log_ttl))
         command = Command([Statement(_DELETE_TICKETS, {"job": log.number}), end], order=log.number)
-        await self._submits.do(command, lambda _: self._forget_written(record.id))
+        await self._submits.do(command, lambda _: self.stop_writing(record.id))
 
     async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
         if not is_storable(job):
             return False
-        save = Statement(_SAVE_CANCELLED, {"id": job, "items": sorted(items)})
-        found: Rows = await self._submits.do(Command([save]))
+        found = await self._submits.run(_SAVE_CANCELLED, id=job, items=sorted(items))
         if found and job not in self.written:
-            self._notifier.requests(found[0][0])
+            self._notifier.send(REQUESTS, found[0][0])
         return bool(found)
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         before = before if before is None or is_storable(before) else None
-        rows = await self._read(_LIST, principal=principal, before=before, limit=limit)
-        found = [_record(row) for row in rows]
+        rows = await self._reads.run(_LIST, principal=principal, before=before, limit=limit)
+        found = [record_of(row) for row in rows]
         return [self.written[each.id].record if each.id in self.written else each for each in found]
 
     async def unfinished(self, principal: str) -> int:
-        return int((await self._read(_UNFINISHED, principal=principal))[0][0])
+        return int((await self._reads.run(_UNFINISHED, principal=principal))[0][0])
 
     # ---- ownership ---------------------------------------------------------------------------------------------
 
     async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
-        mine = _listed(self._queue.endpoints())
+        served = self._queue.endpoints()
+        mine = None if served is None else [*served]
         parameters = {
-            "me": self._server,
-            "trusted_until": self.trusted_until(),
+            "me": self._server.id,
+            "trusted_until": self._server.trusted_until,
             "mine": mine,
             "known": mine if known is None else [*known],
             "n": _MAX_ADOPTED,
@@ -456,13 +450,13 @@ class PostgresJobs:
             if found:
                 self._adopted[job] = None
 
-        claim = Statement(_CLAIM, {"id": job, "me": self._server})
+        claim = Statement(_CLAIM, {"id": job, "me": self._server.id})
         return bool(await self._submits.do(Command([claim]), then))
 
     async def reopen(self, job: str) -> Interrupted | None:
         # The caller does not use the log as a writer. It may have failed to open or to release the job before.
-        self._forget_written(job)
-        parameters = {"id": job, "me": self._server}
+        self.stop_writing(job)
+        parameters = {"id": job, "me": self._server.id}
         statements = [Statement(sql, parameters) for sql in (_REOPEN, _ROW_SIZES, _STATE_SIZES)]
         # In the thread of claims and releases, whose transaction shows one state of the database.
         found, rows, states = await self._submits.do(Command(statements, result=tuple))
@@ -471,7 +465,7 @@ class PostgresJobs:
             return None
         *opened, submit, cancelled, purge, crashed, unread = found[0]
         log = self._logs.get(job) or self._open_log(tuple(opened))
-        record, extent = _record(tuple(opened[:_RECORD_LENGTH])), extent_of(tuple(opened[-7:]), self._place)
+        record, extent = record_of(tuple(opened[:_RECORD_LENGTH])), extent_of(tuple(opened[-7:]), self._place)
         schedule = CheckpointSchedule.of_rows(self._retention.max_log_bytes, rows, states)
         log.start_writing(record, extent, schedule)
         try:
@@ -481,12 +475,12 @@ class PostgresJobs:
             raise
         self.written[job], self._seen[job] = log, cancelled
         if record.status != "queued":
-            self._progress.reopened(log)
+            self.progress.reopened(log)
         self._adopted.pop(job, None)
         return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed, unread)
 
     async def refuse(self, job: str) -> None:
-        await self._submits.do(Command([Statement(_REFUSE, {"id": job, "me": self._server})]))
+        await self._submits.run(_REFUSE, id=job, me=self._server.id)
 
     async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
         log = self.written.get(job)
@@ -494,32 +488,28 @@ class PostgresJobs:
             return True
         parameters = {
             "id": job,
-            "me": self._server,
+            "me": self._server.id,
             "seen": self._seen.get(job),
             "refused": refused,
             "items": [entry.index for entry in entries],
         }
 
         def then(_: Rows) -> None:
-            self._forget_written(job)
+            self.stop_writing(job)
             self._queue.added(log.record.endpoint, len(entries))
-            self._notifier.tickets(log.record.endpoint)
+            self._notifier.send(TICKETS, log.record.endpoint)
 
         statements = [Statement(sql, parameters) for sql in (_KEEP_TICKETS, _ADD_TICKETS, _RELEASE)]
         try:
             await self._submits.do(Command(statements, order=log.number), then)
         except StoreError:
             # The job may be released or not. Without its log, either this server or another one can open it.
-            self._forget_written(job)
+            self.stop_writing(job)
             raise
         return True
 
-    def stop_writing(self, job: str) -> None:
-        """Stop writing the log of a job. Its readers then get the events of the server that continues it."""
-        self._forget_written(job)
-
     async def submit_body(self, job: str) -> bytes:
-        found = await self._read(_SUBMIT_BODY, id=job)
+        found = await self._reads.run(_SUBMIT_BODY, id=job)
         return (found[0][0] or b"") if found else b""
 
     # ---- retention ---------------------------------------------------------------------------------------------
@@ -527,7 +517,7 @@ class PostgresJobs:
     async def delete_job(self, job: str) -> None:
         if is_storable(job):
             # Without other servers, all readers are here, and `detach` keeps `done` for them.
-            await self._delete_jobs([job], last=_LAST_SECONDS if self.has_others() else 0.0)
+            await self._delete_jobs([job], last=_LAST_SECONDS if self._server.has_others else 0.0)
 
     async def _delete_jobs(self, jobs: Sequence[str], last: float = 0.0) -> None:
         for log in filter(None, map(self.log_in_use, jobs)):
@@ -541,7 +531,7 @@ class PostgresJobs:
     def _deleted(self, jobs: Iterable[str]) -> None:
         for job in jobs:
             log, written_here = self.log_in_use(job), job in self.written
-            self._forget_written(job)
+            self.stop_writing(job)
             self._adopted.pop(job, None)
             if log is None:
                 continue
@@ -552,43 +542,11 @@ class PostgresJobs:
                 del self._logs[job]
 
     async def expire(self, now: float) -> float | None:
-        expired = await self._submits.do(lambda connection: expire(connection, self._retention, now))
-        for job in expired.logs:
+        logs, jobs, due = await self._submits.do(expire(self._retention, now))
+        for job in logs:
             log = self._logs.get(job)
             if log is not None:
                 log.forget_events()
-        if expired.jobs:
-            await self._delete_jobs(expired.jobs)
-        return now if expired.more else expired.due
-
-    # ---- reading -----------------------------------------------------------------------------------------------
-
-    async def _read(self, sql: str, **parameters: Any) -> Rows:
-        found: Rows = await self._readers.do(Command([Statement(sql, parameters)]))
-        return found
-
-
-def _places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
-    """Return the parameters for the batch keys and costs of items.
-
-    Raises:
-        TypeError: A batch key cannot be stored.
-    """
-    if slots is None:
-        return {"placed": False, "keys": [None] * number, "costs": [0.0] * number}
-    return {
-        "placed": True,
-        "keys": [encode_key(slot.key) for slot in slots],
-        "costs": [slot.cost for slot in slots],
-    }
-
-
-def _listed(names: Iterable[str] | None) -> list[str] | None:
-    return None if names is None else [*names]
-
-
-def _record(row: tuple[Any, ...]) -> JobRecord:
-    *columns, done, usage, traceparent = row
-    ended = None if done is None else Done.model_validate(orjson.loads(done))
-    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage), traceparent)
-    return JobRecord(*members)
+        if jobs:
+            await self._delete_jobs(jobs)
+        return due  # type: ignore[no-any-return]

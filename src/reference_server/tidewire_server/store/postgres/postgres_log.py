@@ -1,13 +1,16 @@
 """Event log of one job in the database, both for the server that runs the job and for all others.
 
     this server runs the job:   append ──► `append_statements` ──► readers
-    another server runs it:     `log_feed` ──► `add_rows` ──► readers
+    another server runs it:     `LogFeed` ──► `add_rows` ──► readers
 
 `cached_log` serves most readers from memory.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -25,10 +28,18 @@ from tidewire_server.store.interfaces import (
     StateAt,
     StoreError,
 )
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
-from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.connections import Command, Statement
+from tidewire_server.store.postgres.database_threads import DatabaseThread, Threads
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 1.0
+"""Time between two queries for all logs, which find events whose notification was lost."""
+
+_MAX_ROWS: Final = 256
+"""Number of rows that one query for new events returns."""
 
 _QUEUE: Final = "queue"
 """Key of the only ephemeral event that is not progress. Each server computes it."""
@@ -60,34 +71,131 @@ _STATE: Final = """
 _OLDEST_STATE: Final = """
     SELECT seq, epoch, columns, state FROM state WHERE job = %(job)s ORDER BY seq LIMIT 1
 """
+_NEW_ROWS: Final = """
+    SELECT b.job, b.first, b.last, b.epoch, b.done, b.ends, b.frames
+    FROM unnest(%(jobs)s::bigint[], %(heads)s::bigint[]) AS w (job, head) JOIN block b ON b.job = w.job AND b.last > w.head
+    ORDER BY b.job, b.last LIMIT %(limit)s
+"""
+_PROGRESS: Final = """
+    SELECT w.job, j.number IS NULL, p.events FROM unnest(%(jobs)s::bigint[]) AS w (job)
+    LEFT JOIN job j ON j.number = w.job LEFT JOIN progress p ON p.job = w.job
+"""
 
 
-class Feed(Protocol):
-    """Delivers the events of jobs that other servers run. See `log_feed`."""
+class LogFeed:
+    """Delivers the events and the progress of jobs that other servers run, with one read for all readers of this server. All methods
+    must be called on one event loop.
+
+    A notification of a commit, or a poll each second, starts one query for the new rows of all logs that have readers here. One
+    query runs at a time; further notifications wait for it and are then served together.
+    """
+
+    def __init__(self, thread: DatabaseThread, listen: Callable[[], None]) -> None:
+        """Create the feed.
+
+        Args:
+            thread: Thread that reads.
+            listen: Function that is called before the feed watches a log, to receive notifications from then on.
+        """
+        self._thread = thread
+        self._listen = listen
+        self._logs: dict[int, PostgresLog] = {}
+        self._due: set[int] = set()
+        """Numbers of the jobs that may have new events or new progress."""
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def add(self, log: "PostgresLog") -> None:
-        """Deliver the events of a log from now on."""
-        ...
+        """Deliver the events of a log from now on, also those that were appended since the log was opened."""
+        if log.number not in self._logs and not self._closed:
+            self._logs[log.number] = log
+            self._listen()
+            self.hint([log.number])
+            self._set_timer()
 
     def remove(self, log: "PostgresLog") -> None:
         """Stop delivering the events of a log."""
-        ...
+        if self._logs.get(log.number) is log:
+            del self._logs[log.number]
+
+    def hint(self, jobs: "list[int] | None" = None) -> None:
+        """Look for new events and new progress of jobs soon, or of all jobs if `jobs` is None."""
+        self._due |= self._logs.keys() if jobs is None else self._logs.keys() & set(jobs)
+        if self._due and self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def refresh(self, log: "PostgresLog") -> None:
+        """Read the new events of one log now, so that its extent is that of the database.
+
+        Raises:
+            StoreError: The database cannot be read.
+        """
+        await self._read({log.number: log})
+
+    async def close(self) -> None:
+        """Stop the queries."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _set_timer(self) -> None:
+        if self._timer is None and self._logs and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        self.hint()
+        self._set_timer()
+
+    async def _run(self) -> None:
+        try:
+            while self._due:
+                due, self._due = self._due, set()
+                await self._read({number: self._logs[number] for number in due if number in self._logs})
+        except StoreError as error:
+            # The next poll tries again. The thread has logged the outage.
+            _log.debug("cannot read the events of jobs that other servers run: %s", error)
+        finally:
+            self._task = None
+
+    async def _read(self, logs: "dict[int, PostgresLog]") -> None:
+        while logs:
+            numbers = list(logs)
+            heads = [logs[number].extent().head.seq for number in numbers]
+            new = Statement(_NEW_ROWS, {"jobs": numbers, "heads": heads, "limit": _MAX_ROWS})
+            progress = Statement(_PROGRESS, {"jobs": numbers})
+            rows, others = await self._thread.do(Command([new, progress], result=tuple))
+            for number, own in groupby(rows, key=lambda row: row[0]):
+                log = logs[number]
+                if not log.add_rows(BlockRow(*row[1:]) for row in own):
+                    await log.reload()
+            for number, is_deleted, events in others:
+                if is_deleted:
+                    logs[number].close()
+                else:
+                    found = {} if events is None else orjson.loads(events)
+                    logs[number].replace_progress({key: frame.encode() for key, frame in found.items()})
+            # The query has returned as many rows as it may, so those of the last job may be incomplete.
+            logs = {} if len(rows) < _MAX_ROWS else {n: log for n, log in logs.items() if n >= rows[-1][0]}
 
 
 class LogAccess(NamedTuple):
     """What all logs of one store share."""
 
-    appends: DatabaseThread
-    large_appends: DatabaseThread
-    """Thread for large blocks and states (`state_checkpoints.LARGE_BYTES`), so that the appends of other jobs do not wait for them."""
-    readers: DatabaseThread
+    threads: Threads
+    place: str
+    """URL of the database, for messages."""
     retention: Retention
-    feed: Feed
+    feed: LogFeed
     on_append: Callable[["PostgresLog"], None]
     """Function that is called after the commit of a block, before the readers are woken."""
     on_refusal: Callable[["PostgresLog"], None]
     """Function that is called if the database has refused a block, because another server writes the log."""
-    on_progress: Callable[["PostgresLog"], None] = lambda _: None
+    on_progress: Callable[["PostgresLog"], None]
     """Function that is called if the progress of a job that this server runs has changed."""
 
 
@@ -110,23 +218,12 @@ def extent_of(row: tuple[Any, ...], place: str) -> Extent:
 class PostgresLog(CachedLog):
     """Event log of one job in the database. All methods must be called on one event loop."""
 
-    def __init__(self, access: LogAccess, number: int, record: JobRecord, extent: Extent, place: str) -> None:
-        """Create the object for a log that is in the database.
-
-        Args:
-            access: What all logs of the store share.
-            number: Number of the job in the database.
-            record: Record of the job.
-            extent: Extent of the log.
-            place: URL of the database, for messages.
-        """
+    def __init__(self, access: LogAccess, number: int, record: JobRecord, extent: Extent) -> None:
+        """Create the object for a log that is in the database, and that this server does not write. See `CachedLog`."""
         super().__init__(number, record, extent, access.retention.log_ttl)
         self.deleted = False
         """Whether a client has deleted the job. Its log then only has the readers that it had before."""
         self._access = access
-        self._place = place
-        self._document: tuple[int, Document] | None = None
-        """State after the event with this sequence number, which the next events are applied to. Only without a writer."""
         self._vanished = False
         """Whether the job was deleted, and this server will never receive its end."""
 
@@ -139,44 +236,22 @@ class PostgresLog(CachedLog):
 
     async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
         head = self._extent.head.seq
-        parameters = {"job": self.number, "after": after, "head": head, "max_bytes": max(max_bytes, 1)}
-        rows = await self._access.readers.do(Command([Statement(_READ, parameters)]))
+        rows = await self._access.threads.reads.run(
+            _READ, job=self.number, after=after, head=head, max_bytes=max(max_bytes, 1)
+        )
         found = events_after(rows, after, max_bytes)
         if found is None:  # The events were trimmed, perhaps by another server.
             await self.reload()
         return found
 
     async def _load_state(self, *, oldest: bool = False) -> StateAt:
-        if oldest:
-            rows = await self._access.readers.do(Command([Statement(_OLDEST_STATE, {"job": self.number})]))
-            seq, document = self._document_of(rows)
-            return StateAt(self._extent.id_at(seq), document.columns, document.mark())
-        head, ended = self._extent.head, self._extent.ended
-        seq = head.seq - ended
-        if self._document is not None and self._document[0] >= self._tail.base:
-            frames, _ = self._tail.read(self._document[0], 2**62)
-            document = apply_events(self._document[1], frames)
-        else:
-            parameters = {"job": self.number, "head": head.seq}
-            rows = await self._access.readers.do(Command([Statement(_STATE, parameters)]))
-            seq, document = self._document_of(rows)
-        if self.has_writer:
-            self._document = None
-        elif self._extent.head == head:
-            self._document = (seq, document)
-        return StateAt(self._extent.id_at(seq), document.columns, document.mark())
-
-    def _document_of(self, rows: Rows) -> tuple[int, Document]:
-        """Return the state after the last of the rows of `_STATE`, and the sequence number of its event.
-
-        Raises:
-            StoreError: The checkpoint is missing, or the events after it cannot be applied.
-        """
+        sql, place = _OLDEST_STATE if oldest else _STATE, self._access.place
+        rows = await self._access.threads.reads.run(sql, job=self.number, head=self._extent.head.seq)
         rows.sort(key=lambda row: (row[2] is None, row[0]))
         if not rows or rows[0][2] is None:
             raise StoreError(
-                f"log {self._place}: job {self.record.id} has no state checkpoint; either the database is damaged, or the "
-                "job was deleted"
+                f"log {place}: job {self.record.id} has no state checkpoint; either the database is damaged, or the job was "
+                "deleted"
             )
         seq, _, columns, state = rows[0]
         document = Document(orjson.loads(state), orjson.loads(columns))
@@ -185,11 +260,11 @@ class PostgresLog(CachedLog):
                 document = apply_events(document, frames)
             except ValueError as error:
                 raise StoreError(
-                    f"log {self._place}: the events of job {self.record.id} cannot be applied to its state, so the "
-                    f"database is damaged: {error}"
+                    f"log {place}: the events of job {self.record.id} cannot be applied to its state, so the database is "
+                    f"damaged: {error}"
                 ) from None
             seq = last
-        return seq, document
+        return StateAt(self._extent.id_at(seq), document.columns, document.mark())
 
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
         stop = super().watch(wake)
@@ -216,7 +291,8 @@ class PostgresLog(CachedLog):
 
     async def append(self, after: Cursor, block: Block) -> None:
         append, schedule = self._prepare(after, block), self._schedule
-        thread = self._access.large_appends if append.plan.large else self._access.appends
+        threads = self._access.threads
+        thread = threads.large_appends if append.plan.large else threads.appends
 
         def then(written: AppendResult) -> None:
             if self._schedule is not schedule:
@@ -291,7 +367,7 @@ class PostgresLog(CachedLog):
     def replace_extent(self, extent: Extent) -> None:
         """Update the extent to that of the stored log, of which this object may have missed some events."""
         if extent.head != self._extent.head:
-            self._tail, self._state, self._document = FrameBuffer(extent.head.seq), None, None
+            self._tail, self._state = FrameBuffer(extent.head.seq), None
         moved, self._extent = extent != self._extent, extent
         if moved:
             self.deliver(None)
@@ -331,11 +407,11 @@ class PostgresLog(CachedLog):
         """
         if self.has_writer or self._closed:
             return
-        rows = await self._access.readers.do(Command([Statement(_EXTENT, {"job": self.number})]))
+        rows = await self._access.threads.reads.run(_EXTENT, job=self.number)
         if self.has_writer or self._closed:
             return
         if rows:
-            self.replace_extent(extent_of(rows[0], self._place))
+            self.replace_extent(extent_of(rows[0], self._access.place))
         else:
             self.close()
 

@@ -16,14 +16,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.connections import Command, Rows, Statement
-from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.global_limits import COUNTED, ITEMS, ITEMS_OF_BATCH, GlobalCalls
-from tidewire_server.store.postgres.notifications import Notifier
+from tidewire_server.store.postgres.notifications import TICKETS, Notifier
 from tidewire_server.store.records import (
     BatchBounds,
     BatchItem,
@@ -43,27 +44,24 @@ _MAX_LOST_RACES: Final = 10
 
 _ENDLESS: Final = 2**31 - 1
 
-_PICKED: Final = """
-    WITH picked AS MATERIALIZED (
-        SELECT t.id, t.job, t.turn, t.cost, j.owner FROM ticket t JOIN job j ON j.number = t.job
-        WHERE t.endpoint = %(endpoint)s AND (j.owner IS NULL OR j.owner = %(me)s) AND NOT j.held
-            AND (j.refused IS NULL OR %(me)s <> ALL (j.refused)) AND t.principal <> ALL (%(skip)s::text[])
-        ORDER BY t.turn, t.id LIMIT {n} FOR UPDATE OF t SKIP LOCKED)
+_AVAILABLE: Final = """
+    (j.owner IS NULL OR j.owner = %(me)s) AND NOT j.held AND (j.refused IS NULL OR %(me)s <> ALL (j.refused))
 """
+_ANY: Final = "t.principal <> ALL (%(skip)s::text[])"
+# The planner finds a good plan for either condition, but not for IS NOT DISTINCT FROM.
+_WITH_KEY: Final = "t.placed AND t.key = %(key)s"
+_WITHOUT_KEY: Final = "t.placed AND t.key IS NULL"
 # The first item that does not fit ends the batch.
-_PICKED_FOR_BATCH: Final = """
+_TAKE: Final = f"""
     WITH candidates AS MATERIALIZED (
         SELECT t.id, t.job, t.turn, t.cost, j.owner FROM ticket t JOIN job j ON j.number = t.job
-        WHERE t.endpoint = %(endpoint)s AND (j.owner IS NULL OR j.owner = %(me)s) AND NOT j.held
-            AND (j.refused IS NULL OR %(me)s <> ALL (j.refused)) AND t.placed AND t.key {key}
-        ORDER BY t.turn, t.id LIMIT {n} FOR UPDATE OF t SKIP LOCKED),
+        WHERE t.endpoint = %(endpoint)s AND {_AVAILABLE} AND {{which}}
+        ORDER BY t.turn, t.id LIMIT {{n}} FOR UPDATE OF t SKIP LOCKED),
     picked AS MATERIALIZED (
-        SELECT id, job, turn, cost, owner FROM (
+        SELECT id, job, owner FROM (
             SELECT *, %(cost)s::float8 + sum(cost) OVER (ORDER BY turn, id) AS total,
                 row_number() OVER (ORDER BY turn, id) + %(rows)s AS place FROM candidates) c
         WHERE total <= %(max_cost)s::float8 OR place = 1)
-"""
-_TAKE: Final = """
     , fresh AS MATERIALIZED (
         SELECT number FROM job WHERE number IN (SELECT job FROM picked WHERE owner IS NULL) AND owner IS NULL AND NOT held
         ORDER BY number FOR NO KEY UPDATE OF job),
@@ -74,45 +72,41 @@ _TAKE: Final = """
     turned AS (
         INSERT INTO endpoint AS e (name, turn) SELECT %(endpoint)s, max(turn) FROM taken HAVING count(*) > 0
         ON CONFLICT (name) DO UPDATE SET turn = greatest(e.turn, EXCLUDED.turn))
-    {counted}
+    {{counted}}
     SELECT p.n, j.id, t.item, t.principal, j.created_at, t.key, t.cost,
         extract(epoch FROM clock_timestamp() - t.arrived)::float8
     FROM (SELECT count(*) AS n FROM picked) p LEFT JOIN taken t ON true LEFT JOIN job j ON j.number = t.job
     ORDER BY t.turn, t.id
-"""
-_ANY: Final = "%(n)s"
-_TAKE_ITEMS: Final = (_PICKED + _TAKE).format(n=_ANY, counted="")
-_TAKE_LIMITED_ITEMS: Final = (_PICKED + _TAKE).format(n=ITEMS, counted=COUNTED.format(calls="count(*)"))
-# The planner finds a good plan for either condition, but not for IS NOT DISTINCT FROM.
-_TAKE_BATCH: Final = {
-    has_key: (_PICKED_FOR_BATCH + _TAKE).format(n=_ANY, counted="", key="= %(key)s" if has_key else "IS NULL")
-    for has_key in (True, False)
-}
-_TAKE_LIMITED_BATCH: Final = {
-    has_key: (_PICKED_FOR_BATCH + _TAKE).format(
-        n=ITEMS_OF_BATCH, counted=COUNTED.format(calls="1"), key="= %(key)s" if has_key else "IS NULL"
-    )
-    for has_key in (True, False)
-}
-"""Takes for a batch, by whether it has a batch key."""
+"""  # noqa: S608
+
+
+@cache
+def _take_sql(which: str, *, limited: bool) -> str:
+    """Return the statement that takes items, by one of the conditions above."""
+    n, calls = (ITEMS, "count(*)") if which is _ANY else (ITEMS_OF_BATCH, "1")
+    if not limited:
+        return _TAKE.format(which=which, n="%(n)s", counted="")
+    return _TAKE.format(which=which, n=n, counted=COUNTED.format(calls=calls))
+
+
 _REFUSED: Final = """
     SELECT j.id FROM job j WHERE j.endpoint = %(endpoint)s AND j.refused IS NOT NULL AND j.ended_at IS NULL AND j.owner IS NULL
         AND NOT EXISTS (
             SELECT FROM server s WHERE s.until >= now() AND s.endpoints ? %(endpoint)s AND s.id <> ALL (j.refused))
 """
-_GROUPS: Final = """
+_GROUPS: Final = f"""
     SELECT t.key, count(*), sum(t.cost), extract(epoch FROM clock_timestamp() - min(t.arrived))::float8
     FROM ticket t JOIN job j ON j.number = t.job
-    WHERE t.endpoint = %(endpoint)s AND t.placed AND NOT j.held AND (j.owner IS NULL OR j.owner = %(me)s)
-        AND (j.refused IS NULL OR %(me)s <> ALL (j.refused))
+    WHERE t.endpoint = %(endpoint)s AND t.placed AND {_AVAILABLE}
     GROUP BY t.key ORDER BY min(ARRAY[t.turn, t.id])
-"""
+"""  # noqa: S608
 _PUT: Final = """
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
     SELECT %(endpoint)s, %(principal)s, greatest(
             (SELECT max(turn) FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s),
             (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) + i.n, j.number, i.item,
-        CASE WHEN %(placed)s THEN i.key ELSE j.keys[i.item + 1] END, coalesce(i.cost, j.costs[i.item + 1], 0),
+        CASE WHEN %(placed)s THEN i.key ELSE j.keys[i.item + 1] END,
+        CASE WHEN %(placed)s THEN i.cost ELSE coalesce(j.costs[i.item + 1], 0) END,
         %(placed)s OR j.costs IS NOT NULL
     FROM unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n)
         JOIN job j ON j.id = %(job)s AND j.ended_at IS NULL
@@ -128,11 +122,10 @@ _WAITING: Final = """
     WHERE t.endpoint = %(endpoint)s AND t.principal <> ALL (%(skip)s::text[])
     ORDER BY t.turn, t.id LIMIT %(n)s
 """
-_POLL: Final = """
-    SELECT t.endpoint, count(*), bool_or(
-        NOT j.held AND (j.owner IS NULL OR j.owner = %(me)s) AND (j.refused IS NULL OR %(me)s <> ALL (j.refused)))
+_POLL: Final = f"""
+    SELECT t.endpoint, count(*), bool_or({_AVAILABLE})
     FROM ticket t JOIN job j ON j.number = t.job GROUP BY t.endpoint
-"""
+"""  # noqa: S608
 
 
 def endless(limit: float) -> int:
@@ -166,6 +159,17 @@ def _check_key(key: object) -> None:
 def decode_key(text: str | None) -> Hashable:
     """Return the batch key of a text that `encode_key` has returned."""
     return None if text is None else _with_tuples(json.loads(text))
+
+
+def places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
+    """Return the parameters for the batch keys and costs of items, which `slots` contains, if it is not None.
+
+    Raises:
+        TypeError: A batch key cannot be stored.
+    """
+    found = [BatchSlot(None, 0.0)] * number if slots is None else slots
+    keys, costs = [encode_key(slot.key) for slot in found], [slot.cost for slot in found]
+    return {"placed": slots is not None, "keys": keys, "costs": costs}
 
 
 def _with_tuples(value: Any) -> Hashable:
@@ -218,23 +222,22 @@ class _Endpoint:
 class PostgresQueue:
     """Queue in the database. All methods must be called on one event loop, except for `size`."""
 
-    def __init__(
-        self, control: DatabaseThread, submits: DatabaseThread, notifier: Notifier, server: int
-    ) -> None:
+    def __init__(self, threads: Threads, notifier: Notifier, listen: Callable[[], None], server: int) -> None:
         """Create the queue.
 
         Args:
-            control: Thread that takes items.
-            submits: Thread that adds items, which may wait for another server that adds items of the same principal.
+            threads: Threads, of which `submits` adds items, because it may wait for another server that does.
             notifier: Notifier that informs other servers.
+            listen: Function that `serve` calls, to receive notifications from then on.
             server: Number of this server.
         """
-        self._control = control
-        self._submits = submits
+        self._control = threads.control
+        self._submits = threads.submits
         self._notifier = notifier
+        self._listen = listen
         self._server = server
         self._endpoints: dict[str, _Endpoint] = {}
-        self.calls = GlobalCalls(server)
+        self.calls = GlobalCalls(threads.control, server)
         self._ends: set[asyncio.Task[None]] = set()
         """Tasks that store the ends of calls with a limit over all servers."""
         self._sizes: Counter[str] = Counter()
@@ -244,8 +247,6 @@ class PostgresQueue:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.on_serve: Callable[[], None] = lambda: None
-        """Function that `serve` calls, to receive notifications from then on."""
 
     def serve(
         self,
@@ -257,22 +258,20 @@ class PostgresQueue:
         self._endpoints = {name: _Endpoint(bounds) for name, bounds in endpoints.items()}
         self._served, self._wake = True, wake
         self._start_poll()
-        self.on_serve()
+        self._listen()
 
     def endpoints(self) -> Collection[str] | None:
         """Return the endpoints whose items this server takes. Before `serve`, return None."""
         return self._endpoints.keys() if self._served else None
 
     async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
-        endpoint, job, principal = entries[0].endpoint, entries[0].job, entries[0].principal
+        endpoint, job, _, principal, *_ = entries[0]
         parameters = {
             "endpoint": endpoint,
             "principal": principal,
             "job": job,
             "items": [entry.index for entry in entries],
-            "placed": slots is not None,
-            "keys": [encode_key(slot.key) for slot in slots or ()],
-            "costs": [slot.cost for slot in slots or ()],
+            **places(len(entries), slots),
         }
         try:
             await self._submits.do(Command([Statement(_PUT, parameters)], principals=(principal,)))
@@ -284,9 +283,8 @@ class PostgresQueue:
 
     async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
         found = self._find(endpoint)
-        parameters = {"skip": [*skip], "n": limit}
-        sql = _TAKE_LIMITED_ITEMS if endpoint in self.calls.limits else _TAKE_ITEMS
-        items, hints = await self._take(endpoint, sql, parameters)
+        parameters = {"skip": [*skip], "n": limit, "rows": 0, "cost": 0.0, "max_cost": math.inf}
+        items, hints = await self._take(endpoint, _ANY, parameters)
         # With principals to skip, their items may wait.
         if len(items) < limit and not skip and found.hints == hints and found.due == -math.inf:
             found.due = math.inf
@@ -302,14 +300,13 @@ class PostgresQueue:
         try:
             groups = [KeyGroup(*row) for row in await self._query(_GROUPS, endpoint=endpoint)]
         except StoreError:
-            self._failed(found)
+            self._set_due(found, POLL_SECONDS)
             return []
         chosen = choose_group(groups, bounds, running)
         if chosen is None:
             if running is None and found.hints == hints:
-                loop_time = asyncio.get_running_loop().time()
                 waits = [bounds.timeout - group.waited for group in groups]
-                found.due = loop_time + max(min(waits), 0.001) if waits else math.inf
+                self._set_due(found, max(min(waits, default=math.inf), 0.001))
             return []
         parameters = {
             "key": chosen.key,
@@ -318,30 +315,33 @@ class PostgresQueue:
             "cost": cost,
             "max_cost": bounds.max_cost,
         }
-        limited = endpoint in self.calls.limits and running is None
-        sql = (_TAKE_LIMITED_BATCH if limited else _TAKE_BATCH)[chosen.key is not None]
-        items, _ = await self._take(endpoint, sql, parameters, batch=True, joins=running is not None)
-        if not items and limited and found.hints == hints:
+        which = _WITHOUT_KEY if chosen.key is None else _WITH_KEY
+        items, _ = await self._take(endpoint, which, parameters, joins=running is not None)
+        if not items and running is None and endpoint in self.calls.limits and found.hints == hints:
             # As many calls as may run are running. Their ends are hints.
-            found.due = asyncio.get_running_loop().time() + POLL_SECONDS
+            self._set_due(found, POLL_SECONDS)
         return items
 
     async def _take(
-        self, endpoint: str, sql: str, parameters: dict[str, Any], *, batch: bool = False, joins: bool = False
+        self, endpoint: str, which: str, parameters: dict[str, Any], *, joins: bool = False
     ) -> tuple[list[BatchItem], int]:
         """Take items, and return them with the number of hints when the take began. Never raise a `StoreError`."""
         found = self._find(endpoint)
+        limit = None if joins else self.calls.limits.get(endpoint)
+        sql = _take_sql(which, limited=limit is not None)
+        parameters |= {"endpoint": endpoint, "me": self._server}
         for _ in range(_MAX_LOST_RACES):
             hints = found.hints
-            limit = self.calls.limits.get(endpoint)
-            named = {} if limit is None else {"limit": limit.calls, "limit_name": limit.name}
-            statement = Statement(sql, {"endpoint": endpoint, "me": self._server, **named, **parameters})
             try:
-                rows = await self._run_take(endpoint, statement, batch=batch, joins=joins)
+                if limit is None:
+                    rows = await self._query(sql, **parameters)
+                else:
+                    most_calls = parameters["n"] if which is _ANY else 1
+                    rows = await self.calls.take(limit, sql, parameters, most_calls)
             except StoreError as error:
                 level = logging.DEBUG if error.logged else logging.ERROR
                 _log.log(level, "%s; no item is taken from the queue for %g s", error, POLL_SECONDS)
-                self._failed(found)
+                self._set_due(found, POLL_SECONDS)
                 return [], hints
             items = [
                 BatchItem(
@@ -352,49 +352,28 @@ class PostgresQueue:
             ]
             if len(items) < rows[0][0]:
                 # While this take had the other items locked, the owner of their jobs could not see them.
-                self._notifier.tickets(endpoint)
+                self._notifier.send(TICKETS, endpoint)
             if items or not rows[0][0]:
                 break
         self._count(endpoint, -len(items))
         return items, hints
 
-    async def _run_take(self, endpoint: str, take: Statement, *, batch: bool, joins: bool) -> Rows:
-        """Run the statement of a take. If a limit over all servers applies, lock it before, and count the calls."""
-        limit = None if joins else self.calls.limits.get(endpoint)
-        if limit is None:
-            rows: Rows = await self._control.do(Command([take], repeat=False))
-            return rows
-
-        def then(found: Rows) -> None:
-            taken = sum(row[1] is not None for row in found)
-            self.calls.taken(limit, min(taken, 1) if batch else taken)
-
-        try:
-            # One pipeline is one transaction.
-            rows = await self._control.do(Command([*self.calls.begin_take(limit), take], repeat=False), then)
-        finally:
-            self.calls.end_statement()
-        return rows
-
     def end_call(self, endpoint: str) -> None:
         limit = self.calls.limits.get(endpoint)
         if limit is not None:
-            work = self._end_call(limit, self.calls.end_call(limit))
-            task = asyncio.get_running_loop().create_task(work)
+            task = asyncio.get_running_loop().create_task(self._end_call(limit))
             self._ends.add(task)
             task.add_done_callback(self._ends.discard)
 
-    async def _end_call(self, limit: GlobalLimit, end: Statement) -> None:
+    async def _end_call(self, limit: GlobalLimit) -> None:
         try:
-            await self._control.do(Command([end], repeat=False))
-        except StoreError as error:  # The next beat stores the number of calls.
+            await self.calls.end_call(limit)
+        except StoreError as error:
             _log.debug("cannot store the end of a call: %s", error)
             return
-        finally:
-            self.calls.end_statement()
         endpoints = self.calls.endpoints_of(limit)
         for endpoint in endpoints:
-            self._notifier.tickets(endpoint)
+            self._notifier.send(TICKETS, endpoint)
         self.hint(endpoints)
 
     async def refused(self, endpoint: str) -> Collection[str]:
@@ -404,13 +383,12 @@ class PostgresQueue:
             _log.debug("cannot read the queue: %s", error)
             return ()
 
-    def _failed(self, found: _Endpoint) -> None:
-        found.due = asyncio.get_running_loop().time() + POLL_SECONDS
+    def _set_due(self, found: _Endpoint, delay: float) -> None:
+        found.due = asyncio.get_running_loop().time() + delay
 
     async def discard(self, entry: QueueEntry) -> None:
-        parameters = {"job": entry.job, "item": entry.index}
         try:
-            await self._control.do(Command([Statement(_DISCARD, parameters)]))
+            await self._control.run(_DISCARD, job=entry.job, item=entry.index)
         except StoreError as error:  # The item is dropped when it is taken.
             _log.debug("cannot remove an item from the queue: %s", error)
         self._count(entry.endpoint, -1)

@@ -4,20 +4,24 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import psycopg
 
 from tidewire_server.store.interfaces import Durability, Jobs, Queue, StoreError
-from tidewire_server.store.postgres.append_statements import run_appends
-from tidewire_server.store.postgres.connections import Command, Database, Statement, run_each, run_group
-from tidewire_server.store.postgres.database_threads import DatabaseThread, OutageLog
-from tidewire_server.store.postgres.job_progress import ProgressWriter
-from tidewire_server.store.postgres.log_feed import LogFeed
-from tidewire_server.store.postgres.notifications import Listener, Notifier
+from tidewire_server.store.postgres.connections import Database
+from tidewire_server.store.postgres.database_threads import Threads
+from tidewire_server.store.postgres.notifications import (
+    BLOCKS,
+    LEFT,
+    PROGRESS,
+    REQUESTS,
+    TICKETS,
+    Listener,
+    Notifier,
+)
 from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
-from tidewire_server.store.postgres.postgres_log import LogAccess
+from tidewire_server.store.postgres.postgres_log import LogFeed
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.postgres.schema import open_schema
 from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow
@@ -62,69 +66,22 @@ class PostgresStore:
             raise StoreError(database.describe(error)) from None
         self.secret = opened.secret
         self.durability: Durability = "replicated" if opened.replicated else "host"
-        new_thread = partial(DatabaseThread, database, outages=OutageLog())
-        self._appends = new_thread("tidewire-appends", run_appends, durable=True)
-        self._large_appends = new_thread("tidewire-large-appends", run_appends, durable=True)
-        self._submits = new_thread("tidewire-submits", run_group, durable=True)
-        self._control = new_thread("tidewire-control", run_each, durable=False)
-        self._notifies = new_thread("tidewire-notifier", run_each, durable=False)
-        self._readers = new_thread("tidewire-readers", run_each, durable=False, threads=2)
-        self._threads = (
-            self._appends,
-            self._large_appends,
-            self._submits,
-            self._control,
-            self._notifies,
-            self._readers,
-        )
         try:
-            for thread in self._threads:
-                thread.start()
+            self._threads = threads = Threads.start(database)
         except psycopg.Error as error:
-            for thread in self._threads:
-                thread.stop()
             raise StoreError(database.describe(error)) from None
-        self._notifier = Notifier(self._notifies, opened.server)
+        self._notifier = notifier = Notifier(threads.notifies, opened.server)
         self._listener = Listener(database, opened.server, self._receive)
-        self._queue = PostgresQueue(self._control, self._submits, self._notifier, opened.server)
-        self._queue.on_serve = self._listener.start
-        self._feed = LogFeed(self._readers)
-        self._feed.on_watch = self._listener.start
-        access = LogAccess(
-            self._appends,
-            self._large_appends,
-            self._readers,
-            retention,
-            self._feed,
-            lambda _: None,
-            lambda _: None,
-        )
-        self._progress = ProgressWriter(self._control, self._notifier)
+        self._queue = PostgresQueue(threads, notifier, self._listener.start, opened.server)
+        self._feed = LogFeed(threads.feed, self._listener.start)
+        self._server = ServerRow(threads, notifier, opened.server, self._queue.calls)
         self._jobs = PostgresJobs(
-            database,
-            self._submits,
-            access,
-            self._feed,
-            self._queue,
-            opened.server,
-            self._notifier,
-            self._progress,
+            database, threads, retention, self._feed, self._queue, self._server, notifier
         )
-        self._server = ServerRow(
-            self._control,
-            self._submits,
-            self._notifier,
-            opened.server,
-            self._jobs.written,
-            self._jobs.stop_writing,
-            self._queue.calls,
-        )
-        self._jobs.trusted_until = lambda: self._server.trusted_until
-        self._jobs.has_others = lambda: self._server.has_others
         self.jobs: Jobs = self._jobs
         self.queue: Queue = self._queue
         self.replicas: Replicas | None = self._server
-        self._probe = WriteProbe(self._test_write, lambda: self._appends.last_error is not None, clock)
+        self._probe = WriteProbe(self._test_write, lambda: threads.appends.last_error is not None, clock)
 
     def _receive(self, hints: dict[str, list[Any]] | None) -> None:
         """Act on the hints of another server, or look for everything if hints may have been lost."""
@@ -133,13 +90,11 @@ class PostgresStore:
             self._queue.hint(None)
             self._server.hint()
             return
-        if "b" in hints:
-            self._feed.hint(hints["b"])
-        if "p" in hints:
-            self._feed.hint(hints["p"], progress=True)
-        if "t" in hints:
-            self._queue.hint(hints["t"])
-        if "r" in hints or "s" in hints:
+        if BLOCKS in hints or PROGRESS in hints:
+            self._feed.hint([*hints.get(BLOCKS, ()), *hints.get(PROGRESS, ())])
+        if TICKETS in hints:
+            self._queue.hint(hints[TICKETS])
+        if REQUESTS in hints or LEFT in hints:
             self._server.hint()
 
     async def check(self) -> None:
@@ -147,7 +102,7 @@ class PostgresStore:
         await self._probe.check()
 
     async def _test_write(self) -> None:
-        await self._submits.do(Command([Statement(_TEST_WRITE, {"me": self._server.id})]))
+        await self._threads.submits.run(_TEST_WRITE, me=self._server.id)
 
     async def close(self, *, clean: bool = True) -> None:
         """Finish pending work and close the connections. If `clean` is true, let other servers adopt the unfinished jobs of
@@ -155,7 +110,7 @@ class PostgresStore:
         """
         await self._probe.close()
         await self._queue.close()
-        await self._progress.close()
+        await self._jobs.progress.close()
         await self._feed.close()
         if clean:
             try:

@@ -5,18 +5,17 @@ One server at a time does this, under an advisory lock. The limits count over al
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
-from tidewire_server.store.postgres.connections import Command, Connection, Statement
+from tidewire_server.store.postgres.connections import Command, Rows, Statement
 from tidewire_server.store.records import Retention
 
 _MAX_AT_ONCE: Final = 500
 """Maximum number of rows of each kind that one call deletes. Submits wait until the call has finished."""
 
-RETENTION_LOCK: Final = 0x54696466
-"""Key of the advisory lock of the server that deletes."""
+_LOCKED: Final = f"(SELECT pg_try_advisory_xact_lock({0x54696466}))"
+"""Condition of all statements of `expire`, which delete nothing while another server holds the advisory lock."""
 
 # A job that has ended only now stays for a moment, so that its readers at all servers receive `done`. It is invisible because
 # of its tombstone, and expires soon. An unfinished job stays until its owner has ended it, if the owner was asked to delete it.
@@ -38,72 +37,78 @@ _DELETE: Final = """
 _LIMIT_TOMBSTONES: Final = """
     DELETE FROM tombstone WHERE number <= (SELECT max(number) FROM tombstone) - %(max_tombstones)s
 """
-_EXPIRE_LOGS: Final = """
+_EXPIRE_LOGS: Final = f"""
     WITH due AS MATERIALIZED (
         SELECT j.number, h.epoch, h.last FROM job j LEFT JOIN LATERAL (
             SELECT epoch, last FROM block WHERE job = j.number AND done ORDER BY last DESC LIMIT 1) h ON true
-        WHERE j.log_until <= %(now)s ORDER BY j.log_until LIMIT %(limit)s FOR UPDATE OF j),
+        WHERE j.log_until <= %(now)s AND {_LOCKED} ORDER BY j.log_until LIMIT %(limit)s FOR UPDATE OF j),
     blocks AS (DELETE FROM block b USING due d WHERE b.job = d.number AND b.last < d.last),
     states AS (DELETE FROM state s USING due d WHERE s.job = d.number AND s.seq < d.last - 1)
     UPDATE job j SET log_until = NULL, base_epoch = coalesce(d.epoch, j.base_epoch), base_seq = coalesce(d.last - 1, j.base_seq),
         kept_bytes = (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = d.number AND last >= d.last)
             + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = d.number AND seq >= d.last - 1)
     FROM due d WHERE j.number = d.number RETURNING j.id
-"""
-_EXPIRED_JOBS: Final = (
-    "SELECT id FROM job WHERE expires_at <= %(now)s ORDER BY expires_at, number LIMIT %(limit)s"
-)
-_EXPIRE_TOMBSTONES: Final = "DELETE FROM tombstone WHERE until <= %(now)s"
+"""  # noqa: S608
+_EXPIRED_JOBS: Final = f"""
+    SELECT id FROM job WHERE expires_at <= %(now)s AND {_LOCKED} ORDER BY expires_at, number LIMIT %(limit)s
+"""  # noqa: S608
+_EXPIRE_TOMBSTONES: Final = f"DELETE FROM tombstone WHERE until <= %(now)s AND {_LOCKED}"  # noqa: S608
 # An idempotency key is kept at least as long as its job [TW-JOB-027].
-_EXPIRE_KEYS: Final = """
+_EXPIRE_KEYS: Final = f"""
     WITH due AS MATERIALIZED (
-        SELECT k.number, EXISTS (SELECT FROM job WHERE id = k.job) AS stays FROM key k WHERE k.until <= %(now)s LIMIT %(limit)s),
+        SELECT k.number, EXISTS (SELECT FROM job WHERE id = k.job) AS stays FROM key k
+        WHERE k.until <= %(now)s AND {_LOCKED} LIMIT %(limit)s),
     gone AS (DELETE FROM key k USING due d WHERE k.number = d.number AND NOT d.stays)
     UPDATE key k SET until = NULL FROM due d WHERE k.number = d.number AND d.stays
-"""
-_COUNT_KEYS: Final = "SELECT principal, count(*) FROM key WHERE until IS NOT NULL GROUP BY principal"
-_DELETE_OLDEST_KEYS: Final = """
-    DELETE FROM key WHERE number IN (
-        SELECT number FROM key WHERE principal = %(principal)s AND until IS NOT NULL ORDER BY number LIMIT %(n)s)
-"""
-_TOTALS: Final = """
-    SELECT principal, count(*), coalesce(sum(kept_bytes), 0)::bigint FROM job WHERE ended_at IS NOT NULL GROUP BY principal
-"""
-_NEWEST: Final = "SELECT id FROM job WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, number DESC LIMIT 1"
-_OLDEST: Final = """
-    SELECT id, coalesce(kept_bytes, 0), ended_at, number FROM job WHERE principal = %(principal)s AND ended_at IS NOT NULL
-        AND NOT coalesce(expires_at <= %(now)s, false)
-    ORDER BY ended_at, number LIMIT %(limit)s
-"""
+"""  # noqa: S608
+# The principal with the most keys loses its oldest one, again and again: the keys with the highest places go.
+_DELETE_EXCESS_KEYS: Final = f"""
+    DELETE FROM key WHERE {_LOCKED} AND number IN (
+        SELECT number FROM (
+            SELECT number, row_number() OVER (PARTITION BY principal ORDER BY number DESC) AS place
+            FROM key WHERE until IS NOT NULL) k
+        ORDER BY place DESC, number LIMIT least(%(limit)s, greatest(0,
+            (SELECT count(*) FROM key WHERE until IS NOT NULL) - %(max_keys)s)))
+"""  # noqa: S608
+# The jobs that `EndedJobs` chooses: the oldest job of the principal with the most jobs (the highest place), or with the most bytes
+# in this job and its newer ones, again and again. The job that ended last goes only if it is the only one, and not because of its
+# size.
+_EXCESS_JOBS: Final = f"""
+    WITH ranked AS MATERIALIZED (
+        SELECT id, ended_at, number, size, row_number() OVER own AS place, sum(size) OVER own AS bytes,
+            number = first_value(number) OVER (ORDER BY ended_at DESC, number DESC) AS is_newest
+        FROM (SELECT *, coalesce(kept_bytes, 0) AS size FROM job
+            WHERE {_LOCKED} AND ended_at IS NOT NULL AND NOT coalesce(expires_at <= %(now)s, false)
+                AND (SELECT count(*) > %(max_jobs)s OR sum(kept_bytes) > %(max_bytes)s FROM job WHERE ended_at IS NOT NULL)) j
+        WINDOW own AS (PARTITION BY principal ORDER BY ended_at DESC, number DESC)),
+    too_many AS MATERIALIZED (
+        SELECT id FROM ranked ORDER BY is_newest, place DESC, ended_at, number
+        LIMIT greatest(0, (SELECT count(*) FROM ranked) - %(max_jobs)s)),
+    kept AS MATERIALIZED (SELECT * FROM ranked WHERE id NOT IN (SELECT id FROM too_many)),
+    too_large AS (
+        SELECT id, coalesce(sum(size) OVER (
+                ORDER BY bytes DESC, ended_at, number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS freed
+        FROM kept WHERE NOT is_newest)
+    SELECT id FROM too_many UNION ALL
+    SELECT id FROM too_large WHERE freed < (SELECT sum(size) FROM kept) - %(max_bytes)s
+    LIMIT %(limit)s
+"""  # noqa: S608
 # Rows of jobs whose server has died. Each server deletes those of the jobs that end there.
-_DELETE_PROGRESS: Final = """
-    DELETE FROM progress p WHERE NOT EXISTS (SELECT FROM job WHERE number = p.job AND owner IS NOT NULL)
-"""
+_DELETE_PROGRESS: Final = f"""
+    DELETE FROM progress p WHERE {_LOCKED} AND NOT EXISTS (SELECT FROM job WHERE number = p.job AND owner IS NOT NULL)
+"""  # noqa: S608
 # No one needs the row of a dead server that owns no job. A server that was suspended for longer than an hour adds its row again
 # with its next beat (`server_rows`).
-_DELETE_SERVERS: Final = """
-    DELETE FROM server WHERE id IN (
+_DELETE_SERVERS: Final = f"""
+    DELETE FROM server WHERE {_LOCKED} AND id IN (
         SELECT id FROM server s WHERE until < now() - interval '1 hour' AND NOT EXISTS (SELECT FROM job WHERE owner = s.id)
         LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
-"""
+"""  # noqa: S608
 _DUE: Final = """
     SELECT least((SELECT min(log_until) FROM job WHERE log_until IS NOT NULL),
         (SELECT min(expires_at) FROM job WHERE expires_at > %(now)s),
         (SELECT min(until) FROM tombstone), (SELECT min(until) FROM key WHERE until IS NOT NULL))
 """
-
-
-class Expired(NamedTuple):
-    """Result of `expire`."""
-
-    logs: list[str]
-    """Jobs whose events were deleted."""
-    jobs: list[str]
-    """Jobs that the caller must delete."""
-    due: float | None
-    """Time at which the next entry expires, or None if there is none."""
-    more: bool
-    """Whether more entries than a call deletes have expired."""
 
 
 def delete_jobs(
@@ -128,74 +133,23 @@ def delete_jobs(
     return Command([Statement(sql, parameters) for sql in (_HIDE, _DELETE, _LIMIT_TOMBSTONES)])
 
 
-def expire(connection: Connection, retention: Retention, now: float) -> Expired:
-    """Delete what has expired, in the transaction of the caller, and choose the jobs that the caller must delete."""
-
-    def run(sql: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        cursor = connection.execute(sql, {"now": now, "limit": _MAX_AT_ONCE, **parameters})
-        return cursor.fetchall() if cursor.description is not None else []
-
-    (due,) = run(_DUE)[0]
-    if not run("SELECT pg_try_advisory_xact_lock(%(key)s::bigint)", key=RETENTION_LOCK)[0][0]:
-        return Expired([], [], due, more=False)
-    logs = [job for (job,) in run(_EXPIRE_LOGS)]
-    jobs = [job for (job,) in run(_EXPIRED_JOBS)]
-    run(_EXPIRE_TOMBSTONES)
-    run(_EXPIRE_KEYS)
-    run(_DELETE_PROGRESS)
-    run(_DELETE_SERVERS)
-    counts: dict[str, int] = dict(run(_COUNT_KEYS))
-    for principal, number in _excess_keys(counts, retention.max_tombstones):
-        run(_DELETE_OLDEST_KEYS, principal=principal, n=number)
-    excess = list(_excess_jobs(run, retention, len(jobs)))
-    (due,) = run(_DUE)[0]
-    return Expired(
-        logs,
-        list(dict.fromkeys([*jobs, *excess])),
-        due,
-        max(len(logs), len(jobs), len(excess)) >= _MAX_AT_ONCE,
-    )
-
-
-def _excess_keys(counts: dict[str, int], most: int) -> Iterator[tuple[str, int]]:
-    """Return the principals that lose their oldest keys, and how many: always the principal with the most keys."""
-    excess = sum(counts.values()) - most
-    lost = dict.fromkeys(counts, 0)
-    for _ in range(min(excess, _MAX_AT_ONCE)):
-        largest = max(counts, key=lambda principal: counts[principal])
-        counts[largest] -= 1
-        lost[largest] += 1
-    yield from ((principal, number) for principal, number in lost.items() if number)
-
-
-def _excess_jobs(
-    run: Callable[..., list[tuple[Any, ...]]], retention: Retention, expired: int
-) -> Iterator[str]:
-    """Choose the ended jobs that exceed the limits, as `EndedJobs` does: the oldest job of the principal with the most jobs, or
-    with the most bytes. The job that ended last stays.
+def expire(retention: Retention, now: float) -> Command:
+    """Return the command that deletes what has expired. Its result is a tuple: the jobs whose events were deleted, the jobs that the
+    caller must delete, and the time at which the next entry expires, or None if there is none.
     """
-    rows = run(_TOTALS)
-    counts = {principal: number for principal, number, _ in rows}
-    sizes = {principal: size for principal, _, size in rows}
-    count, size = sum(counts.values()) - expired, sum(sizes.values())
-    if count <= retention.max_retained_jobs and size <= retention.max_retained_bytes:
-        return
-    newest = run(_NEWEST)[0][0]
-    oldest: dict[str, deque[tuple[Any, ...]]] = {}
-    for _ in range(_MAX_AT_ONCE):
-        totals = counts if count > retention.max_retained_jobs else sizes
-        if totals is sizes and (size <= retention.max_retained_bytes or count <= 1):
-            return
-        for principal in totals:
-            if principal not in oldest:
-                oldest[principal] = deque(run(_OLDEST, principal=principal))
-        candidates = [p for p in totals if oldest[p] and (oldest[p][0][0] != newest or count == 1)]
-        if not candidates:
-            return
-        # Of equal totals, the older job goes.
-        loser = min(candidates, key=lambda p: (-totals[p], oldest[p][0][2:]))
-        job, job_size, *_ = oldest[loser].popleft()
-        counts[loser] -= 1
-        sizes[loser] -= job_size
-        count, size = count - 1, size - job_size
-        yield job
+    parameters = {
+        "now": now,
+        "limit": _MAX_AT_ONCE,
+        "max_jobs": retention.max_retained_jobs,
+        "max_bytes": retention.max_retained_bytes,
+        "max_keys": retention.max_tombstones,
+    }
+    choices = (_EXPIRE_LOGS, _EXPIRED_JOBS, _EXCESS_JOBS)
+    deletions = (_EXPIRE_TOMBSTONES, _EXPIRE_KEYS, _DELETE_EXCESS_KEYS, _DELETE_PROGRESS, _DELETE_SERVERS)
+
+    def result(found: list[Rows]) -> tuple[list[str], list[str], float | None]:
+        logs, expired, excess = ([job for (job,) in rows] for rows in found[: len(choices)])
+        is_more = max(len(logs), len(expired), len(excess)) >= _MAX_AT_ONCE
+        return logs, [*expired, *excess], now if is_more else found[-1][0][0]
+
+    return Command([Statement(sql, parameters) for sql in (*choices, *deletions, _DUE)], result)

@@ -19,9 +19,9 @@ from typing import Any, Final
 import orjson
 
 from tidewire_server.store.postgres.connections import Command, Rows, Statement, is_storable
-from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.global_limits import GlobalCalls
-from tidewire_server.store.postgres.notifications import Notifier
+from tidewire_server.store.postgres.notifications import LEFT, REQUESTS, Notifier
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
 
 LEASE_SECONDS: Final = 5.0
@@ -86,33 +86,28 @@ class ServerRow:
 
     def __init__(
         self,
-        control: DatabaseThread,
-        submits: DatabaseThread,
+        threads: Threads,
         notifier: Notifier,
         server: int,
-        written: Mapping[str, object],
-        stop_writing: Callable[[str], None],
         calls: GlobalCalls,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a row that exists.
 
         Args:
-            control: Thread that runs most statements.
-            submits: Thread that stores requests of clients, which must be durable.
+            threads: Threads, of which `submits` stores requests of clients, which must be durable.
             notifier: Notifier, which is disabled while no other server is alive.
             server: Number of the row.
-            written: Jobs whose logs this server writes, by id.
-            stop_writing: Function that makes this server a reader of the log of one of these jobs.
             calls: Calls with a limit over all servers, whose numbers each beat stores.
             clock: Clock in seconds.
         """
         self.id = server
-        self._control = control
-        self._submits = submits
+        self._threads = threads
         self._notifier = notifier
-        self._written = written
-        self._stop_writing = stop_writing
+        self.written: Mapping[str, object] = {}
+        """Jobs whose logs this server writes, by id."""
+        self.stop_writing: Callable[[str], None] = lambda _: None
+        """Function that makes this server a reader of the log of one of these jobs. See `Replicas.stop_writing`."""
         self._calls = calls
         self._clock = clock
         self._first_beat: float | None = None
@@ -138,12 +133,11 @@ class ServerRow:
         return self._until - timedelta(seconds=LEASE_SECONDS - _MAX_PAUSE)
 
     async def beat(self, endpoints: Mapping[str, EndpointLoad] = MappingProxyType({})) -> Beat:
-        """Renew the lease. See `Replicas.beat`."""
         parameters = {
             "me": self.id,
             "host": socket.gethostname(),
             "lease": LEASE_SECONDS,
-            "written": [*self._written],
+            "written": [*self.written],
             "endpoints": orjson.dumps({name: _report(load) for name, load in endpoints.items()}).decode(),
         }
         statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _OTHERS, _LOST)]
@@ -156,45 +150,36 @@ class ServerRow:
             self.has_others = self._notifier.enabled = bool(found[2])
 
         command = Command([*statements, *self._calls.correction()], result=lambda found: found)
-        _, owned, others, gone, *_ = await self._control.do(command, then)
+        _, owned, others, gone, *_ = await self._threads.control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
-        lost = sorted(job for (job,) in gone if job in self._written)
+        lost = sorted(job for (job,) in gone if job in self.written)
         for job in lost:
-            self._stop_writing(job)
+            self.stop_writing(job)
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
-    def stop_writing(self, job: str) -> None:
-        """Stop writing the log of a job. See `Replicas.stop_writing`."""
-        self._stop_writing(job)
-
     async def mark_read(self, jobs: Collection[str]) -> None:
-        """Record that jobs that other servers run have readers here. See `Replicas.mark_read`."""
         if jobs:
-            await self._control.do(Command([Statement(_MARK_READ, {"jobs": sorted(jobs)})]))
+            await self._threads.control.run(_MARK_READ, jobs=sorted(jobs))
 
     async def unread_for(self, job: str) -> float:
-        """Return the time since the job had a reader, in seconds. See `Replicas.unread_for`."""
-        found = await self._control.do(Command([Statement(_UNREAD, {"id": job})]))
+        found = await self._threads.control.run(_UNREAD, id=job)
         return float(found[0][0]) if found else 0.0
 
     async def request_purge(self, job: str) -> bool:
-        """Ask the owner of a job to delete it. See `Replicas.request_purge`."""
         if not is_storable(job):
             return False
-        found: Rows = await self._submits.do(Command([Statement(_PURGE, {"id": job})]))
+        found = await self._threads.submits.run(_PURGE, id=job)
         if found:
-            self._notifier.requests(found[0][0])
+            self._notifier.send(REQUESTS, found[0][0])
             self.hint()
         return bool(found)
 
     async def leave(self) -> None:
-        """Let other servers adopt the jobs of this server at once. See `Replicas.leave`."""
-        await self._control.do(Command([Statement(_LEAVE, {"me": self.id})]))
-        self._notifier.left()
+        await self._threads.control.run(_LEAVE, me=self.id)
+        self._notifier.send(LEFT)
 
     def on_request(self, wake: Callable[[], None]) -> None:
-        """Set the function that is called when `beat` may return new requests. See `Replicas.on_request`."""
         self._wake = wake
 
     def hint(self) -> None:

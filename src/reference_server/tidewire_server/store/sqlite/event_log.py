@@ -101,17 +101,17 @@ def save_end(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> i
 def save_kept_bytes(db: sqlite3.Connection, number: int) -> int:
     """Measure the events and states of an ended job, and store and return their size in bytes."""
     query = (
-        "SELECT (SELECT coalesce(sum(length(frames)), 0) FROM block WHERE job = ?1) "
-        "+ (SELECT coalesce(sum(length(state)), 0) FROM state WHERE job = ?1)"
+        "SELECT (SELECT coalesce(sum(length(frames)), 0) FROM block WHERE job = ?) "
+        "+ (SELECT coalesce(sum(length(state)), 0) FROM state WHERE job = ?)"
     )
-    size: int = db.execute(query, (number,)).fetchone()[0]
+    size: int = db.execute(query, (number, number)).fetchone()[0]
     db.execute("UPDATE job SET kept_bytes = ? WHERE number = ?", (size, number))
     return size
 
 
 _APPEND: Final = """
-    INSERT INTO block (job, seq, epoch, done, ends, frames) SELECT ?1, ?2, ?3, ?4, ?5, ?6
-    WHERE (SELECT (epoch, seq, done) = (?7, ?8, 0) FROM block WHERE job = ?1 ORDER BY seq DESC LIMIT 1)
+    INSERT INTO block (job, seq, epoch, done, ends, frames) SELECT ?, ?, ?, ?, ?, ?
+    WHERE (SELECT (epoch, seq, done) = (?, ?, 0) FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1)
 """
 _ADD: Final = "INSERT INTO block (job, seq, epoch, done, ends, frames) VALUES (?, ?, ?, ?, ?, ?)"
 
@@ -135,7 +135,7 @@ def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
     """
     number, after, block, plan = append.job, append.after, append.block, append.plan
     rows = _rows(number, block)
-    if not db.execute(_APPEND, (*rows[0], *after)).rowcount:
+    if not db.execute(_APPEND, (*rows[0], *after, number)).rowcount:
         newest = db.execute(
             "SELECT * FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
         ).fetchone()

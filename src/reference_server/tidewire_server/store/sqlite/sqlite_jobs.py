@@ -15,8 +15,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.messages import Done
-from tidewire_server.store.cached_log import end_columns, record_columns
+from tidewire_server.store.cached_log import RECORD_COLUMNS, end_columns, record_columns, record_of
 from tidewire_server.store.ended_job_limits import EndedJobs
 from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.interfaces import (
@@ -55,7 +54,7 @@ _MAX_EXPIRED_AT_ONCE: Final = 500
 
 _IN_JSON: Final = "(SELECT value FROM json_each(?))"
 
-_RECORD: Final = "id, endpoint, principal, batch, created_at, attempt, status, started_at, ended_at, expires_at, done, usage, traceparent"
+_RECORD: Final = ", ".join(RECORD_COLUMNS)
 
 
 class SqliteJobs:
@@ -168,7 +167,7 @@ class SqliteJobs:
         def work(db: sqlite3.Connection) -> JobRecord | Tombstone | None:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
             if row is not None:
-                return _record(row)
+                return record_of(row)
             tombstone = db.execute("SELECT id, principal FROM tombstone WHERE id = ?", (job,)).fetchone()
             return None if tombstone is None else Tombstone(*tombstone)
 
@@ -184,7 +183,7 @@ class SqliteJobs:
 
         def work(db: sqlite3.Connection) -> tuple[int, JobRecord, Extent] | None:
             row = db.execute(f"SELECT {_RECORD}, number FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
-            return None if row is None else (row[-1], _record(row[:-1]), load_extent(db, row[-1]))
+            return None if row is None else (row[-1], record_of(row[:-1]), load_extent(db, row[-1]))
 
         log: SqliteLog | None = None
 
@@ -255,7 +254,7 @@ class SqliteJobs:
                 f"SELECT {_RECORD} FROM job WHERE principal = ? AND number < ? ORDER BY number DESC LIMIT ?"  # noqa: S608
             )
             rows = db.execute(query, (principal, 2**62 if place is None else place[0], limit))
-            return [_record(row) for row in rows]
+            return [record_of(row) for row in rows]
 
         found = await self._file.do(work)
         return [self._live[each.id][0] if each.id in self._live else each for each in found]
@@ -284,7 +283,7 @@ class SqliteJobs:
             submitted = db.execute("SELECT cancelled FROM submit WHERE job = ?", (number,)).fetchone()
             cancelled = _cancelled(None if submitted is None else submitted[0])
             schedule = load_schedule(db, number, self._retention.max_log_bytes)
-            return _record(row), _submit_body(db, number), cancelled, load_extent(db, number), schedule
+            return record_of(row), _submit_body(db, number), cancelled, load_extent(db, number), schedule
 
         record, submit, cancelled, extent, schedule = await self._file.do(work)
         log = self._open_log(number, record, extent, schedule)
@@ -386,14 +385,6 @@ class Counts:
 
 def _cancelled(column: bytes | None) -> frozenset[int]:
     return frozenset(() if column is None else orjson.loads(column))
-
-
-def _record(row: tuple[Any, ...]) -> JobRecord:
-    *columns, done, usage, traceparent = row
-    columns[3] = bool(columns[3])
-    ended = None if done is None else Done.model_validate(orjson.loads(done))
-    members: tuple[Any, ...] = (*columns, ended, orjson.loads(usage), traceparent)
-    return JobRecord(*members)
 
 
 def _submit_body(db: sqlite3.Connection, number: int) -> bytes:

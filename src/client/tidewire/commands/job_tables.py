@@ -1,60 +1,51 @@
-"""Tables of jobs and of tokens, for the terminal.
+"""Tables of jobs for the terminal, and how numbers and texts of a server are shown there.
 
 Text from the server is wrapped in `Text` objects, because rich would interpret plain strings as markup.
 """
 
 import math
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
-from tidewire.jobs.generated_tokens import Token
 from tidewire.protocol.resources import JobResource
 from tidewire.terminal_escapes import visible
 
+_STYLES: Final = {
+    "running": "green",
+    "succeeded": "",
+    "failed": "red",
+    "partially_failed": "red",
+    "queued": "cyan",
+}
 
-def jobs(found: Iterable[JobResource], without_worker: Collection[str] = ()) -> Table:
-    """Return a table of jobs, in the order of the argument.
+
+def jobs(found: Iterable[JobResource], without_worker: Collection[str], *, watched: bool = False) -> Table:
+    """Return a table of jobs, in the order of the argument. On a narrow terminal, their ids are shortened.
 
     Args:
         found: The jobs.
         without_worker: Endpoints that no live process runs.
+        watched: Whether to show how long a job has waited or run, instead of when it was created and has ended.
     """
     table = Table(box=None, pad_edge=False)
-    for name in ("job", "endpoint", "status", "created", "ended"):
-        table.add_column(name, no_wrap=True, overflow="ignore")
+    for name in ("job", "endpoint", "status", *(["time"] if watched else ["created", "ended"])):
+        table.add_column(name, no_wrap=name != "job")
     for job in found:
         lacks_worker = job.status == "queued" and job.endpoint in without_worker
         status = "queued (no worker)" if lacks_worker else job.status
+        times = [(stamp or "")[:19].replace("T", " ") for stamp in (job.created_at, job.ended_at)]
+        if watched:
+            seconds = seconds_between(job.started_at or job.created_at, job.ended_at)
+            times = ["" if seconds is None else str(timedelta(seconds=int(seconds)))]
         table.add_row(
-            *map(
-                server_text,
-                (job.id, job.endpoint, status, _time(job.created_at), _time(job.ended_at or "")),
-            )
-        )
-    return table
-
-
-def tokens(found: Iterable[Token]) -> Table:
-    """Return a table of tokens. It shows the probability and the rank of each token, and the most probable alternatives."""
-    table = Table(box=None, pad_edge=False)
-    for name, justify in (
-        ("token", "left"),
-        ("probability", "right"),
-        ("rank", "right"),
-        ("alternatives", "left"),
-    ):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for token in found:
-        others = [one for one in token.alternatives if one.id != token.id]
-        table.add_row(
-            server_text(repr(token.text)),
-            "" if token.logprob is None else f"{probability(token.logprob):.1%}",
-            "" if token.rank is None else str(token.rank),
-            server_text(", ".join(f"{one.text!r} {probability(one.logprob):.1%}" for one in others)),
+            Text(visible(job.id), no_wrap=True, overflow="ellipsis"),
+            server_text(job.endpoint),
+            server_text(status, _STYLES.get(job.status, "dim")),
+            *map(server_text, times),
         )
     return table
 
@@ -82,7 +73,3 @@ def seconds_between(start: str, end: str | None) -> float | None:
 def server_text(text: str, style: str = "") -> Text:
     """Return a server's text as it is shown on a terminal."""
     return Text(visible(text), style)
-
-
-def _time(stamp: str) -> str:
-    return stamp[:19].replace("T", " ")

@@ -1,0 +1,35 @@
+"""Text that an engine generates again after an answer was lost (`without_repetition`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from tidewire_server.generation.engine_interface import Delta, LoggedTokens
+
+
+async def without_repetition(deltas: AsyncGenerator[Delta], logged: LoggedTokens) -> AsyncGenerator[Delta]:
+    """Hold back the text of a request that runs again, until it goes beyond the logged text or differs from it.
+
+    Readers therefore see no change as long as the two are equal. The first block that follows replaces everything.
+
+    Args:
+        deltas: Blocks of the engine, of which the first one has `Delta.replaces` if the request runs again.
+        logged: The logged text.
+    """
+    held: Delta | None = None
+    text = reasoning = ""
+    async with aclosing(deltas):
+        async for delta in deltas:
+            held = Delta(replaces=True) if delta.replaces else held
+            if held is None:
+                yield delta
+                continue
+            held.extend(delta)
+            text += "".join([row[0] for row in delta.rows]) + delta.text_after
+            reasoning += delta.reasoning
+            repeats = logged.text.startswith(text) and logged.reasoning.startswith(reasoning)
+            complete = (text, reasoning) == (logged.text, logged.reasoning)
+            if complete or not repeats or delta.finish_reason is not None:
+                yield held
+                held = None

@@ -1,0 +1,28 @@
+"""Joiner of characters that were split between two pieces of a text (`CharacterJoiner`)."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Final
+
+_HIGH_SURROGATE: Final = re.compile("[\ud800-\udbff]$")
+_SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that are not bytes in the sense of the error handler `surrogateescape`."""
+
+
+class CharacterJoiner:
+    """Joins characters that were split as bytes (in the form of `surrogateescape`), or as UTF-16 surrogates."""
+
+    def __init__(self) -> None:
+        self._pending = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, text: str) -> str:
+        """Add text, and return all complete characters."""
+        data = (self._pending + text).encode("utf-16-le", "surrogatepass")
+        # `surrogatepass` leaves a surrogate without its other half, which may be in the next piece.
+        text = data.decode("utf-16-le", "surrogatepass")
+        self._pending = text[-1:] if _HIGH_SURROGATE.search(text) else ""
+        text = _SURROGATES.sub("\ufffd", text[: len(text) - len(self._pending)])
+        return self._decoder.decode(text.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,306 @@
+"""Parser of the answer of an engine (`AnswerReader`). It has no I/O, and limits and checks everything that an engine sends.
+
+An engine sends a JSON object per event, and `[DONE]` after the last one. A chunk is not a token: it may have the text of
+several tokens, a part of a character, or no text at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import msgspec
+import orjson
+
+from tidewire.protocol.sse import Decoder, EventTooLargeError
+from tidewire_server.generation.engine_interface import Delta, EngineError, FinishReason, TokenUsage
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.split_characters import CharacterJoiner
+from tidewire_server.generation.stop_strings import StopStrings
+from tidewire_server.generation.upstream.url_pool import UrlError
+from tidewire_server.generation.vocabulary import Vocabulary
+
+MAX_EVENT_BYTES: Final = 1 << 20
+"""Maximum size of one event of an engine, in bytes."""
+BYTES_PER_TOKEN: Final = 1 << 15
+SPARE_TOKENS: Final = 64
+"""An answer has at most `BYTES_PER_TOKEN` bytes for each of `max_tokens` + `SPARE_TOKENS` tokens, so the numbers of its events
+and characters are limited, too."""
+MAX_REASON: Final = 300
+"""Maximum length of an engine's error message that is passed on, in characters."""
+FINISH_REASONS: Final[dict[str, FinishReason | None]] = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), "stop"),
+    **dict.fromkeys(("length", "max_tokens"), "length"),
+    **dict.fromkeys(("abort", "error", "cancelled")),
+}
+"""Reasons of engines, and the reasons of the endpoint. None means that the engine has failed."""
+NO_PROBABILITY: Final = -9999.0
+"""Log-probability that vLLM sends instead of minus infinity."""
+ROUNDING: Final = 1e-3
+"""Number by which a log-probability may exceed 0 or the last alternative because of rounding."""
+
+_TOKEN_ID: Final = re.compile(r"token_id:([0-9]{1,9})")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+
+
+class _Token(msgspec.Struct):
+    token: str = ""
+    id: TokenId | None = None
+    logprob: float | None = None
+    top_logprobs: list[_Token] = []
+
+
+class _Logprobs(msgspec.Struct):
+    """Log-probabilities in the form of chat completions (`content`), or in that of completions (the other members)."""
+
+    content: list[_Token] | None = None
+    tokens: list[str] = []
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float | None] | None] | None = None
+
+
+class _ChunkDelta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: Any = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    text: str | None = None
+    delta: _ChunkDelta | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Counts(msgspec.Struct):
+    """Numbers of tokens in OpenAI's `usage` (the first two), or in `timings` of llama.cpp."""
+
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    prompt_n: Count = 0
+    cache_n: Count = 0
+    predicted_n: Count = 0
+
+
+class _StreamedBody(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Counts | None = None
+    timings: _Counts | None = None
+    error: Any = None
+
+
+class AnswerReader:
+    """Converts one answer to blocks of the endpoint: rows with the requested columns, without stop strings.
+
+    The answer continues after a text with the numbers of tokens `base`. Columns with token ids require the vocabulary. The
+    function `hide` removes the key from a message of the engine.
+    """
+
+    def __init__(
+        self,
+        request: Generate,
+        vocabulary: Vocabulary | None,
+        max_tokens: int,
+        base: TokenUsage | None = None,
+        hide: Callable[[str], str] = str,
+    ) -> None:
+        self._request, self._vocabulary, self._base, self._hide = request, vocabulary, base, hide
+        self._columns = request.columns
+        self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES)
+        self._bytes_left = BYTES_PER_TOKEN * (max_tokens + SPARE_TOKENS)
+        self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
+        self._stops = StopStrings(request.stops)
+        self._rows = 0
+        self._usage: TokenUsage | None = None
+        self.done = False
+        """Whether the engine has sent `[DONE]`."""
+        self.finish_reason: FinishReason | None = None
+        """Reason why the answer has ended. Afterwards, only the numbers of tokens are read."""
+
+    def feed(self, data: bytes) -> Delta:
+        """Add bytes of the answer, and return the block that they complete, which may be empty. `UrlError` means that the engine
+        reports a failure, and any other `EngineError` that another attempt would not help.
+        """
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            raise EngineError("the engine sent many more bytes than tokens were requested")
+        try:
+            # The decoder replaces bytes that are not UTF-8. An engine sends them if it splits a character between two
+            # events, so each byte is passed as one character.
+            events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
+        except EventTooLargeError:
+            raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes") from None
+        delta = Delta()
+        for event in events:
+            if event.data == "[DONE]":
+                self.done = True
+                break
+            delta.extend(self._block(_decoded(event.data)))
+        return delta
+
+    def end(self) -> Delta:
+        """Return the last block. `UrlError` means that the answer is not complete."""
+        delta, most = Delta(usage=self._total()), self._request.max_tokens
+        if self.finish_reason is None:
+            if not self.done:
+                raise UrlError("ended an answer without a finish reason", began=True)
+            delta.text_after = self._stops.flush()
+            used = 0 if delta.usage is None else delta.usage.completion_tokens
+            self.finish_reason = "length" if most is not None and used >= most else "stop"
+        delta.finish_reason = self.finish_reason
+        self._check_rows(spare=True)
+        return delta
+
+    def _block(self, chunk: _StreamedBody) -> Delta:
+        if chunk.error is not None:
+            code = chunk.error.get("code") if isinstance(chunk.error, dict) else None
+            reason = self._hide(reason_of(chunk.error))
+            if isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}:
+                raise EngineError(f"the engine rejected the request: {reason}")
+            raise UrlError(f"failed while it generated: {reason}", began=True)
+        delta = Delta()
+        if (counts := chunk.usage or chunk.timings) is not None:
+            prompt = counts.prompt_tokens + counts.prompt_n + counts.cache_n
+            self._usage = TokenUsage(prompt, counts.completion_tokens + counts.predicted_n)
+            delta.usage = self._total()
+        if self.finish_reason is not None or not chunk.choices:
+            return delta
+        choice, *others = chunk.choices
+        if others or choice.index != 0:
+            raise EngineError("the engine sent several choices, although one was requested")
+        sent = choice.delta or _ChunkDelta()
+        if sent.tool_calls:
+            raise EngineError("the model called a tool, which this endpoint does not support")
+        delta.reasoning = self._reasoning.feed(sent.reasoning_content or sent.reasoning or "")
+        shown = self._stops.feed(self._text.feed(choice.text or sent.content or ""))
+        if self._stops.stopped:
+            self.finish_reason = "stop"
+        elif (reason := choice.finish_reason) is not None:
+            if reason not in FINISH_REASONS:
+                raise EngineError(f"the engine ended the answer with the reason {reason[:80]!r}")
+            self.finish_reason = FINISH_REASONS[reason]
+            if self.finish_reason is None:
+                raise UrlError(f"ended an answer with the reason {reason}", began=True)
+            shown += self._stops.flush()
+        tokens = [] if choice.logprobs is None else _tokens_of(choice.logprobs)
+        if len(self._columns) == 1:
+            delta.rows = [(shown,)] if shown else []
+        elif tokens:
+            # The text of a chunk belongs to all of its tokens, and is complete after the last one.
+            texts = [""] * (len(tokens) - 1) + [shown]
+            delta.rows = [self._row(text, token) for text, token in zip(texts, tokens, strict=True)]
+            self._rows += len(tokens)
+            self._check_rows(spare=self.finish_reason is not None)
+        elif (choice.text or sent.content) and choice.finish_reason is None:
+            raise EngineError("the engine sent no log-probabilities; request the text without them")
+        else:
+            delta.text_after = shown
+        return delta
+
+    def _check_rows(self, *, spare: bool) -> None:
+        """Check that all tokens that the engine has counted had log-probabilities. An end-of-text token may have none."""
+        missing = (0 if self._usage is None else self._usage.completion_tokens) - self._rows
+        if len(self._columns) > 1 and missing > spare and not self._stops.stopped:
+            raise EngineError(
+                f"the engine left out the log-probabilities of {missing} tokens, as llama.cpp does for a token that ends within "
+                "a character; request the text without them"
+            )
+
+    def _total(self) -> TokenUsage | None:
+        if self._usage is None or self._base is None:
+            return self._usage
+        generated = self._base.completion_tokens + self._usage.completion_tokens
+        return TokenUsage(self._base.prompt_tokens, generated)
+
+    def _row(self, text: str, token: _Token) -> tuple[Any, ...]:
+        chosen = _id_of(token)
+        top = self._top(chosen, token) if "top_ids" in self._columns else []
+        ids = [chosen, *(key for key, _ in top)]
+        texts = [self._text_of(each) for each in ids] if "token_text" in self._columns else [""]
+        values: dict[str, Any] = {
+            "token_ids": chosen,
+            "logprobs": self._rounded(token.logprob),
+            "top_ids": ids[1:],
+            "top_logprobs": [self._rounded(value) for _, value in top],
+            "token_text": texts[0],
+            "top_text": texts[1:],
+        }
+        return (text, *(orjson.dumps(values[name]) for name in self._columns[1:]))
+
+    def _text_of(self, token_id: int) -> str:
+        if self._vocabulary is None or token_id >= len(self._vocabulary):
+            raise EngineError(f"the engine sent the token id {token_id}, which the tokenizer does not have")
+        return self._vocabulary.text_of(token_id)
+
+    def _rounded(self, value: float | None) -> float | None:
+        if value is None or value <= NO_PROBABILITY:
+            return None
+        if not value <= ROUNDING:
+            raise EngineError(f"the engine sent the log-probability {value}, which is not below 0")
+        return min(0.0, round(value, self._request.logprob_decimals)) + 0.0
+
+    def _top(self, chosen: int, token: _Token) -> list[tuple[int, float]]:
+        """Return the requested number of alternatives in the order of the specification."""
+        wanted = min(self._request.top_logprobs, len(self._vocabulary or ()))
+        known = {_id_of(each): _bounded(each.logprob) for each in token.top_logprobs}
+        if len(known) < max(wanted, len(token.top_logprobs)):
+            raise EngineError(f"the engine sent {len(known)} alternatives, although {wanted} were requested")
+        ordered = sorted(known.items(), key=lambda each: (-each[1], each[0]))[:wanted]
+        # Some versions of engines repeat the alternatives of another position.
+        if chosen not in dict(ordered) and _bounded(token.logprob) > ordered[-1][1] + ROUNDING:
+            raise EngineError(
+                "the engine sent alternatives that do not belong to the chosen token; request the text without them"
+            )
+        return ordered
+
+
+def _bounded(value: float | None) -> float:
+    return NO_PROBABILITY if value is None else max(value, NO_PROBABILITY)
+
+
+def _decoded(data: str) -> _StreamedBody:
+    try:
+        # Python's parser also reads parts of characters, as bytes and as surrogates.
+        text = data.encode("latin-1").decode("utf-8", "surrogateescape")
+        return msgspec.convert(json.loads(text), _StreamedBody)
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
+        raise EngineError(f"the engine sent an invalid event ({type(error).__name__}: {error})") from None
+
+
+def _tokens_of(logprobs: _Logprobs) -> list[_Token]:
+    if logprobs.content is not None:
+        return logprobs.content
+    names, values = logprobs.tokens, logprobs.token_logprobs or []
+    tops = logprobs.top_logprobs or [None] * len(names)
+    if not len(names) == len(values) == len(tops):
+        raise EngineError("the engine sent lists of log-probabilities with different lengths")
+    return [
+        _Token(name, None, value, [_Token(key, None, each) for key, each in (top or {}).items()])
+        for name, value, top in zip(names, values, tops, strict=True)
+    ]
+
+
+def _id_of(token: _Token) -> int:
+    if token.id is not None:
+        return token.id
+    found = _TOKEN_ID.fullmatch(token.token)
+    if found is None:
+        # Two tokens can have the same text, so an id is never looked up by its text.
+        raise EngineError("the engine sent log-probabilities without token ids")
+    return int(found[1])
+
+
+def reason_of(body: Any) -> str:
+    """Return the message of an error in one line, from the forms in which engines send it."""
+    for name in ("error", "message", "detail"):
+        if isinstance(body, dict) and body.get(name):
+            body = body[name]
+    text = body if isinstance(body, str) else json.dumps(body, default=str)
+    text = " ".join(text.encode("utf-8", "replace").decode().split())
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}…"
