@@ -20,7 +20,13 @@ from tidewire_server.generation.engine_interface import (
     EngineCapabilities,
     LoggedTokens,
 )
-from tidewire_server.generation.generate_endpoint import _UsageMarks, _write, add_engine, columns_of, initial_of
+from tidewire_server.generation.generate_endpoint import (
+    _UsageMarks,
+    _write,
+    add_engine,
+    columns_of,
+    initial_of,
+)
 from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
