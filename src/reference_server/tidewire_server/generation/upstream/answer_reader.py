@@ -160,10 +160,10 @@ class AnswerReader:
     def _block(self, chunk: _StreamedBody) -> Delta:
         if chunk.error is not None:
             code = chunk.error.get("code") if isinstance(chunk.error, dict) else None
-            reason = self._hide(reason_of(chunk.error))
+            message = self._hide(reason_of(chunk.error))
             if isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}:
-                raise EngineError(f"the engine rejected the request: {reason}")
-            raise UrlError(f"failed while it generated: {reason}", began=True)
+                raise EngineError(f"the engine rejected the request: {message}")
+            raise UrlError(f"failed while it generated: {message}", began=True)
         delta = Delta()
         if (counts := chunk.usage or chunk.timings) is not None:
             prompt = counts.prompt_tokens + counts.prompt_n + counts.cache_n
