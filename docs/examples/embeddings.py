@@ -3,11 +3,12 @@
 $ python docs/examples/embeddings.py
 """
 
+import sys
 import zlib
 
 import numpy as np
 
-from tidewire import Client
+from tidewire import Client, MapProgress
 from tidewire_server import Server
 
 server = Server()
@@ -23,11 +24,15 @@ def embed(text: list[str]) -> list[list[float]]:
     return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).round(4).tolist()
 
 
+def show(now: MapProgress) -> None:
+    print(f"\r{now.ended:,} of {now.total:,}", end="", file=sys.stderr)
+
+
 if __name__ == "__main__":
     texts = [f"Order {n}: {n % 7} parts for customer {n % 41}" for n in range(5000)]
     inputs = [{"text": text} for text in texts]
     with server.running() as url, Client(url) as client:
-        values = client.map("embed", inputs, resume_file="embeddings.jsonl", progress=True)
+        values = client.map("embed", inputs, resume_file="embeddings.jsonl", progress=show)
         vectors = np.array([*values])
     nearest = int(np.argsort(vectors @ vectors[0])[-2])
     print(f"{len(vectors)} vectors. The nearest one to {texts[0]!r} is {texts[nearest]!r}")

@@ -130,7 +130,7 @@ def test_embeddings_continue_after_a_kill(tmp_path):
     assert done.stdout.startswith(
         "5000 vectors. The nearest one to 'Order 0: 0 parts for customer 0' is 'Order "
     )
-    assert done.stderr.endswith("5,000 of 5,000\n")
+    assert done.stderr.endswith("5,000 of 5,000")
     assert file.stat().st_size > size
     again = run("embeddings.py", cwd=tmp_path)
     assert again.stdout == done.stdout

@@ -20,7 +20,13 @@ from tidewire_server.generation.engine_interface import (
     EngineCapabilities,
     LoggedTokens,
 )
-from tidewire_server.generation.generate_endpoint import _write, add_engine, columns_of, initial_of
+from tidewire_server.generation.generate_endpoint import (
+    _UsageMarks,
+    _write,
+    add_engine,
+    columns_of,
+    initial_of,
+)
 from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
@@ -230,6 +236,7 @@ def test_parts_of_the_scored_text_after_the_prompt_add_no_rows(logged_rows: int)
             request,
             harness.stream,
             LoggedTokens([7] * 11, "x" * 11),
+            _UsageMarks(harness.stream, "x" * 11),
             caps=EngineCapabilities("m", 128, 5, 1, frozenset(), None),
             endpoint=Endpoint(written, Options(name="generate")),
         )

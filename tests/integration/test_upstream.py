@@ -78,6 +78,7 @@ def test_server_answers_503_until_the_engine_answers():
         engine.kill()
         with front(engine.url, wait=False) as client:
             url = client.url
+            eventually(lambda: "cannot be reached" in httpx.get(f"{url}/readyz").text, LIMIT)
             answer = httpx.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"top_k": 3}})
             assert answer.status_code == 503
             assert answer.headers["retry-after"]

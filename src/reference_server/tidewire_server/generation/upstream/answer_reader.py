@@ -159,7 +159,11 @@ class AnswerReader:
 
     def _block(self, chunk: _StreamedBody) -> Delta:
         if chunk.error is not None:
-            raise _failure(chunk.error, self._hide(reason_of(chunk.error)))
+            code = chunk.error.get("code") if isinstance(chunk.error, dict) else None
+            reason = self._hide(reason_of(chunk.error))
+            if isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}:
+                raise EngineError(f"the engine rejected the request: {reason}")
+            raise UrlError(f"failed while it generated: {reason}", began=True)
         delta = Delta()
         if (counts := chunk.usage or chunk.timings) is not None:
             prompt = counts.prompt_tokens + counts.prompt_n + counts.cache_n
@@ -290,14 +294,6 @@ def _id_of(token: _Token) -> int:
         # Two tokens can have the same text, so an id is never looked up by its text.
         raise EngineError("the engine sent log-probabilities without token ids")
     return int(found[1])
-
-
-def _failure(error: Any, reason: str) -> EngineError:
-    """Return the error for an error object in the stream, which blames the request or the engine itself."""
-    code = error.get("code") if isinstance(error, dict) else None
-    if isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}:
-        return EngineError(f"the engine rejected the request: {reason}")
-    return UrlError(f"failed while it generated: {reason}", began=True)
 
 
 def reason_of(body: Any) -> str:
