@@ -1,6 +1,8 @@
 """Requests that an engine does not take: the item returns to the queue of the endpoint, with its turn, and runs only once."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,8 @@ from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_eng
 from support.server_process import ServerProcess
 from tidewire import Client
 from tidewire.errors import JobFailedError
-from tidewire_server import Server
+from tidewire_server import Server, Stream
+from tidewire_server.endpoints.stream import writer_of
 from tidewire_server.generation.upstream import add_upstream, url_pool
 
 FRONT = "support.upstream_front:upstream_front"
@@ -201,3 +204,25 @@ def test_planned_stop_leaves_a_waiting_job_to_the_next_process(engine: ScriptedE
             server.start()
             assert job.result()["text"] == expected(3)
     assert len(engine.journal()) == 2
+
+
+def test_work_that_begins_after_the_end_of_its_item_changes_nothing():
+    server, returned = Server(**QUICK), threading.Event()
+
+    @server.endpoint
+    async def late(stream: Stream[str]) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.1)
+            writer_of(stream).begin()
+            returned.set()
+
+    server.endpoints["late"].begins_itself = True
+    with server.running() as url, Client(url) as client:
+        job = client.with_options(deadline=0.2).submit("late")
+        with pytest.raises(JobFailedError, match="deadline"):
+            job.result()
+        assert returned.wait(10)
+        assert [item["status"] for item in state_of(url, job.id)["state"]["items"]] == ["failed"]
+        assert "tidewire_items_started_total{" not in httpx.get(f"{url}/metrics").text

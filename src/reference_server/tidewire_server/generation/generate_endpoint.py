@@ -147,10 +147,8 @@ def add_engine(
         logged = _logged_tokens(stream.value, request, caps)
         marks = _UsageMarks(stream, "" if logged is None else logged.text)
         try:
-            generated = engine.generate(request)
-            if logged:
-                generated = without_repetition(engine.generate(request, logged), logged)
-            async with aclosing(generated) as deltas:
+            generated = engine.generate(request, logged) if logged else engine.generate(request)
+            async with aclosing(without_repetition(generated, logged) if logged else generated) as deltas:
                 await _write(
                     deltas,
                     request,
@@ -363,8 +361,8 @@ class _UsageMarks:
         self._stream = stream
         self._length = len(text)
         self._next = 0.0
-        self._mark: dict[str, int] | None = None
-        """The last mark that is not written."""
+        self._unwritten: tuple[TokenUsage, int] | None = None
+        """Numbers and length of the last mark that is not written."""
 
     def add(self, delta: Delta) -> None:
         """Count the text of a block, and write a mark if it is time, or if the block is the last one."""
@@ -373,7 +371,7 @@ class _UsageMarks:
         if delta.usage is None:
             return
         now = asyncio.get_running_loop().time()
-        self._mark = {**asdict(delta.usage), "characters": self._length}
+        self._unwritten = delta.usage, self._length
         if delta.finish_reason is not None:
             self._stream.set("/usage", asdict(delta.usage))
         elif now >= self._next:
@@ -382,9 +380,10 @@ class _UsageMarks:
 
     def write(self) -> None:
         """Write the last mark, if it is not written yet."""
-        mark, self._mark = self._mark, None
-        if mark is not None:
-            self._stream.set("/usage", mark)
+        if self._unwritten is not None:
+            usage, length = self._unwritten
+            self._unwritten = None
+            self._stream.set("/usage", {**asdict(usage), "characters": length})
 
 
 def _replace(delta: Delta, request: Generate, stream: Stream[Any]) -> None:

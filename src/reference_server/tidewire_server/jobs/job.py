@@ -237,8 +237,8 @@ class Job:
         return len(self._items) == 1
 
     def begin(self, index: int) -> None:
-        """Set the status of an item that runs alone to running."""
-        if ops := self._start(index):
+        """Set the status of an item that runs alone to running. If it runs already or has ended, do nothing."""
+        if self._items[index].status in {"queued", "starting"} and (ops := self._start(index)):
             self._pending.change(ops, reserved=True, urgent=self._urgent)
 
     def begin_rows(self, rows: Iterable[tuple[int, dict[str, int], Callable[[], None]]]) -> None:
@@ -522,7 +522,7 @@ class Job:
                 item.cancelled = True
                 await self._discard(queue_entry(self.record, index))
                 await self._end_item(index, "cancelled")
-            elif not item.cancelled:
+            elif item.status not in ENDED and not item.cancelled:  # It may have ended during an await.
                 item.cancelled = True
                 item.stop()
                 if self.endpoint.notices_cancel and item.leave is None:

@@ -142,9 +142,8 @@ class CachedLog(Subscribers, ABC):
             state = await self._load_state()
             if self._extent.head == head:
                 self._state = state
-            elif (
-                not self._extent.ended
-            ):  # Events were added meanwhile. After `done`, the state must be the final one.
+            elif not self._extent.ended:
+                # Events were added meanwhile. After `done`, the state must be the final one.
                 return state
         return self._state
 
