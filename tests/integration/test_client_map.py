@@ -350,6 +350,11 @@ def failing_progress(seen, *, slow):
     return fail_slowly if slow else fail
 
 
+def test_a_progress_argument_that_is_no_function_is_refused(client):
+    with pytest.raises(TypeError, match="progress must be a function of a MapProgress, not True"):
+        client.map("double", range(3), progress=True)
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_blocking_map_logs_the_exceptions_of_its_progress_callback(client, caplog, slow):
     seen = []

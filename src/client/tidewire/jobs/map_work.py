@@ -168,6 +168,8 @@ class MapWork(Generic[T]):
         self._requests = PartRequests(shared, options_on_the_wire(options), batch_size)
         self._concurrency = concurrency
         self._return_exceptions = return_exceptions
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress must be a function of a MapProgress, not {progress!r}")
         in_notebook = progress is None and kernel_shell() is not None
         self.listener: Hook[MapProgress] | None = map_bar() if in_notebook else progress
         self._total = total
