@@ -142,10 +142,11 @@ def test_chosen_file_travels_as_base64(visitor, url, tmp_path):
 
 def test_waiting_job_shows_its_position_and_its_estimate(visitor, url):
     page = visitor.open(url)
-    run_job(page, url, "wait_in_line", seconds=1)
+    running = httpx.post(f"{url}/v1/endpoints/wait_in_line/jobs", json={"input": {"seconds": 60}}).json()["id"]
     run_job(page, url, "wait_in_line", seconds=1)
     expect(page.locator(".queue")).to_contain_text("Position 1 in the queue")
     expect(page.get_by_text("The job keeps its place in the queue")).to_be_visible()
+    httpx.post(f"{url}/v1/jobs/{running}/cancel")
     status(page, "✓ succeeded")
     expect(page.locator("#result .text")).to_contain_text("9")
 

@@ -1,5 +1,6 @@
 """Streams of the server under uvicorn with TLS: both event loops, both HTTP parsers."""
 
+import asyncio
 import os
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ import trustme
 from support.sample_server import sentence
 from support.server_process import ServerProcess
 from tidewire import AsyncClient, Hooks
+from tidewire_server.http.uvicorn.uvicorn_internals import unacknowledged_bytes
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,25 @@ async def test_streams_arrive_on_their_first_connection(
                 started = http_client.post("/v1/endpoints/talk/jobs", json={"input": {"words": 500}})
                 assert started.status_code == 201
                 assert http_client.get(started.json()["links"]["events"]).status_code == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_nothing_is_unacknowledged_after_asyncio_closed_the_connection(
+    authority: trustme.CA, trust: ssl.SSLContext
+) -> None:
+    """The writers of a stream and of its response can both close the connection, and asyncio's TLS transport has no
+    buffer after the second close.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname="localhost")
+        writer.close()
+        writer.close()
+        assert unacknowledged_bytes(writer.transport) == 0
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ class UvicornConnection:
 
         If the result is False, the next `send` does not wait.
         """
-        return None if self._transport is None else self._transport.get_write_buffer_size() > 0
+        return None if self._transport is None else _buffered_bytes(self._transport) > 0
 
     def write_at_once(self, part: bytes) -> bool:
         """Write a part of a chunked body synchronously. This method can be called from any callback of the event loop.
@@ -105,7 +105,7 @@ class UvicornConnection:
             is not uvicorn with httptools. The caller must then use `send`.
         """
         transport = self._transport
-        if not self._chunks or transport.get_write_buffer_size() or transport.is_closing():
+        if not self._chunks or transport.is_closing() or transport.get_write_buffer_size():
             return False
         transport.write(b"%x\r\n%b\r\n" % (len(part), part))
         return True
@@ -228,6 +228,13 @@ def _socket_of(transport: Any) -> Any:
         return None
 
 
+def _buffered_bytes(transport: Any) -> int:
+    try:
+        return int(transport.get_write_buffer_size())
+    except AttributeError:  # A closed TLS transport of asyncio has no buffer.
+        return 0
+
+
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
@@ -238,7 +245,7 @@ def unacknowledged_bytes(transport: Any) -> int:
     bytes only when a third of its buffer is free. If the peer reads only a few bytes per second, it can take minutes
     until the kernel does so.
     """
-    return int(transport.get_write_buffer_size()) + _unacknowledged_in_kernel(transport)
+    return _buffered_bytes(transport) + _unacknowledged_in_kernel(transport)
 
 
 if sys.platform == "linux":
