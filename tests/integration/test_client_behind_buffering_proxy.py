@@ -33,7 +33,7 @@ FINAL = [{"status": "succeeded", "value": "Hello"}]
 ENDED = job(state("Hello", status="succeeded"), cursor="1-6", columns=[TEXT], ended=ending(FINAL))
 CREATED = answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
 KEYS = answer(200, discovery("count", capabilities=["idempotency"]))
-SOON = {"connect_timeout": 0.1, "answer_timeout": 0.1}
+SOON = {"connect_timeout": 5, "answer_timeout": 0.1}
 """Options of a client that does not wait long for a response."""
 
 
