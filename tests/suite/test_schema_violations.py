@@ -76,6 +76,14 @@ def test_the_usable_part_has_no_member_of_a_wrong_type():
     assert usable("discovery", [DISCOVERY]) == {}
 
 
+@pytest.mark.parametrize(("status", "is_kept"), [("paused", True), ({}, False), ([], False), (None, False)])
+def test_a_word_of_a_wrong_type_is_no_member_but_another_word_is(status, is_kept):
+    """Checks look for a status among the words of a set, and a dict cannot be looked for there."""
+    item = {"status": "running", "value": ""}
+    found = usable("state", {"status": status, "items": [item], "usage": {}, "notes": []}, types_only=True)
+    assert ("status" in found) == is_kept
+
+
 @pytest.mark.parametrize(
     "schema", [None, "x", {"type": "strng"}, {"$ref": "#/nowhere"}, {"pattern": "("}, {"$ref": "#"}]
 )

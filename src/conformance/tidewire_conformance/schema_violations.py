@@ -180,10 +180,18 @@ def _wrong_paths(name: str, value: Any, types_only: bool) -> list[list[str | int
     paths = {
         tuple(error.absolute_path)
         for error in errors
-        if (error.validator in _TYPE_KEYWORDS if types_only else error.validator != "required")
+        if (_is_wrong_type(error) if types_only else error.validator != "required")
     }
     outermost = [path for path in paths if not any(path[:n] in paths for n in range(len(path)))]
     return [[*path] for path in sorted(outermost, key=lambda path: [*map(_order, path)], reverse=True)]
+
+
+def _is_wrong_type(error: ValidationError) -> bool:
+    if error.validator in {"enum", "const"}:  # The schemas name no type beside these words.
+        found: Any = error.validator_value
+        words: list[Any] = found if error.validator == "enum" else [found]
+        return type(error.instance) not in map(type, words)
+    return error.validator in _TYPE_KEYWORDS
 
 
 def _order(token: str | int) -> tuple[int, str]:
