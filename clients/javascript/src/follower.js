@@ -1,9 +1,7 @@
 /**
- * The client's state machine for one job's event stream, without sockets and clocks.
- *
- * The state of the job (`document`) and the id of the last event that was applied to it (`id`) change together. `receive`
- * throws an error with `interruption` if the stream must be requested again, with `id` as the cursor, and `InvalidData` if it
- * must be requested without one. `document` then remains, so that the next snapshot is compared with what was delivered.
+ * The client's state machine for one job's event stream, without sockets and clocks. `receive` throws an error with
+ * `interruption` if the stream must be requested again, with `id` as the cursor, and `InvalidData` if it must be requested
+ * without one. `document` then remains, so that the next snapshot is compared with what was delivered.
  */
 
 import { digest } from "./digests.js";
@@ -12,19 +10,20 @@ import { InvalidData, ProtocolError, StateTooLargeError, TransportError, Unsuppo
 import { ENDED, FITS, PROTOCOL, compareIds, parseId } from "./messages.js";
 import { copy, isInteger, isObject, parse, same } from "./strict_json.js";
 
-/** @import { Applied, ErrorDetails, EventId, Notice, Op, ServerEvent } from "./types.js" */
+/** @import { Applied, ErrorDetails, EventId, JobEvent, Op, ServerEvent } from "./types.js" */
 
-/** Resyncs in a row that are allowed. */
-const MAX_RESYNCS = 3;
 const LOGGED = ["snapshot", "message", "done"];
 const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
+/** Resyncs in a row that are allowed. */
+const MAX_RESYNCS = 3;
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
 
 export class Follower {
   #resyncs = 0;
   #applied = 0;
-  #deliveredSeq = 0;
+  /** Last event that changed a value. */
+  #visibleSeq = 0;
   /** Bytes by which the state may certainly grow. Below 0, its size is measured. */
   #room = 0;
   #pingsAhead = 0;
@@ -54,7 +53,7 @@ export class Follower {
   restore(state, columns, id) {
     this.document = new Document(copy(state), columns);
     this.id = id;
-    this.#deliveredSeq = id.seq;
+    this.#visibleSeq = id.seq;
     return this.document;
   }
 
@@ -80,7 +79,7 @@ export class Follower {
     return this.#replace(document, id, null);
   }
 
-  /** Take an event. @param {ServerEvent} event @returns {Promise<Applied | Notice | null>} @throws {InvalidData} Call `resync`. */
+  /** Take an event. @param {ServerEvent} event @returns {Promise<Applied | JobEvent | null>} @throws {InvalidData} Call `resync`. */
   async receive({ type, data, id: idText }) {
     if (LOGGED.includes(type)) return this.#logged(type, data, parseId(idText));
     if (!EPHEMERAL.includes(type)) {
@@ -88,7 +87,8 @@ export class Follower {
       return idText === null ? null : this.#repeat();
     }
     const message = copy(fitting(type, data));
-    if (type === "queue" || type === "progress") return { type, data: message };
+    if (type === "queue") return { type, position: message.position, etaMs: message.eta_ms ?? null, waitsFor: message.waits_for ?? null };
+    if (type === "progress") return { ...message, type };
     if (type === "goaway") throw this.#interrupted(`goaway: ${message.reason}`, "goaway", message.retry_ms);
     if (type === "problem") {
       if (!message.retryable) throw refusal(message.status, message, { jobId: this.jobId });
@@ -130,13 +130,13 @@ export class Follower {
     if (type === "message") {
       const ops = document.apply(message, (all) => all.forEach((op) => requireShape(document.root, op)));
       this.#requireRoom(document.root, data.length, `diff ${id.text}`);
-      return this.#moved(id, document, { before: null, isVisible: ops.some(touchesValue), reason: null, ops });
+      return this.#moved(id, document, ops.some(touchesValue), ops);
     }
     await requireDigest(document, message);
     const members = ["status", "usage", "error"].filter((name) => (message[name] ?? null) !== null);
     const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]));
     this.done = copy(message);
-    return this.#moved(id, document, { before: null, isVisible: false, reason: null, ops });
+    return this.#moved(id, document, false, ops);
   }
 
   /** @param {EventId | null} id */
@@ -157,25 +157,28 @@ export class Follower {
     const [old, now] = [before, document].map((each) => each?.root.items.map((/** @type {any} */ item) => item.value ?? null));
     const hasStarted = document.root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
     const isVisible = before ? !same(old, now) : hasStarted;
-    const isOpening = this.hasDeliveredNothing && reason !== null;
-    return this.#moved(id, document, { before, isVisible, reason, ops: null }, isOpening);
+    return this.#moved(id, document, isVisible, null, reason);
   }
 
   /**
-   * @param {EventId} id @param {Document} document @param {Omit<Applied, "type" | "position" | "firstSeq">} change
-   * @param {boolean} [isOpening] Whether this is the snapshot at the beginning of a connection. @returns {Applied}
+   * The job has moved to a state. The end of a job that succeeded without a value is visible, too.
+   * @param {EventId} id @param {Document} document @param {boolean} isChanged @param {Op[] | null} ops @param {string | null} [reason]
+   * @returns {Applied}
    */
-  #moved(id, document, change, isOpening = false) {
+  #moved(id, document, isChanged, ops, reason = null) {
+    const isOpening = this.hasDeliveredNothing && reason !== null;
     this.hasProgress ||= !isOpening && !this.#isKnown(id);
     this.hasDeliveredNothing = false;
     this.#pingsAhead = 0;
     this.#applied += 1;
     if (this.#applied >= RESYNC_HEALED) this.#resyncs = 0;
-    const firstSeq = Math.min(this.#deliveredSeq + 1, id.seq);
-    if (change.isVisible || this.done) this.#deliveredSeq = id.seq;
+    const firstSeq = Math.min(this.#visibleSeq + 1, id.seq);
+    const isVisible = isChanged || (this.done?.status === "succeeded" && this.#visibleSeq === 0);
+    if (isVisible) this.#visibleSeq = id.seq;
+    const before = this.document;
     this.document = document;
     this.id = id;
-    return { type: "applied", position: { document, version: document.version, id }, firstSeq, ...change };
+    return { type: "applied", position: { document, version: document.version, id }, firstSeq, before, isVisible, reason, ops };
   }
 
   /** Throw if the state is too large. It is measured only if it may be. @param {any} state @param {number} added @param {string} what */

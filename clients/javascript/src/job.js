@@ -1,6 +1,6 @@
 /** Jobs: loops over their updates, text and tokens, and calls that wait for their end. */
 
-import { firstPoints, lengthOf } from "./code_points.js";
+import { lengthOf } from "./code_points.js";
 import { changeOfText, textAt, tokensOf, valueAt } from "./document.js";
 import {
   ClientClosedError, ConcurrentReadError, ItemFailedError, JobCancelledError, JobFailedError, NoTextError, SeveralItemsError,
@@ -9,15 +9,15 @@ import {
 import { JobStream } from "./job_stream.js";
 import { ENDED, PROTOCOL, parseId } from "./messages.js";
 import { sleep } from "./session.js";
-import { copy, isObject, same } from "./strict_json.js";
+import { copy, same } from "./strict_json.js";
 import { hasTokenTexts, tokenRows } from "./tokens.js";
-import { Update, causeOf, merge } from "./updates.js";
+import { Update, causeOf, merged } from "./updates.js";
 
-/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
+/** @import { Change, Checkpoint, Document, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
 /** @import { TextChange, Token, WaitOptions } from "./types.js" */
 
-/** Changes of text after which `iterText` may yield, while it waits for text to become stable. */
-const MAX_MARKS = 1024;
+/** Changes that `iterText` keeps apart while it waits for text to become stable. */
+const MAX_HELD = 1024;
 
 /** Members that `Job` and `BatchJob` share. */
 export class JobBase {
@@ -25,8 +25,7 @@ export class JobBase {
   isSingle = false;
   /** Changes that wait for a loop, merged by item. @type {Map<number, Change>} */
   #pending = new Map();
-  /** The loop that reads this job, if there is one. @type {{isSilent: boolean} | null} */
-  #loop = null;
+  #isLooping = false;
   /** Loops and calls that read the stream. */
   #readers = 0;
   /** @type {Promise<void> | null} */
@@ -38,8 +37,7 @@ export class JobBase {
   #delivered = null;
   /** The checkpoint at the last delivered change, if the job is read without a loop. @type {Checkpoint | null} */
   #saved = null;
-  #hasUpdates = false;
-  /** The texts of the items and their columns, by index. @type {Map<number, {column: string, text: string}>} */
+  /** The texts of the items, their columns and lengths, by index. @type {Map<number, {column: string, text: string, length: number}>} */
   #texts = new Map();
   /** What was reported to the listener. @type {{status: string, notes: number, usage: any, items: Map<number, string>} | null} */
   #reported = null;
@@ -65,10 +63,9 @@ export class JobBase {
     if (!cursor || !checkpoint) return;
     const document = this.stream.follower.restore(checkpoint.state, checkpoint.columns ?? [], cursor);
     const position = (this.#last = this.#delivered = { document, version: document.version, id: cursor });
-    this.#hasUpdates = true;
-    for (const index of document.root.items.keys()) this.#textChange(index, null);
+    const rest = document.root.items.map((/** @type {any} */ _, /** @type {number} */ index) => this.#textChange(index, null));
     for (const { index, first_seq: firstSeq, deleted, text, visible: isVisible } of checkpoint.undelivered ?? []) {
-      this.#enqueue({ position, firstSeq, index, deleted, text, isVisible, diffs: null, reason: null });
+      this.#enqueue({ ...rest[index], position, firstSeq, index, deleted, text, isVisible, ops: null, reason: null });
     }
   }
 
@@ -127,7 +124,7 @@ export class JobBase {
     /** @type {Checkpoint} */
     const saved = { protocol: PROTOCOL, job: this.id, url: this.client.url };
     if (this.#delivered === null) return saved;
-    const rest = this.itemCount < 2 ? [] : [...this.#pending.values()];
+    const rest = [...this.#pending.values()].filter(({ isVisible }) => isVisible && this.itemCount > 1);
     const { document, version, id } = (rest.length > 0 && this.#last) || this.#delivered;
     Object.assign(saved, { state: document.read(version, []), columns: [...document.columns], cursor: id.text });
     const undelivered = rest.map(({ firstSeq, isVisible, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: isVisible }));
@@ -168,18 +165,23 @@ export class JobBase {
   }
 
   async #advance() {
-    const found = await this.stream.next();
-    if (found?.type === "applied") this.#applied(found);
-    else if (found?.type === "queue") {
-      const { position, eta_ms: etaMs = null, waits_for: waitsFor = null } = found.data;
-      this.tell((this.queue = { type: "queue", position, etaMs, waitsFor }));
-    } else if (found) this.tell((this.progress = { ...found.data, type: "progress" }));
+    const applied = await this.stream.next();
+    if (applied === null) return;
+    const { position, firstSeq, before, isVisible, ops, reason } = applied;
+    // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
+    if (!this.#isLooping && this.#delivered !== null) this.#saved ??= this.checkpoint();
+    this.#last = position;
+    const changed = changedItems(position.document, before, ops);
+    for (const [index, own] of changed) {
+      this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, own), isVisible, ops: isVisible ? own : [], reason });
+    }
+    if (this.listener !== null) this.#report(changed.map(([index]) => index));
   }
 
   /** Changes in order. `isSilent` also yields those that changed no value. @protected @param {LoopOptions & {isSilent?: boolean}} [options] */
   async *changes({ isSilent = false, signal } = {}) {
-    if (this.#loop !== null) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
-    this.#loop = { isSilent };
+    if (this.#isLooping) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
+    this.#isLooping = true;
     try {
       for await (const _ of this.reads({ signal })) {
         for (let change; (change = this.#pending.values().next().value); ) {
@@ -188,7 +190,7 @@ export class JobBase {
         }
       }
     } finally {
-      this.#loop = null;
+      this.#isLooping = false;
     }
   }
 
@@ -201,9 +203,8 @@ export class JobBase {
   /** @param {Change} change */
   #enqueue(change) {
     const earlier = this.#pending.get(change.index);
-    if (earlier) merge(earlier, change);
     this.#pending.delete(change.index);
-    this.#pending.set(change.index, earlier ?? change);
+    this.#pending.set(change.index, earlier ? merged(earlier, change) : change);
   }
 
   /** Return a change that was not delivered, for the next loop. @protected @param {Change} change */
@@ -213,31 +214,17 @@ export class JobBase {
     if (later) this.#enqueue(later);
   }
 
-  /** @param {Applied} applied */
-  #applied(applied) {
-    const { position, firstSeq, reason } = applied;
-    // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
-    if (this.#loop === null && this.#delivered !== null) this.#saved ??= this.checkpoint();
-    this.#last = position;
-    const isOnlyUpdate = this.stream.follower.done?.status === "succeeded" && !this.#hasUpdates;
-    const isVisible = applied.isVisible || isOnlyUpdate;
-    this.#hasUpdates ||= isVisible;
-    if (isVisible || this.#loop?.isSilent) {
-      for (const [index, ops] of changedItems(applied)) {
-        this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, ops), isVisible, diffs: ops && [ops], reason });
-      }
-    }
-    if (this.listener !== null) this.#report(applied);
-  }
-
-  /** @param {number} index @param {Op[] | null} ops @returns {TextChange} */
+  /** The change of an item's text, the length of the new text, and that of its stable part. @param {number} index @param {Op[] | null} ops */
   #textChange(index, ops) {
     const column = this.textColumn(index);
-    if (column === undefined) return { deleted: 0, text: "" };
-    const before = this.#texts.get(index);
-    const text = textAt(this.state, tokensOf(column));
-    this.#texts.set(index, { column, text });
-    return changeOfText(column, before?.text ?? "", text, before?.column === column ? ops : null);
+    if (column === undefined) return { deleted: 0, text: "", length: 0, stable: Infinity };
+    const before = this.#texts.get(index) ?? { column, text: "", length: 0 };
+    const after = textAt(this.state, tokensOf(column));
+    const { deleted, text } = changeOfText(column, before.text, after, before.column === column ? ops : null);
+    const length = before.length - deleted + lengthOf(text);
+    this.#texts.set(index, { column, text: after, length });
+    const { stable } = this.state.items[index];
+    return { deleted, text, length, stable: stable && !this.ended ? stable[column.slice(`/items/${index}/value`.length)] ?? 0 : Infinity };
   }
 
   /** Pointer of the text of an item, or undefined if it has none. @protected @param {number} index */
@@ -250,30 +237,28 @@ export class JobBase {
     return columns.find((path) => typeof valueAt(document.root, tokensOf(path)) === "string") ?? known;
   }
 
-  /** Report what differs from the last report. @param {Applied} applied */
-  #report({ position: { document }, ops }) {
-    const { status, notes = [], usage = {}, items } = document.root;
-    const isWhole = ops === null || this.#reported === null;
+  /** Report what differs from the last report. @param {number[]} changed Items that may differ. */
+  #report(changed) {
+    const { status, notes = [], usage = {}, items } = this.state;
+    if (this.#reported === null) changed = [...items.keys()];
     const last = (this.#reported ??= { status: "", notes: 0, usage: {}, items: new Map() });
     if (status !== last.status) this.tell({ type: "status", status: (last.status = status) });
-    const set = (ops ?? []).filter(({ tokens }) => tokens[0] === "items" && tokens[2] === "status");
-    const changed = isWhole ? items.keys() : set.map(({ tokens }) => Number(tokens[1]));
     for (const index of changed) {
-      const { status: itemStatus, error = null } = items[index] ?? {};
+      const { status: itemStatus, error = null } = items[index];
       if (itemStatus !== last.items.get(index)) this.tell({ type: "item", index, status: itemStatus, error: copy(error) });
       last.items.set(index, itemStatus);
     }
     for (const { level, text } of notes.slice(notes.length < last.notes ? 0 : last.notes)) this.tell({ type: "note", level, text });
     last.notes = notes.length;
-    if ((isWhole || ops.some(({ tokens }) => tokens[0] === "usage")) && !same(usage, last.usage)) {
-      this.tell({ type: "usage", usage: copy((last.usage = copy(usage))) });
-    }
+    if (!same(usage, last.usage)) this.tell({ type: "usage", usage: copy((last.usage = copy(usage))) });
     const { done } = this.stream.follower;
     if (done) this.tell({ type: "end", status: done.status, error: copy(done.error ?? null) });
   }
 
   /** Call the listener. Its errors do not break the stream. @param {JobEvent} event */
   tell(event) {
+    if (event.type === "queue") this.queue = event;
+    if (event.type === "progress") this.progress = event;
     try {
       this.listener?.(event, this);
     } catch (error) {
@@ -310,8 +295,11 @@ export class JobBase {
   }
 }
 
-/** The items that an event has changed, with the ops that changed them. @param {Applied} applied @returns {[index: number, ops: Op[] | null][]} */
-function changedItems({ position: { document }, before, ops }) {
+/**
+ * The items that an event has changed, with the ops that changed them, or null for a snapshot.
+ * @param {Document} document @param {Document | null} before @param {Op[] | null} ops @returns {[index: number, ops: Op[] | null][]}
+ */
+function changedItems(document, before, ops) {
   const items = [...document.root.items.entries()];
   const isWhole = ops?.some(({ tokens: [first, index] }) => first === undefined || (first === "items" && index === undefined));
   if (items.length === 1 || isWhole) return items.map(([index]) => [index, ops]);
@@ -342,58 +330,30 @@ export class Job extends JobBase {
    * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The server streams no text.
    */
   async *iterText({ signal } = {}) {
-    /** Changes of which not all text was yielded, as one change. @type {Change | null} */
-    let held = null;
-    /** Lengths of the text at the ends of these changes. @type {{end: number, position: Position}[]} */
-    let marks = [];
-    let [yielded, length] = [0, -1];
+    /** Changes whose text is not stable yet. None of them shortens the text of an earlier one. @type {Change[]} */
+    let held = [];
     try {
-      for await (const change of this.changes({ signal, isSilent: true })) {
-        if (held) merge(held, change);
-        else held = { ...change };
-        if (held.deleted > 0) {
-          const what = `the server retracted ${held.deleted} code points of text that this loop had yielded, ${causeOf(change.reason)}`;
+      for await (let change of this.changes({ signal, isSilent: true })) {
+        for (let last; (last = held.at(-1)) && (last.length > change.length - lengthOf(change.text) || held.length >= MAX_HELD); held.pop()) {
+          change = merged(last, change);
+        }
+        held.push(change);
+        if (change.deleted > 0) {
+          const what = `the server retracted ${change.deleted} code points of text that this loop had yielded, ${causeOf(change.reason)}`;
           throw new VoidTextError(what, { jobId: this.id, lastEventId: change.position.id.text });
         }
-        if (length < 0) yielded = length = this.#lengthAt(change.position) - lengthOf(change.text);
-        length -= change.deleted;
-        marks = marks.filter(({ end }) => end <= length).slice(0, MAX_MARKS - 1);
-        length += lengthOf(change.text);
-        marks.push({ end: length, position: change.position });
-        const stable = this.#stableLength(change.position) ?? length;
-        const ready = marks.filter(({ end }) => end <= stable);
+        const ready = held.filter(({ length }) => length <= change.stable);
         if (ready.length === 0) continue;
-        const { end, position } = ready[ready.length - 1];
-        const piece = firstPoints(held.text, end - yielded) ?? held.text;
-        held.text = held.text.slice(piece.length);
-        marks = marks.slice(ready.length);
-        if (marks.length === 0) held = null;
-        yielded = end;
-        this.commit(position);
+        held = held.slice(ready.length);
+        this.commit(ready[ready.length - 1].position);
+        const piece = ready.map(({ text }) => text).join("");
         if (piece !== "") yield piece;
       }
-      const rest = held;
-      held = null;
-      if (rest) this.commit(rest.position);
-      if (rest?.text) yield rest.text;
     } finally {
-      if (held) this.requeue(held);
+      for (const change of held.reverse()) this.requeue(change);
     }
     this.requireSuccess();
     if (this.textColumn(0) === undefined) throw new NoTextError("the server streams no text in the value of this job", { jobId: this.id });
-  }
-
-  /** @param {Position} position */
-  #lengthAt({ document, version }) {
-    const column = this.textColumn(0);
-    return column === undefined ? 0 : lengthOf(document.read(version, tokensOf(column)) ?? "");
-  }
-
-  /** @param {Position} position */
-  #stableLength({ document, version }) {
-    const stable = document.read(version, ["items", "0", "stable"]);
-    const column = this.textColumn(0) ?? "";
-    return isObject(stable) ? stable[column.slice("/items/0/value".length)] ?? 0 : null;
   }
 
   /**

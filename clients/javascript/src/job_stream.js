@@ -9,7 +9,7 @@ import { Follower } from "./follower.js";
 import { actionFor, isEventStream } from "./retry_policy.js";
 import { sleep } from "./session.js";
 
-/** @import { Applied, ConnectionEvent, Notice } from "./types.js" */
+/** @import { Applied, ConnectionEvent, JobEvent } from "./types.js" */
 
 /** Time for the status line of a stream, and then for `hello`. */
 const HELLO_TIMEOUT_MS = 10_000;
@@ -24,7 +24,7 @@ const LONGEST_POLL_MS = 30_000;
 const LEAST_EVENT_LENGTH = 2 ** 20;
 
 export class JobStream {
-  /** @type {AsyncGenerator<Applied | Notice, void> | null} */
+  /** @type {AsyncGenerator<Applied, void> | null} */
   #changes = null;
   #stop = new AbortController();
   #isOpen = false;
@@ -32,7 +32,7 @@ export class JobStream {
   #connections = 0;
   #retries;
 
-  /** @param {import("./session.js").Session} session @param {string} id @param {string} jobUrl @param {(event: ConnectionEvent) => void} tell */
+  /** @param {import("./session.js").Session} session @param {string} id @param {string} jobUrl @param {(event: JobEvent) => void} tell */
   constructor(session, id, jobUrl, tell) {
     this.session = session;
     this.follower = new Follower(id, session.maxStateBytes);
@@ -44,7 +44,7 @@ export class JobStream {
     this.#retries = session.retryState();
   }
 
-  /** The next change or notice, or null if the stream was closed. It reconnects as often as the retry policy allows. */
+  /** The next change, or null if the stream was closed. It reconnects as often as the retry policy allows. */
   async next() {
     this.#changes ??= this.#read(this.#stop.signal);
     const { value } = await this.#changes.next();
@@ -67,7 +67,7 @@ export class JobStream {
     this.tell({ type: "connection", state, connections: this.#connections, lastEventId: this.follower.id?.text ?? null, ...members });
   }
 
-  /** @param {AbortSignal} stop @returns {AsyncGenerator<Applied | Notice, void>} */
+  /** @param {AbortSignal} stop @returns {AsyncGenerator<Applied, void>} */
   async *#read(stop) {
     while (!stop.aborted) {
       try {
@@ -84,7 +84,7 @@ export class JobStream {
     }
   }
 
-  /** Request the stream once, and read it until it is interrupted. @param {AbortSignal} stop @returns {AsyncGenerator<Applied | Notice, void>} */
+  /** Request the stream once, and read it until it is interrupted. @param {AbortSignal} stop @returns {AsyncGenerator<Applied, void>} */
   async *#connect(stop) {
     const { follower, session } = this;
     follower.connected();
@@ -124,8 +124,10 @@ export class JobStream {
             this.eventsUrl = session.link(follower.hello.events, connection.url) ?? this.eventsUrl;
             this.#report("connected");
           }
-          if (found?.type === "applied") this.#silentConnections = 0;
-          if (found) yield found;
+          if (found?.type === "applied") {
+            this.#silentConnections = 0;
+            yield found;
+          } else if (found) this.tell(found);
         }
       }
     } finally {

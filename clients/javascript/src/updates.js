@@ -7,8 +7,8 @@ import { copy } from "./strict_json.js";
 
 /** @import { Change, Problem } from "./types.js" */
 
-/** Diffs of merged changes that are kept. Beyond it, `update.ops` is null. */
-const MAX_MERGED_DIFFS = 1024;
+/** Ops of merged changes that are kept. Beyond it, `update.ops` is null. */
+const MAX_MERGED_OPS = 1024;
 
 /** Why text was retracted. @param {string | null} reason Reason of a snapshot, or null. */
 export function causeOf(reason) {
@@ -16,16 +16,19 @@ export function causeOf(reason) {
   return reason === "rewound" ? "because the server's log had lost its last events" : "by a rollback";
 }
 
-/** Merge a change into an earlier one of the same item. @param {Change} earlier @param {Change} change */
-export function merge(earlier, change) {
+/** Two changes of an item as one. @param {Change} earlier @param {Change} change @returns {Change} */
+export function merged(earlier, change) {
   const rest = withoutLast(earlier.text, change.deleted);
-  earlier.deleted += rest === undefined ? change.deleted - lengthOf(earlier.text) : 0;
-  earlier.text = (rest ?? "") + change.text;
-  earlier.position = change.position;
-  earlier.isVisible ||= change.isVisible;
-  earlier.reason = change.reason ?? earlier.reason;
-  const diffs = earlier.diffs && change.diffs && [...earlier.diffs, ...change.diffs];
-  earlier.diffs = diffs && diffs.length <= MAX_MERGED_DIFFS ? diffs : null;
+  const ops = earlier.ops && change.ops && [...earlier.ops, ...change.ops];
+  return {
+    ...change,
+    firstSeq: earlier.firstSeq,
+    deleted: earlier.deleted + (rest === undefined ? change.deleted - lengthOf(earlier.text) : 0),
+    text: (rest ?? "") + change.text,
+    isVisible: earlier.isVisible || change.isVisible,
+    reason: change.reason ?? earlier.reason,
+    ops: ops && ops.length <= MAX_MERGED_OPS ? ops : null,
+  };
 }
 
 /** The value of a job after an event, with the change since the previous update. */
@@ -101,10 +104,9 @@ export class Update {
    * @returns {[op: string, path: string, argument?: any][] | null}
    */
   get ops() {
-    const { diffs, index } = this.#change;
-    if (diffs === null) return null;
+    const { ops, index } = this.#change;
     const root = `/items/${index}/value`;
-    return diffs.flat().flatMap(({ name, path, argument }) => {
+    return ops && ops.flatMap(({ name, path, argument }) => {
       // An op on something that contains the value replaces it.
       if (root.startsWith(`${path}/`)) return [["s", "", this.value]];
       if (path !== root && !path.startsWith(`${root}/`)) return [];
