@@ -4,7 +4,6 @@ import { CheckpointError, EndpointNotFoundError } from "./errors.js";
 import { BatchJob, Job } from "./job.js";
 import { FITS } from "./messages.js";
 import { Session } from "./session.js";
-import { copy } from "./strict_json.js";
 import { Vocabulary } from "./tokens.js";
 
 /** @import { AttachOptions, Checkpoint, ClientOptions, JobParts, LoopOptions, SubmitOptions, WaitOptions } from "./types.js" */
@@ -66,12 +65,12 @@ export class Client {
 
   /** The server's endpoints, capabilities and limits. @param {LoopOptions} [options] @returns {Promise<any>} */
   async discover({ signal } = {}) {
-    return copy((await this.session.request(`${this.url}/v1`, "discovery", { signal })).body);
+    return (await this.session.request(`${this.url}/v1`, "discovery", { signal })).body;
   }
 
   /** The description of an endpoint, with its schemas. @param {string} endpoint @param {LoopOptions} [options] @returns {Promise<any>} */
   async describe(endpoint, { signal } = {}) {
-    return copy((await this.session.request(this.#endpointUrl(endpoint), "endpoint", { signal })).body);
+    return (await this.session.request(this.#endpointUrl(endpoint), "endpoint", { signal })).body;
   }
 
   /** The caller's own jobs, newest first. @param {LoopOptions & {limit?: number}} [options] @returns {Promise<any[]>} */
@@ -79,7 +78,7 @@ export class Client {
     const found = [];
     for (let url = `${this.url}/v1/jobs`; url !== "" && found.length < limit; ) {
       const { body, connection } = await this.session.request(url, "jobs", { signal });
-      found.push(...copy(body.jobs));
+      found.push(...body.jobs);
       // A faulty server could send empty pages forever.
       url = (body.next && body.jobs.length > 0 && this.session.link(body.next, connection.url)) || "";
     }
@@ -95,7 +94,7 @@ export class Client {
     const link = description.links?.vocabulary;
     if (typeof link !== "string") return null;
     const { body } = await this.session.request(this.session.link(link, connection.url) ?? `${url}/vocabulary`, "vocabulary");
-    const vocabulary = new Vocabulary(copy(body));
+    const vocabulary = new Vocabulary(body);
     this.#vocabularies.set(endpoint, vocabulary);
     return vocabulary;
   }

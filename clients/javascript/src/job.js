@@ -96,8 +96,7 @@ export class JobBase {
 
   /** Request the whole job from the server. @param {LoopOptions} [options] @returns {Promise<any>} */
   async read({ signal } = {}) {
-    const { body } = await this.client.session.request(this.stream.jobUrl, "job", { jobId: this.id, signal });
-    return copy(body);
+    return (await this.client.session.request(this.stream.jobUrl, "job", { jobId: this.id, signal })).body;
   }
 
   /** @protected @param {{items?: number[]}} members @param {AbortSignal} [signal] @returns {Promise<string>} */

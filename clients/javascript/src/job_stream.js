@@ -104,8 +104,7 @@ export class JobStream {
       throw new TransportError("the server has no events after the cursor", { url: this.eventsUrl, jobId: follower.jobId });
     }
     if (action !== "use") {
-      const interruption = action === "wait" ? "busy" : action === "cut" && !connection.isHidden ? "cut" : null;
-      const error = await session.refused(connection, { jobId: follower.jobId, lastEventId: cursor, interruption });
+      const error = await session.refused(connection, action, { jobId: follower.jobId, lastEventId: cursor });
       throw action === "resync" ? new InvalidData(`the server rejected the cursor ${cursor}`) : error;
     }
     session.contacted = true;
@@ -170,13 +169,10 @@ export class JobStream {
     if (isSilent && follower.hasDeliveredNothing) this.#silentConnections += 1;
     const silenceMs = isSilent && this.#isOpen && follower.hello ? this.#silenceMs() : 0;
     this.#isOpen = false;
-    const { interruption = null } = error;
-    if (interruption === null) throw error;
-    const askedMs = interruption === "cut" ? null : error.retryAfterMs;
-    const isFailure = interruption === "goaway" ? !follower.hasProgress : askedMs === null;
-    if (follower.hasProgress) this.#retries.progress();
-    const retryInMs = this.#retries.waitAfter(error, { askedMs, isFailure, isFirstContact: !session.contacted && !error.sent, silenceMs });
-    this.#report(interruption === "resync" ? "resync" : "lost", { why: error.what, retryInMs, failures: this.#retries.failures });
+    if (!error?.interruption) throw error;
+    const { hasProgress } = follower;
+    const retryInMs = this.#retries.waitAfter(error, { isFirstContact: !session.contacted && !error.sent, hasProgress, silenceMs });
+    this.#report(error.interruption === "resync" ? "resync" : "lost", { why: error.what, retryInMs, failures: this.#retries.failures });
     return retryInMs;
   }
 }

@@ -68,41 +68,41 @@ export class RetryState {
     this.#began = null;
   }
 
+  /** The server has delivered something new. */
   progress() {
     this.failures = 0;
     this.#spentMs = 0;
   }
 
   /**
-   * Count an interruption, and return the wait before the next attempt in milliseconds, or throw the error.
-   * `askedMs` is the wait that the server asked for, which by default is not a failure, `isFirstContact` whether perhaps no
-   * server is at this address, and `silenceMs` the time during which a live stream sent nothing.
-   * @param {import("./errors.js").TidewireError} error
-   * @param {{askedMs?: number | null, isFailure?: boolean, isFirstContact?: boolean, silenceMs?: number}} [interruption]
+   * Count an interruption, and return the wait before the next attempt in milliseconds, or throw the error. A wait that the
+   * server asks for is no failure, except by a `goaway` without progress.
+   * @param {import("./errors.js").TidewireError} error @param {{isFirstContact?: boolean, hasProgress?: boolean, silenceMs?: number}} [interruption]
+   * `isFirstContact`: perhaps no server is at this address. `silenceMs`: time during which a live stream sent nothing.
    */
-  waitAfter(error, { askedMs = null, isFailure = askedMs === null, isFirstContact = false, silenceMs = 0 } = {}) {
-    const { patienceMs, attempts, jitter, minDelayMs, maxDelayMs } = this.#limits;
+  waitAfter(error, { isFirstContact = false, hasProgress = false, silenceMs = 0 } = {}) {
+    const { patienceMs, minDelayMs, maxDelayMs, jitter } = this.#limits;
+    const attempts = isFirstContact ? Math.min(this.#limits.attempts, FIRST_ATTEMPTS) : this.#limits.attempts;
+    const askedMs = error.interruption === "cut" ? null : error.retryAfterMs;
+    const isFailure = askedMs === null || (error.interruption === "goaway" && !hasProgress);
     this.live();
+    if (hasProgress) this.progress();
     this.#spentMs += silenceMs;
     if (isFailure) this.failures += 1;
     const left = patienceMs - this.#spentMs;
-    /** @param {string} why */
-    const giveUp = (why) => {
+    let why = "";
+    if (left <= 0) why = `no progress, and patienceMs is ${patienceMs}`;
+    else if ((askedMs ?? 0) > left) why = `the server asked to wait ${askedMs} ms, but ${Math.round(left)} ms are left of patienceMs`;
+    else if (isFailure && this.failures >= attempts) why = `${this.failures} failures without progress, and ${attempts} attempts are allowed`;
+    if (why !== "") {
       error.message += ` The client gave up: ${why}.`;
       throw error;
-    };
-    if (isFailure && this.failures >= attempts) giveUp(`${this.failures} failures without progress, and attempts is ${attempts}`);
-    if (isFailure && isFirstContact && this.failures >= FIRST_ATTEMPTS) giveUp(`${FIRST_ATTEMPTS} attempts`);
-    if ((askedMs ?? 0) > left) giveUp(`the server asked to wait ${askedMs} ms, but ${Math.max(0, Math.round(left))} ms are left of patienceMs`);
-    if (left <= 0) giveUp(`no progress, and patienceMs is ${patienceMs}`);
-    let wait = 0;
-    if (isFailure && isFirstContact) wait = FIRST_WAIT_MS * 2 ** (this.failures - 1);
-    else if (isFailure) {
-      const grown = Math.min(maxDelayMs, Math.max(minDelayMs, this.delayMs) * 2 ** Math.min(this.failures - 1, 40));
-      wait = grown * (1 + jitter * (2 * Math.random() - 1));
     }
-    if (askedMs !== null) wait = Math.max(wait, Math.max(askedMs, MIN_REQUESTED_WAIT_MS) * (1 + jitter * Math.random()));
-    if (wait >= left) wait = left; // the last attempt is made at the end of the patience
+    const base = isFirstContact ? FIRST_WAIT_MS : Math.max(minDelayMs, this.delayMs);
+    const grown = Math.min(maxDelayMs, base * 2 ** Math.min(this.failures - 1, 40)) * (1 + jitter * (2 * Math.random() - 1));
+    const asked = Math.max(askedMs ?? 0, MIN_REQUESTED_WAIT_MS) * (1 + jitter * Math.random());
+    // The last attempt is made at the end of the patience.
+    const wait = Math.min(left, Math.max(isFailure ? grown : 0, askedMs === null ? 0 : asked));
     this.#spentMs += wait;
     return wait;
   }

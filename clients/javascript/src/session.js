@@ -32,6 +32,26 @@ export function sleep(ms, signal) {
   });
 }
 
+/**
+ * Wait for a part of a response. If it takes too long, the request is aborted.
+ * @template T @param {Promise<T>} part @param {number} timeoutMs @param {AbortController} controller @param {ErrorDetails} place @returns {Promise<T>}
+ */
+async function arrived(part, timeoutMs, controller, place) {
+  const silence = new SilenceTimeoutError(`the server sent nothing for ${Math.round(timeoutMs)} ms`, place);
+  const timer = setTimeout(() => controller.abort(silence), Math.min(timeoutMs, LONGEST_TIMER_MS));
+  try {
+    return await part;
+  } catch (error) {
+    controller.signal.throwIfAborted();
+    controller.abort();
+    const { cause, message } = /** @type {any} */ (error);
+    const why = cause?.code ?? cause?.message ?? message;
+    throw new TransportError(`the connection failed: ${why}`, { ...place, sent: !NOT_SENT.includes(why), cause: error });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 /** A response whose body is read in chunks. */
 export class Connection {
   #reader;
@@ -42,24 +62,14 @@ export class Connection {
     this.url = response.url || url;
     this.status = response.status;
     this.headers = response.headers;
-    this.isHidden = response.type === "opaqueredirect";
     this.#reader = response.body?.getReader();
     this.#controller = controller;
   }
 
   /** The next bytes of the body, or null at its end. @param {number} timeoutMs */
   async next(timeoutMs) {
-    const silence = new SilenceTimeoutError(`the server sent no bytes for ${Math.round(timeoutMs)} ms`, { url: this.url });
-    const timer = setTimeout(() => this.#controller.abort(silence), Math.min(timeoutMs, LONGEST_TIMER_MS));
-    try {
-      return (await this.#reader?.read())?.value ?? null;
-    } catch (error) {
-      const failure = transportError(error, this.#controller.signal, "GET", this.url);
-      this.close();
-      throw failure;
-    } finally {
-      clearTimeout(timer);
-    }
+    const read = this.#reader && (await arrived(this.#reader.read(), timeoutMs, this.#controller, { url: this.url }));
+    return read?.value ?? null;
   }
 
   /** The whole body as JSON. The connection is closed. @param {number} timeoutMs @param {number} maxBytes @throws {InvalidData} */
@@ -86,13 +96,6 @@ export class Connection {
   }
 }
 
-/** @param {any} error @param {AbortSignal} signal @param {string} method @param {string} url */
-function transportError(error, signal, method, url) {
-  if (signal.aborted) return signal.reason;
-  const why = error?.cause?.code ?? error?.cause?.message ?? error?.message ?? String(error);
-  return new TransportError(`the connection failed: ${why}`, { method, url, sent: !NOT_SENT.includes(why), cause: error });
-}
-
 export class Session {
   /** Whether a response has proved that the server is a Tidewire server. */
   contacted = false;
@@ -112,69 +115,56 @@ export class Session {
     return new RetryState(this.options.retry);
   }
 
-  /**
-   * Send one request, with other credentials if the server rejected those that it has.
-   * @param {string} url @param {RequestOptions} options @param {boolean} isRejected
-   */
-  async #sendOnce(url, { method = "GET", headers, body, timeoutMs = this.answerTimeoutMs, signal }, isRejected) {
+  /** @param {string} url @param {RequestOptions} options @throws {RequestError} The server redirects a browser, which hides where. */
+  async #sendOnce(url, { method = "GET", headers, body, timeoutMs = this.answerTimeoutMs, signal }) {
     /** @type {Record<string, string>} */
     const all = IS_BROWSER ? { ...headers } : { ...headers, "accept-encoding": "identity" };
     if (new URL(url).origin === this.origin) {
       const { token } = this.options;
-      if (this.#credentials === null || isRejected) this.#credentials = (await (typeof token === "function" ? token() : token)) ?? null;
+      this.#credentials ??= (await (typeof token === "function" ? token() : token)) ?? null;
       Object.assign(all, this.options.headers, this.#credentials === null ? {} : { authorization: `Bearer ${this.#credentials}` });
     }
     signal?.throwIfAborted();
     const controller = new AbortController();
     signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });
-    const silence = new SilenceTimeoutError(`the server did not respond in ${timeoutMs} ms`, { method, url });
-    const timer = setTimeout(() => controller.abort(silence), Math.min(timeoutMs, LONGEST_TIMER_MS));
-    try {
-      const response = await this.fetch(url, { method, headers: all, body, cache: "no-store", redirect: "manual", signal: controller.signal });
-      return new Connection(response, url, controller);
-    } catch (error) {
-      const failure = transportError(error, controller.signal, method, url);
-      controller.abort();
-      throw failure;
-    } finally {
-      clearTimeout(timer);
+    const request = { method, headers: all, body, signal: controller.signal };
+    const sent = this.fetch(url, { ...request, cache: "no-store", redirect: "manual" });
+    const response = await arrived(sent, timeoutMs, controller, { method, url });
+    if (response.type === "opaqueredirect") {
+      const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
+      throw new RequestError("the server redirects, which this client does not follow in a browser", { method, url, advice });
     }
+    return new Connection(response, url, controller);
   }
 
   /** Send a request. Refresh the credentials once, and follow redirects of a GET. @param {string} url @param {RequestOptions} options */
   async send(url, options) {
     let refreshes = typeof this.options.token === "function" ? 1 : 0;
     let redirects = (options.method ?? "GET") === "GET" ? MAX_REDIRECTS : 0;
-    for (let isRejected = false; ; ) {
-      const connection = await this.#sendOnce(url, options, isRejected);
+    for (;;) {
+      const connection = await this.#sendOnce(url, options);
       const action = actionFor(connection.status, "request");
       const location = connection.headers.get("location");
       const target = location === null ? null : this.link(location, connection.url);
-      isRejected = action === "refresh" && refreshes-- > 0;
-      const isRedirected = action === "redirect" && target !== null && redirects-- > 0;
-      if (!isRejected && !isRedirected) return connection;
-      if (isRedirected) url = target;
+      if (action === "refresh" && refreshes-- > 0) this.#credentials = null;
+      else if (action === "redirect" && target !== null && redirects-- > 0) url = target;
+      else return connection;
       connection.close();
     }
   }
 
-  /** The error for a response that is not what was requested. The response is closed. @param {Connection} connection @param {ErrorDetails} details */
-  async refused(connection, details) {
-    const { url, status, headers, isHidden } = connection;
-    /** @type {any} */
-    let problem = null;
-    try {
-      const body = status === 200 ? connection.close() : await connection.json(this.answerTimeoutMs, 2 ** 20);
-      if (FITS.problem(body)) problem = copy(body);
-    } catch (error) {
-      if (!(error instanceof InvalidData || error instanceof ProtocolError || error instanceof TransportError)) throw error;
-    }
+  /**
+   * The error for a response that is not what was requested. The response is closed.
+   * @param {Connection} connection @param {ReturnType<typeof actionFor>} action @param {ErrorDetails} details
+   */
+  async refused(connection, action, details) {
+    const { url, status, headers } = connection;
+    const body = status === 200 ? connection.close() : await connection.json(this.answerTimeoutMs, 2 ** 20).catch(() => null);
+    const problem = FITS.problem(body) ? copy(body) : null;
     this.contacted ||= problem !== null;
-    if (isHidden) {
-      const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
-      return new RequestError("the server redirects, which this client does not follow in a browser", { url, advice, ...details });
-    }
-    return refusal(status, problem, { url, retryAfterMs: retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms, ...details });
+    const interruption = action === "wait" ? "busy" : action === "cut" ? "cut" : null;
+    const askedMs = retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms;
+    return refusal(status, problem, { url, retryAfterMs: askedMs, interruption, ...details });
   }
 
   /**
@@ -187,29 +177,20 @@ export class Session {
   async request(url, schema, { kind = "request", jobId, state = this.retryState(), doubt, ...options } = {}) {
     const { method = "GET", signal } = options;
     for (;;) {
-      let error;
-      let askedMs = null;
       state.begin();
       try {
         const connection = await this.send(url, options);
         const action = actionFor(connection.status, kind);
-        if (action === "use") {
-          const body = await this.#read(connection, schema, method);
-          state.live();
-          return { body, connection };
-        }
-        error = await this.refused(connection, { method, jobId });
-        if ((action !== "wait" && action !== "cut") || connection.isHidden) throw error;
-        if (action === "wait") askedMs = error.retryAfterMs;
-        else if (error.problem === null) await doubt?.(error);
+        if (action !== "use") throw await this.refused(connection, action, { method, jobId });
+        return { body: await this.#read(connection, schema, method), connection };
       } catch (caught) {
-        if (!(caught instanceof TransportError)) throw caught;
-        error = caught;
-        if (error.sent) await doubt?.(error);
+        const error = /** @type {any} */ (caught);
+        if (!error?.interruption) throw error;
+        if (error.interruption === "cut" && error.sent && error.problem === null) await doubt?.(error);
+        // A browser does not show whether a server was reached, so a wrong URL must not look like an outage.
+        const isHidden = IS_BROWSER && error instanceof TransportError && !(error instanceof SilenceTimeoutError);
+        await sleep(state.waitAfter(error, { isFirstContact: !this.contacted && (isHidden || !error.sent) }), signal);
       }
-      // A browser does not show whether a server was reached, so a wrong URL must not look like an outage.
-      const isUnreached = error instanceof TransportError && (!error.sent || (IS_BROWSER && !(error instanceof SilenceTimeoutError)));
-      await sleep(state.waitAfter(error, { askedMs, isFirstContact: isUnreached && !this.contacted }), signal);
     }
   }
 
@@ -225,7 +206,7 @@ export class Session {
     }
     if (!FITS[schema](body)) throw new ProtocolError(`the response does not fit the schema of ${schema}`, place);
     this.contacted = true;
-    return body;
+    return copy(body);
   }
 
   /**
