@@ -114,20 +114,11 @@ export class Client {
     const headers = { "content-type": "application/json", accept: "application/json", "idempotency-key": idempotencyKey };
     const { body, connection } = await this.session
       .request(`${this.#endpointUrl(endpoint)}/jobs`, "job", {
-        method: "POST", kind: "submit", headers, body: JSON.stringify(all), signal, doubt: (error) => this.#requireRepeatable(error, signal),
+        method: "POST", kind: "submit", headers, body: JSON.stringify(all), signal,
       })
       .catch((error) => this.#withEndpoints(error));
     const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#jobUrl(body.id);
     return { id: body.id, url, eventsUrl: this.session.link(body.links.events, connection.url), initial: body, listener };
-  }
-
-  /** Throw if a submit that may have arrived must not be repeated, as the server ignores its key. @param {Error} error @param {AbortSignal} [signal] */
-  async #requireRepeatable(error, signal) {
-    if (this.options.token !== undefined || new Headers(this.options.headers).has("authorization")) return;
-    const { capabilities } = await this.discover({ signal });
-    if (capabilities.includes("idempotency")) return;
-    error.message += " The job may have been started, and the server ignores the idempotency keys of callers without credentials.";
-    throw error;
   }
 
   /** @param {any} error @returns {Promise<never>} */

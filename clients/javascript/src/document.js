@@ -1,9 +1,6 @@
 /**
- * The state of a job, changed in place by diffs.
- *
- * A diff costs the time of its own length, whatever the size of the state: appended text is concatenated without a copy,
- * and elements are pushed. For each op, the op that reverses it is recorded. A diff that is refused is reversed completely,
- * and an update that was delivered earlier can still read its value: it copies the current state and reverses the later ops.
+ * The state of a job, changed in place by diffs, so that a diff costs the time of its own length. For each op, the op that
+ * reverses it is recorded: to refuse a whole diff, and to read a value as it was before later diffs.
  */
 
 import { firstPoints, lengthOf, textChange, withoutLast } from "./code_points.js";
@@ -13,7 +10,7 @@ import { copy, isInteger, isObject, setMember } from "./strict_json.js";
 
 /** @import { Op, Version } from "./types.js" */
 
-const STRAY_TILDE = /~(?![01])/;
+const POINTER = /^(?:\/(?:[^~]|~[01])*)?$/;
 const INDEX = /^(?:0|[1-9][0-9]{0,14})$/;
 const MAX_EVENT_OPS = 10_000;
 /** Numbers of elements of the ops other than `r`. @type {Record<string, number>} */
@@ -21,11 +18,8 @@ const ELEMENTS = { a: 3, t: 3, s: 3, i: 3, d: 2 };
 
 /** The reference tokens of a JSON Pointer. @param {unknown} path @returns {string[]} */
 export function tokensOf(path) {
-  if (typeof path !== "string" || (path !== "" && path[0] !== "/") || STRAY_TILDE.test(path)) {
-    throw new InvalidData(`${JSON.stringify(path)} is not a JSON Pointer`);
-  }
-  const tokens = path.split("/").slice(1);
-  return path.includes("~") ? tokens.map((token) => token.replaceAll("~1", "/").replaceAll("~0", "~")) : tokens;
+  if (typeof path !== "string" || !POINTER.test(path)) throw new InvalidData(`${JSON.stringify(path)} is not a JSON Pointer`);
+  return path.split("/").slice(1).map((token) => token.replaceAll("~1", "/").replaceAll("~0", "~"));
 }
 
 /** The value that tokens name, or undefined. @param {any} root @param {string[]} tokens */
@@ -48,8 +42,6 @@ export function textAt(root, tokens) {
 export class Document {
   /** The checked texts, with their lengths and CRCs. @type {Map<string, {text: string, n: number, crc: number}>} */
   #checked = new Map();
-  /** Tokens of the columns, by path. @type {Map<string, string[]>} */
-  #columns;
   /** Number of ops that did more than append. */
   rewrites = 0;
   /** @type {Version} */
@@ -59,7 +51,6 @@ export class Document {
   constructor(state, columns) {
     this.root = state;
     this.columns = columns;
-    this.#columns = new Map(columns.map((path) => [path, tokensOf(path)]));
   }
 
   /** A copy of a part of the state, as it was at a version. @param {Version} version @param {string[]} tokens */
@@ -72,11 +63,7 @@ export class Document {
     return valueAt(scratch.root, tokens);
   }
 
-  /**
-   * Apply a diff completely, or throw InvalidData and leave the state as it was.
-   * @param {any} diff @param {(ops: Op[]) => void} [check] Further check of the new state, which throws to refuse the diff.
-   * @returns {Op[]} The ops, in which rows are appends.
-   */
+  /** Apply a diff, or throw InvalidData and leave the state as it was. Return its ops. @param {any} diff @param {(op: Op) => void} [check] */
   apply(diff, check) {
     const { ops, checks } = this.#parsed(diff);
     const rewrites = ops.filter(({ name }) => name !== "a" && name !== "r");
@@ -95,7 +82,7 @@ export class Document {
         if (!isKept) throw new InvalidData(`the diff changes the stable prefix of ${path} in item ${index}`, "unstable");
       }
       this.verify(checks);
-      check?.(applied);
+      if (check) applied.forEach(check);
     } catch (error) {
       undo(this, reverse);
       throw error;
@@ -126,29 +113,30 @@ export class Document {
     const length = ELEMENTS[name] ?? this.columns.length + 1;
     if (op.length !== length) throw new InvalidData(`the op ${name} must have ${length} elements`);
     if (name === "r") return { name, path: "", tokens: [], argument: op.slice(1) };
-    return { name, path, tokens: this.#columns.get(path) ?? tokensOf(path), argument };
+    return { name, path, tokens: tokensOf(path), argument };
   }
 
   /** The appends of a row, one for each column: a text grows by a text, and an array by one element. @param {any[]} row @returns {Op[]} */
   #row(row) {
     return this.columns.map((path, at) => {
-      const tokens = this.#columns.get(path) ?? [];
+      const tokens = tokensOf(path);
       return { name: "a", path, tokens, argument: Array.isArray(valueAt(this.root, tokens)) ? [row[at]] : row[at] };
     });
   }
 
   /** The stable prefixes of the items in places that a diff rewrites. @param {string[][]} places */
   #stablePrefixes(places) {
-    const items = this.root?.items;
-    if (!Array.isArray(items) || places.length === 0) return [];
+    const items = valueAt(this.root, ["items"]);
     const inItems = places.filter(([first]) => first === undefined || first === "items");
+    if (!Array.isArray(items) || inItems.length === 0) return [];
     const indices = inItems.some((place) => place.length < 2) ? items.keys() : new Set(inItems.map(([, index]) => Number(index)));
-    return [...indices].flatMap((index) =>
-      Object.entries(isObject(items[index]?.stable) ? items[index].stable : {}).flatMap(([path, n]) => {
-        const text = valueAt(items[index].value, tokensOf(path));
-        return isInteger(n, 0) && typeof text === "string" ? [{ index, path, n, prefix: firstPoints(text, n) ?? text }] : [];
-      }),
-    );
+    return [...indices].flatMap((index) => {
+      const { value, stable = {} } = items[index] ?? {};
+      return Object.entries(stable).map(([path, n]) => {
+        const text = textAt(value, tokensOf(path));
+        return { index, path, n, prefix: firstPoints(text, n) ?? text };
+      });
+    });
   }
 
   /** Verify checks. Only the text that was appended since the last check of a text is read by code points. @param {any[]} checks */
@@ -183,7 +171,7 @@ function placeOf({ name, tokens }) {
 
 /**
  * The change of the text of a column. Text that only grew is not compared.
- * @param {string} column @param {string} before @param {string} after @param {Op[] | null} ops Those that led from one to the other, if known.
+ * @param {string} column @param {string} before @param {string} after @param {Op[] | null} ops Ops that led to it, if known.
  */
 export function changeOfText(column, before, after, ops) {
   const tokens = tokensOf(column);

@@ -18,6 +18,11 @@ const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
 const MAX_RESYNCS = 3;
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
+/**
+ * A connection on which nothing has arrived: data of its `hello`, pings in a row that are ahead of the id, whether a logged event has
+ * arrived, and whether one other than the snapshot at the beginning has moved the id forward.
+ */
+const NEW_CONNECTION = { hello: /** @type {any} */ (null), pingsAhead: 0, isEmpty: true, hasProgress: false };
 
 export class Follower {
   #resyncs = 0;
@@ -26,20 +31,14 @@ export class Follower {
   #visibleSeq = 0;
   /** Bytes by which the state may certainly grow. Below 0, its size is measured. */
   #room = 0;
-  #pingsAhead = 0;
-
+  /** What has arrived on the current connection. */
+  connection = { ...NEW_CONNECTION };
   /** @type {Document | null} */
   document = null;
   /** @type {EventId | null} */
   id = null;
   /** Data of `done`, or null. @type {any} */
   done = null;
-  /** Whether a logged event has moved the id forward on this connection, other than the snapshot at its beginning. */
-  hasProgress = false;
-  /** Whether the current connection has not delivered a logged event yet. */
-  hasDeliveredNothing = true;
-  /** Data of the `hello` of the current connection, or null. @type {any} */
-  hello = null;
   /** Number of events that were dropped because they had been applied before. */
   repeats = 0;
 
@@ -59,10 +58,7 @@ export class Follower {
 
   /** A new connection was opened. */
   connected() {
-    this.hasProgress = false;
-    this.hasDeliveredNothing = true;
-    this.hello = null;
-    this.#pingsAhead = 0;
+    this.connection = { ...NEW_CONNECTION };
   }
 
   /** Take over a job that was read, as from a snapshot. @param {any} job @returns {Promise<Applied | null>} @throws {InvalidData} Call `resync`. */
@@ -72,10 +68,10 @@ export class Follower {
     const done = job.done ?? null;
     if ((done !== null) !== ENDED.includes(job.status)) throw new InvalidData("a job that was read has ended without done");
     if (done === null && this.#isKnown(id)) return null;
-    const document = new Document(copy(job.state), job.columns);
+    const document = new Document(job.state, job.columns);
     if (done !== null) await requireDigest(document, done);
     this.#requireRoom(document.root, Infinity, "the job that was read");
-    this.done = copy(done);
+    this.done = done;
     return this.#replace(document, id, null);
   }
 
@@ -86,6 +82,7 @@ export class Follower {
       if (idText !== null && !this.#isKnown(parseId(idText))) throw new InvalidData(`unknown logged event ${type}`, "unknown");
       return idText === null ? null : this.#repeat();
     }
+    const { connection } = this;
     const message = copy(fitting(type, data));
     if (type === "queue") return { type, position: message.position, etaMs: message.eta_ms ?? null, waitsFor: message.waits_for ?? null };
     if (type === "progress") return { ...message, type };
@@ -95,30 +92,29 @@ export class Follower {
       throw this.#interrupted(`problem: ${message.code}`, "busy", message.retry_after_ms);
     }
     if (type === "ping") {
-      const isAhead = this.id === null || [message.head, this.hello?.head].some((head) => head && !this.#isKnown(parseId(head)));
-      this.#pingsAhead = isAhead ? this.#pingsAhead + 1 : 0;
-      if (this.#pingsAhead >= 2) throw this.#interrupted("the server has events that it does not send", "cut");
+      const isAhead = [message.head, connection.hello?.head].some((head) => head && !this.#isKnown(parseId(head)));
+      connection.pingsAhead = isAhead ? connection.pingsAhead + 1 : 0;
+      if (connection.pingsAhead >= 2) throw this.#interrupted("the server has events that it does not send", "cut");
       return null;
     }
     const { protocol, job } = message;
     if (protocol !== PROTOCOL) throw new UnsupportedProtocolError(`the server uses the protocol ${JSON.stringify(protocol)}`, { jobId: this.jobId });
     if (job !== this.jobId) throw new ProtocolError(`the server sent the event stream of another job, ${job}`, { jobId: this.jobId });
-    this.hello = message;
+    connection.hello = message;
     return null;
   }
 
   /** @param {string} type @param {string} data @param {EventId | null} id */
   async #logged(type, data, id) {
     if (id === null) throw new InvalidData(`${type} has no valid id`);
-    if (!this.hello) throw new InvalidData(`${type} ${id.text} arrived before hello`);
+    if (!this.connection.hello) throw new InvalidData(`${type} ${id.text} arrived before hello`);
     if (this.#isKnown(id) && type !== "snapshot") return this.#repeat();
     const message = type === "message" ? parse(data) : fitting(type, data);
     if (type === "snapshot") {
       const { state, columns, reason } = message;
       if (ENDED.includes(state.status)) throw new InvalidData(`snapshot ${id.text} has a final status, which only done may set`);
       if (this.#isKnown(id) && reason !== "rewound") return this.#repeat();
-      this.#room = this.maxStateBytes;
-      this.#requireRoom(state, data.length, `snapshot ${id.text}`);
+      this.#requireRoom(state, Infinity, `snapshot ${id.text}`);
       return this.#replace(new Document(copy(state), columns), id, reason);
     }
     const on = type === "message" && isObject(message) && "on" in message ? message.on : id.seq - 1;
@@ -128,7 +124,7 @@ export class Follower {
       throw new InvalidData(`${type} ${id.text} does not continue from ${this.id?.text ?? "a state"}`);
     }
     if (type === "message") {
-      const ops = document.apply(message, (all) => all.forEach((op) => requireShape(document.root, op)));
+      const ops = document.apply(message, (op) => requireShape(document.root, op));
       this.#requireRoom(document.root, data.length, `diff ${id.text}`);
       return this.#moved(id, document, ops.some(touchesValue), ops);
     }
@@ -146,8 +142,7 @@ export class Follower {
 
   #repeat() {
     this.repeats += 1;
-    this.hasDeliveredNothing = false;
-    this.#pingsAhead = 0;
+    Object.assign(this.connection, { isEmpty: false, pingsAhead: 0 });
     return null;
   }
 
@@ -166,10 +161,9 @@ export class Follower {
    * @returns {Applied}
    */
   #moved(id, document, isChanged, ops, reason = null) {
-    const isOpening = this.hasDeliveredNothing && reason !== null;
-    this.hasProgress ||= !isOpening && !this.#isKnown(id);
-    this.hasDeliveredNothing = false;
-    this.#pingsAhead = 0;
+    const isOpening = this.connection.isEmpty && reason !== null;
+    this.connection.hasProgress ||= !isOpening && !this.#isKnown(id);
+    Object.assign(this.connection, { isEmpty: false, pingsAhead: 0 });
     this.#applied += 1;
     if (this.#applied >= RESYNC_HEALED) this.#resyncs = 0;
     const firstSeq = Math.min(this.#visibleSeq + 1, id.seq);

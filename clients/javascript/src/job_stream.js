@@ -27,7 +27,6 @@ export class JobStream {
   /** @type {AsyncGenerator<Applied, void> | null} */
   #changes = null;
   #stop = new AbortController();
-  #isOpen = false;
   #silentConnections = 0;
   #connections = 0;
   #retries;
@@ -54,8 +53,7 @@ export class JobStream {
 
   /** Close the connection. A later call of `next` opens another one. */
   close() {
-    if (this.#isOpen && !this.follower.done) this.#report("closed");
-    this.#isOpen = false;
+    if (this.#changes !== null && !this.follower.done) this.#report("closed");
     this.#stop.abort();
     this.#stop = new AbortController();
     this.#changes?.return();
@@ -108,19 +106,18 @@ export class JobStream {
       throw action === "resync" ? new InvalidData(`the server rejected the cursor ${cursor}`) : error;
     }
     session.contacted = true;
-    this.#isOpen = true;
     const decoder = new Decoder({ maxEventLength: Math.max(session.maxStateBytes, LEAST_EVENT_LENGTH) });
     const helloUntil = performance.now() + HELLO_TIMEOUT_MS;
     try {
       for (;;) {
-        const helloMs = follower.hello ? Infinity : Math.max(1, helloUntil - performance.now());
+        const helloMs = follower.connection.hello ? Infinity : Math.max(1, helloUntil - performance.now());
         const chunk = await connection.next(Math.min(this.#silenceMs(), helloMs));
         if (chunk === null) throw new TransportError("the stream ended before the job did", { url: connection.url, jobId: follower.jobId });
         for (const event of decoder.feed(chunk)) {
           const found = await follower.receive(event);
           if (event.type === "hello") {
             this.#retries.live();
-            this.eventsUrl = session.link(follower.hello.events, connection.url) ?? this.eventsUrl;
+            this.eventsUrl = session.link(follower.connection.hello.events, connection.url) ?? this.eventsUrl;
             this.#report("connected");
           }
           if (found?.type === "applied") {
@@ -136,7 +133,7 @@ export class JobStream {
   }
 
   #silenceMs() {
-    return SILENT_HEARTBEATS * (this.follower.hello?.heartbeat_ms ?? DEFAULT_HEARTBEAT_MS);
+    return SILENT_HEARTBEATS * (this.follower.connection.hello?.heartbeat_ms ?? DEFAULT_HEARTBEAT_MS);
   }
 
   /** Read the job instead of its stream, because a proxy may hold the stream back. @param {AbortSignal} stop @returns {AsyncGenerator<Applied, void>} */
@@ -157,7 +154,7 @@ export class JobStream {
   /** @param {AbortSignal} signal */
   async #readJob(signal) {
     const { jobId } = this.follower;
-    const { body } = await this.session.request(this.jobUrl, "job", { jobId, signal, state: this.#retries });
+    const { body } = await this.session.request(this.jobUrl, "job", { jobId, signal });
     if (body.id !== jobId) throw new ProtocolError(`the server sent the job ${body.id}`, { url: this.jobUrl, jobId });
     return body;
   }
@@ -166,11 +163,10 @@ export class JobStream {
   #waitAfter(error) {
     const { follower, session } = this;
     const isSilent = error instanceof SilenceTimeoutError;
-    if (isSilent && follower.hasDeliveredNothing) this.#silentConnections += 1;
-    const silenceMs = isSilent && this.#isOpen && follower.hello ? this.#silenceMs() : 0;
-    this.#isOpen = false;
+    const { isEmpty, hasProgress, hello } = follower.connection;
+    if (isSilent && isEmpty) this.#silentConnections += 1;
+    const silenceMs = isSilent && hello ? this.#silenceMs() : 0;
     if (!error?.interruption) throw error;
-    const { hasProgress } = follower;
     const retryInMs = this.#retries.waitAfter(error, { isFirstContact: !session.contacted && !error.sent, hasProgress, silenceMs });
     this.#report(error.interruption === "resync" ? "resync" : "lost", { why: error.what, retryInMs, failures: this.#retries.failures });
     return retryInMs;

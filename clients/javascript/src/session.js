@@ -104,6 +104,7 @@ export class Session {
 
   /** @param {string} base @param {ClientOptions} options */
   constructor(base, options) {
+    this.base = base;
     this.origin = new URL(base).origin;
     this.options = options;
     this.answerTimeoutMs = options.answerTimeoutMs ?? 30_000;
@@ -168,14 +169,13 @@ export class Session {
   }
 
   /**
-   * Send a request until it has a response that fits a schema. `doubt` is called before a submit that may have arrived is
-   * repeated, and throws if it may not be repeated.
-   * @param {string} url @param {string} schema
-   * @param {RequestOptions & {kind?: "request" | "submit", jobId?: string, state?: RetryState, doubt?: (error: Error) => Promise<void>}} [options]
+   * Send a request until it has a response that fits a schema.
+   * @param {string} url @param {string} schema @param {RequestOptions & {kind?: "request" | "submit", jobId?: string}} [options]
    * @returns {Promise<{body: any, connection: Connection}>}
    */
-  async request(url, schema, { kind = "request", jobId, state = this.retryState(), doubt, ...options } = {}) {
+  async request(url, schema, { kind = "request", jobId, ...options } = {}) {
     const { method = "GET", signal } = options;
+    const state = this.retryState();
     for (;;) {
       state.begin();
       try {
@@ -186,12 +186,22 @@ export class Session {
       } catch (caught) {
         const error = /** @type {any} */ (caught);
         if (!error?.interruption) throw error;
-        if (error.interruption === "cut" && error.sent && error.problem === null) await doubt?.(error);
+        const isUnknown = error.interruption === "cut" && error.sent && error.problem === null;
+        if (isUnknown && kind === "submit" && !(await this.#honorsKeys(signal))) {
+          error.message += " The job may have been started, and the server ignores the idempotency keys of callers without credentials.";
+          throw error;
+        }
         // A browser does not show whether a server was reached, so a wrong URL must not look like an outage.
         const isHidden = IS_BROWSER && error instanceof TransportError && !(error instanceof SilenceTimeoutError);
         await sleep(state.waitAfter(error, { isFirstContact: !this.contacted && (isHidden || !error.sent) }), signal);
       }
     }
+  }
+
+  /** Whether a submit that may have arrived can be repeated. @param {AbortSignal} [signal] */
+  async #honorsKeys(signal) {
+    if (this.options.token !== undefined || new Headers(this.options.headers).has("authorization")) return true;
+    return (await this.request(`${this.base}/v1`, "discovery", { signal })).body.capabilities.includes("idempotency");
   }
 
   /** @param {Connection} connection @param {string} schema @param {string} method */
