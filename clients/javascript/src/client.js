@@ -110,12 +110,9 @@ export class Client {
     idempotencyKey ??= await randomKey();
     if (!/^[\x21-\x7e]{1,255}$/.test(idempotencyKey)) throw new TypeError("idempotencyKey must be 1 to 255 visible ASCII characters");
     const { onDisconnect, graceMs, deadlineMs } = this.options;
-    const all = { ...members, on_disconnect: onDisconnect, grace_ms: graceMs, deadline_ms: deadlineMs };
-    const headers = { "content-type": "application/json", accept: "application/json", "idempotency-key": idempotencyKey };
+    const json = { ...members, on_disconnect: onDisconnect, grace_ms: graceMs, deadline_ms: deadlineMs };
     const { body, connection } = await this.session
-      .request(`${this.#endpointUrl(endpoint)}/jobs`, "job", {
-        method: "POST", kind: "submit", headers, body: JSON.stringify(all), signal,
-      })
+      .request(`${this.#endpointUrl(endpoint)}/jobs`, "job", { json, key: idempotencyKey, signal })
       .catch((error) => this.#withEndpoints(error));
     const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#jobUrl(body.id);
     return { id: body.id, url, eventsUrl: this.session.link(body.links.events, connection.url), initial: body, listener };

@@ -43,7 +43,8 @@ export class JobBase {
   #reported = null;
 
   /** @param {import("./client.js").Client} client @param {JobParts} parts */
-  constructor(client, { id, url, eventsUrl, initial, checkpoint, listener }) {
+  constructor(client, parts) {
+    const { id, checkpoint, listener } = parts;
     this.client = client;
     /** Id of the job. */
     this.id = id;
@@ -54,11 +55,7 @@ export class JobBase {
     /** The last progress that was reported, or null. @type {Extract<JobEvent, {type: "progress"}> | null} */
     this.progress = null;
     /** @protected */
-    this.endpoint = /** @type {string | null} */ (initial?.endpoint ?? null);
-    /** @protected */
-    this.stream = new JobStream(client.session, id, url, (event) => this.tell(event));
-    this.stream.eventsUrl = eventsUrl ?? this.stream.eventsUrl;
-    this.stream.initial = initial ?? null;
+    this.stream = new JobStream(client.session, parts, (event) => this.tell(event));
     const cursor = parseId(checkpoint?.cursor);
     if (!cursor || !checkpoint) return;
     const document = this.stream.follower.restore(checkpoint.state, checkpoint.columns ?? [], cursor);
@@ -101,9 +98,8 @@ export class JobBase {
 
   /** @protected @param {{items?: number[]}} members @param {AbortSignal} [signal] @returns {Promise<string>} */
   async cancelWith(members, signal) {
-    const request = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(members) };
-    const { body: job } = await this.client.session.request(`${this.stream.jobUrl}/cancel`, "job", { ...request, jobId: this.id, signal });
-    return job.status;
+    const options = { json: members, jobId: this.id, signal };
+    return (await this.client.session.request(`${this.stream.jobUrl}/cancel`, "job", options)).body.status;
   }
 
   /** Close the connection. The job continues on the server. Pending loops and calls throw ClientClosedError. */
@@ -154,12 +150,9 @@ export class JobBase {
     signal?.throwIfAborted();
     const closes = this.#closes;
     this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
-    if (!signal && timeoutMs === Infinity) await this.#pulling;
-    else {
-      const end = new AbortController();
-      signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
-      await Promise.race([this.#pulling, sleep(timeoutMs, end.signal)]).finally(() => end.abort("done"));
-    }
+    const end = new AbortController();
+    signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
+    await Promise.race([this.#pulling, sleep(timeoutMs, end.signal)]).finally(() => end.abort("done"));
     if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
   }
 
@@ -389,8 +382,7 @@ export class Job extends JobBase {
       }
       if (ids.length === yielded.length) continue;
       if (vocabulary === undefined && !hasTokenTexts(value)) {
-        this.endpoint ??= /** @type {string} */ ((await this.read()).endpoint);
-        vocabulary = await this.client.vocabulary(this.endpoint);
+        vocabulary = await this.client.vocabulary((await this.read({ signal })).endpoint);
       }
       for (const token of tokenRows(value, yielded.length, vocabulary)) {
         yielded.push(token.id);

@@ -4,12 +4,12 @@
  */
 
 import { Decoder } from "./event_decoder.js";
-import { InvalidData, ProtocolError, SilenceTimeoutError, TransportError } from "./errors.js";
+import { InvalidData, SilenceTimeoutError, TransportError } from "./errors.js";
 import { Follower } from "./follower.js";
 import { actionFor, isEventStream } from "./retry_policy.js";
 import { sleep } from "./session.js";
 
-/** @import { Applied, ConnectionEvent, JobEvent } from "./types.js" */
+/** @import { Applied, ConnectionEvent, JobEvent, JobParts } from "./types.js" */
 
 /** Time for the status line of a stream, and then for `hello`. */
 const HELLO_TIMEOUT_MS = 10_000;
@@ -29,17 +29,17 @@ export class JobStream {
   #stop = new AbortController();
   #silentConnections = 0;
   #connections = 0;
+  #initial;
   #retries;
 
-  /** @param {import("./session.js").Session} session @param {string} id @param {string} jobUrl @param {(event: JobEvent) => void} tell */
-  constructor(session, id, jobUrl, tell) {
+  /** @param {import("./session.js").Session} session @param {JobParts} parts @param {(event: JobEvent) => void} tell */
+  constructor(session, { id, url, eventsUrl, initial }, tell) {
     this.session = session;
     this.follower = new Follower(id, session.maxStateBytes);
-    this.jobUrl = jobUrl;
-    this.eventsUrl = `${jobUrl}/events`;
+    this.jobUrl = url;
+    this.eventsUrl = eventsUrl ?? `${url}/events`;
     this.tell = tell;
-    /** The job in the response to its submit, until it was adopted. @type {any} */
-    this.initial = null;
+    this.#initial = initial;
     this.#retries = session.retryState();
   }
 
@@ -69,8 +69,8 @@ export class JobStream {
   async *#read(stop) {
     while (!stop.aborted) {
       try {
-        const job = this.initial;
-        this.initial = null;
+        const job = this.#initial;
+        this.#initial = null;
         const first = job && (await this.follower.adopt(job));
         if (first) yield first;
         if (this.#silentConnections >= SILENT_CONNECTIONS) yield* this.#poll(stop);
@@ -96,7 +96,7 @@ export class JobStream {
     if (action === "read_job") {
       connection.close();
       const job = await this.#readJob(stop);
-      const end = (job.done ?? null) && (await follower.adopt(job));
+      const end = job.done && (await follower.adopt(job));
       if (end) return yield end;
       follower.id = null; // the log has no events after the cursor, so the cursor is of no use
       throw new TransportError("the server has no events after the cursor", { url: this.eventsUrl, jobId: follower.jobId });
@@ -153,10 +153,7 @@ export class JobStream {
 
   /** @param {AbortSignal} signal */
   async #readJob(signal) {
-    const { jobId } = this.follower;
-    const { body } = await this.session.request(this.jobUrl, "job", { jobId, signal });
-    if (body.id !== jobId) throw new ProtocolError(`the server sent the job ${body.id}`, { url: this.jobUrl, jobId });
-    return body;
+    return (await this.session.request(this.jobUrl, "job", { jobId: this.follower.jobId, signal })).body;
   }
 
   /** The wait after an error. Errors after which the stream cannot continue are thrown. @param {any} error */

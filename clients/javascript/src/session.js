@@ -8,7 +8,7 @@ import { RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
 import { copy, parse } from "./strict_json.js";
 
 /** @import { ClientOptions, ErrorDetails } from "./types.js" */
-/** @typedef {{method?: string, headers?: Record<string, string>, body?: string, timeoutMs?: number, signal?: AbortSignal}} RequestOptions */
+/** @typedef {{headers?: Record<string, string>, body?: string, timeoutMs?: number, signal?: AbortSignal}} RequestOptions A body makes it a POST. */
 
 const MAX_REDIRECTS = 5;
 /** A longer timer fires at once. */
@@ -117,7 +117,8 @@ export class Session {
   }
 
   /** @param {string} url @param {RequestOptions} options @throws {RequestError} The server redirects a browser, which hides where. */
-  async #sendOnce(url, { method = "GET", headers, body, timeoutMs = this.answerTimeoutMs, signal }) {
+  async #sendOnce(url, { headers, body, timeoutMs = this.answerTimeoutMs, signal }) {
+    const method = body === undefined ? "GET" : "POST";
     /** @type {Record<string, string>} */
     const all = IS_BROWSER ? { ...headers } : { ...headers, "accept-encoding": "identity" };
     if (new URL(url).origin === this.origin) {
@@ -141,7 +142,7 @@ export class Session {
   /** Send a request. Refresh the credentials once, and follow redirects of a GET. @param {string} url @param {RequestOptions} options */
   async send(url, options) {
     let refreshes = typeof this.options.token === "function" ? 1 : 0;
-    let redirects = (options.method ?? "GET") === "GET" ? MAX_REDIRECTS : 0;
+    let redirects = options.body === undefined ? MAX_REDIRECTS : 0;
     for (;;) {
       const connection = await this.#sendOnce(url, options);
       const action = actionFor(connection.status, "request");
@@ -169,25 +170,30 @@ export class Session {
   }
 
   /**
-   * Send a request until it has a response that fits a schema.
-   * @param {string} url @param {string} schema @param {RequestOptions & {kind?: "request" | "submit", jobId?: string}} [options]
+   * Send a request until it has a response that fits a schema. With the member `json` it is a POST, with a `key` a submit.
+   * @param {string} url @param {string} schema @param {{json?: any, key?: string, jobId?: string, signal?: AbortSignal}} [options]
    * @returns {Promise<{body: any, connection: Connection}>}
    */
-  async request(url, schema, { kind = "request", jobId, ...options } = {}) {
-    const { method = "GET", signal } = options;
+  async request(url, schema, { json, key, jobId, signal } = {}) {
+    const method = json === undefined ? "GET" : "POST";
+    /** @type {Record<string, string>} */
+    const headers = { accept: "application/json" };
+    if (json !== undefined) headers["content-type"] = "application/json";
+    if (key !== undefined) headers["idempotency-key"] = key;
+    const request = { headers, body: JSON.stringify(json), signal };
     const state = this.retryState();
     for (;;) {
       state.begin();
       try {
-        const connection = await this.send(url, options);
-        const action = actionFor(connection.status, kind);
+        const connection = await this.send(url, request);
+        const action = actionFor(connection.status, key === undefined ? "request" : "submit");
         if (action !== "use") throw await this.refused(connection, action, { method, jobId });
         return { body: await this.#read(connection, schema, method), connection };
       } catch (caught) {
         const error = /** @type {any} */ (caught);
         if (!error?.interruption) throw error;
         const isUnknown = error.interruption === "cut" && error.sent && error.problem === null;
-        if (isUnknown && kind === "submit" && !(await this.#honorsKeys(signal))) {
+        if (isUnknown && key !== undefined && !(await this.#honorsKeys(signal))) {
           error.message += " The job may have been started, and the server ignores the idempotency keys of callers without credentials.";
           throw error;
         }
