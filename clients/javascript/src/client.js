@@ -113,18 +113,13 @@ export class Client {
     const json = { ...members, on_disconnect: onDisconnect, grace_ms: graceMs, deadline_ms: deadlineMs };
     const { body, connection } = await this.session
       .request(`${this.#endpointUrl(endpoint)}/jobs`, "job", { json, key: idempotencyKey, signal })
-      .catch((error) => this.#withEndpoints(error));
+      .catch(async (error) => {
+        const known = error instanceof EndpointNotFoundError && (await this.discover().catch(() => null));
+        if (known) error.message += ` This server has: ${known.endpoints.map((/** @type {any} */ one) => one.name).join(", ")}.`;
+        throw error;
+      });
     const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#jobUrl(body.id);
     return { id: body.id, url, eventsUrl: this.session.link(body.links.events, connection.url), initial: body, listener };
-  }
-
-  /** @param {any} error @returns {Promise<never>} */
-  async #withEndpoints(error) {
-    if (error instanceof EndpointNotFoundError) {
-      const names = await this.discover().then(({ endpoints }) => endpoints.map((/** @type {any} */ one) => one.name), () => []);
-      if (names.length) error.message += ` This server has: ${names.join(", ")}.`;
-    }
-    throw error;
   }
 
   /** @param {string} id */
@@ -166,13 +161,12 @@ async function randomKey() {
 
 /** @param {string | Checkpoint} checkpoint @returns {Checkpoint} @throws {CheckpointError} The checkpoint is not valid. */
 function readCheckpoint(checkpoint) {
-  const advice = "Pass the unchanged output of job.checkpoint() of this protocol, or its JSON text.";
-  let saved = null;
   try {
-    saved = typeof checkpoint === "string" ? JSON.parse(checkpoint) : checkpoint;
+    const saved = typeof checkpoint === "string" ? JSON.parse(checkpoint) : checkpoint;
+    if (FITS.checkpoint(saved)) return saved;
   } catch {
-    throw new CheckpointError("the checkpoint is not JSON", { advice });
+    // What is not JSON is no checkpoint.
   }
-  if (!FITS.checkpoint(saved)) throw new CheckpointError("the checkpoint is not valid", { advice });
-  return saved;
+  const advice = "Pass the unchanged output of job.checkpoint() of this protocol, or its JSON text.";
+  throw new CheckpointError("the checkpoint is not valid", { advice });
 }

@@ -3,14 +3,15 @@
  * reverses it is recorded: to refuse a whole diff, and to read a value as it was before later diffs.
  */
 
-import { firstPoints, lengthOf, textChange, withoutLast } from "./code_points.js";
+import { lengthOf, textChange, withoutLast } from "./code_points.js";
 import { crc32 } from "./digests.js";
 import { InvalidData } from "./errors.js";
 import { copy, isInteger, isObject, setMember } from "./strict_json.js";
 
 /** @import { Op, Version } from "./types.js" */
 
-const POINTER = /^(?:\/(?:[^~]|~[01])*)?$/;
+/** A JSON Pointer. */
+export const POINTER = /^(?:\/(?:[^~]|~[01])*)?$/;
 const INDEX = /^(?:0|[1-9][0-9]{0,14})$/;
 const MAX_EVENT_OPS = 10_000;
 /** Numbers of elements of the ops other than `r`. @type {Record<string, number>} */
@@ -66,76 +67,63 @@ export class Document {
   /** Apply a diff, or throw InvalidData and leave the state as it was. Return its ops. @param {any} diff @param {(op: Op) => void} [check] */
   apply(diff, check) {
     const { ops, checks } = this.#parsed(diff);
-    const rewrites = ops.filter(({ name }) => name !== "a" && name !== "r");
-    const stable = this.#stablePrefixes(rewrites.map(placeOf));
-    const [applied, reverse] = /** @type {[Op[], Op[]]} */ ([[], []]);
+    const rewrites = ops.filter(({ name }) => name !== "a");
+    const stable = this.#stableTexts(rewrites.map(placeOf));
+    /** @type {Op[]} */
+    const reverse = [];
     try {
       for (const op of ops) {
-        for (const each of op.name === "r" ? this.#row(op.argument) : [op]) {
-          reverse.push(perform(this, each));
-          applied.push(each);
-        }
+        if (op.isCell && Array.isArray(valueAt(this.root, op.tokens))) op.argument = [op.argument];
+        reverse.push(perform(this, op));
       }
-      for (const { index, path, n, prefix } of stable) {
+      for (const { index, path, n, text } of stable) {
         const item = valueAt(this.root, ["items", String(index)]);
-        const isKept = isInteger(item?.stable?.[path], n) && textAt(item.value, tokensOf(path)).startsWith(prefix);
+        const { deleted } = textChange(text, textAt(item?.value, tokensOf(path)));
+        const isKept = isInteger(item?.stable?.[path], n) && (deleted === 0 || lengthOf(text) - deleted >= n);
         if (!isKept) throw new InvalidData(`the diff changes the stable prefix of ${path} in item ${index}`, "unstable");
       }
       this.verify(checks);
-      if (check) applied.forEach(check);
+      if (check) ops.forEach(check);
     } catch (error) {
       undo(this, reverse);
       throw error;
     }
     this.rewrites += rewrites.length;
     this.version = this.version.next = { next: null, reverse };
-    return applied;
+    return ops;
   }
 
-  /** @param {any} diff @returns {{ops: Op[], checks: any[]}} */
+  /** The ops of a diff, in which rows are appends, and its checks. @param {any} diff @returns {{ops: Op[], checks: any[]}} */
   #parsed(diff) {
-    if (typeof diff === "string") {
-      if (this.columns.length !== 1) throw new InvalidData("a diff that is a string needs exactly one column");
-      return { ops: [this.#op(["a", this.columns[0], diff])], checks: [] };
-    }
+    if (typeof diff === "string" && this.columns.length !== 1) throw new InvalidData("a diff that is a string needs exactly one column");
+    if (typeof diff === "string") diff = [["a", this.columns[0], diff]];
     if (!Array.isArray(diff) && !(isObject(diff) && "ops" in diff)) throw new InvalidData("unknown form of a diff", "unknown");
     const { ops, check = [] } = Array.isArray(diff) ? { ops: diff } : diff;
     if (!Array.isArray(ops) || !Array.isArray(check)) throw new InvalidData("ops and check must be arrays");
     if (ops.length > MAX_EVENT_OPS) throw new InvalidData(`a diff has ${ops.length} ops, more than ${MAX_EVENT_OPS}`);
-    return { ops: ops.map((op) => this.#op(op)), checks: check };
+    return { ops: ops.flatMap((op) => this.#parsedOp(op)), checks: check };
   }
 
-  /** @param {any} op @returns {Op} */
-  #op(op) {
+  /** @param {any} op @returns {Op[]} */
+  #parsedOp(op) {
     if (!Array.isArray(op) || typeof op[0] !== "string") throw new InvalidData("an op must be an array that starts with its name");
     const [name, path, argument] = op;
     if (name !== "r" && !Object.hasOwn(ELEMENTS, name)) throw new InvalidData(`unknown op ${JSON.stringify(name.slice(0, 40))}`, "unknown");
     const length = ELEMENTS[name] ?? this.columns.length + 1;
     if (op.length !== length) throw new InvalidData(`the op ${name} must have ${length} elements`);
-    if (name === "r") return { name, path: "", tokens: [], argument: op.slice(1) };
-    return { name, path, tokens: tokensOf(path), argument };
+    if (name !== "r") return [{ name, path, tokens: tokensOf(path), argument }];
+    return this.columns.map((column, at) => ({ name: "a", path: column, tokens: tokensOf(column), argument: op[at + 1], isCell: true }));
   }
 
-  /** The appends of a row, one for each column: a text grows by a text, and an array by one element. @param {any[]} row @returns {Op[]} */
-  #row(row) {
-    return this.columns.map((path, at) => {
-      const tokens = tokensOf(path);
-      return { name: "a", path, tokens, argument: Array.isArray(valueAt(this.root, tokens)) ? [row[at]] : row[at] };
-    });
-  }
-
-  /** The stable prefixes of the items in places that a diff rewrites. @param {string[][]} places */
-  #stablePrefixes(places) {
+  /** The texts with stable prefixes in the items that a diff rewrites. @param {string[][]} places */
+  #stableTexts(places) {
     const items = valueAt(this.root, ["items"]);
     const inItems = places.filter(([first]) => first === undefined || first === "items");
     if (!Array.isArray(items) || inItems.length === 0) return [];
     const indices = inItems.some((place) => place.length < 2) ? items.keys() : new Set(inItems.map(([, index]) => Number(index)));
     return [...indices].flatMap((index) => {
-      const { value, stable = {} } = items[index] ?? {};
-      return Object.entries(stable).map(([path, n]) => {
-        const text = textAt(value, tokensOf(path));
-        return { index, path, n, prefix: firstPoints(text, n) ?? text };
-      });
+      const { value, stable } = items[index] ?? {};
+      return Object.entries(stable ?? {}).map(([path, n]) => ({ index, path, n, text: textAt(value, tokensOf(path)) }));
     });
   }
 

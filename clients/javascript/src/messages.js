@@ -1,6 +1,6 @@
 /** The parts of messages that the client reads: members, types, numbers and words, as the schemas of the protocol allow. */
 
-import { tokensOf } from "./document.js";
+import { POINTER } from "./document.js";
 import { isInteger, isNumber, isObject } from "./strict_json.js";
 
 /** @import { EventId } from "./types.js" */
@@ -76,13 +76,7 @@ const BASIC = {
   object: isObject,
   array: Array.isArray,
   id: (value) => parseId(value) !== null,
-  pointer: (value) => {
-    try {
-      return Boolean(tokensOf(value));
-    } catch {
-      return false;
-    }
-  },
+  pointer: (value) => typeof value === "string" && POINTER.test(value),
   stable: (value) => isObject(value) && Object.entries(value).every(([path, n]) => BASIC.pointer(path) && isInteger(n, 0)),
 };
 

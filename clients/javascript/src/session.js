@@ -37,8 +37,8 @@ export function sleep(ms, signal) {
  * @template T @param {Promise<T>} part @param {number} timeoutMs @param {AbortController} controller @param {ErrorDetails} place @returns {Promise<T>}
  */
 async function arrived(part, timeoutMs, controller, place) {
-  const silence = new SilenceTimeoutError(`the server sent nothing for ${Math.round(timeoutMs)} ms`, place);
-  const timer = setTimeout(() => controller.abort(silence), Math.min(timeoutMs, LONGEST_TIMER_MS));
+  const silent = () => controller.abort(new SilenceTimeoutError(`the server sent nothing for ${Math.round(timeoutMs)} ms`, place));
+  const timer = setTimeout(silent, Math.min(timeoutMs, LONGEST_TIMER_MS));
   try {
     return await part;
   } catch (error) {

@@ -64,7 +64,7 @@
  * @typedef {{type: string, data: string, id: string | null, lastEventId: string}} ServerEvent `id` is null without an `id` field.
  * @typedef {{epoch: number, seq: number, text: string}} EventId
  * @typedef {{deleted: number, text: string}} TextChange Code points that were removed from the end, and text that was appended.
- * @typedef {{name: string, path: string, tokens: string[], argument: any}} Op
+ * @typedef {{name: string, path: string, tokens: string[], argument: any, isCell?: boolean}} Op `isCell`: an array grows by one element.
  * @typedef {{next: Version | null, reverse: Op[]}} Version A state that existed. `reverse` leads from it to the one before.
  * @typedef {import("./document.js").Document} Document
  * @typedef {{document: Document, version: Version, id: EventId}} Position
