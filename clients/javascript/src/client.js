@@ -155,8 +155,7 @@ export class Client {
 async function randomKey() {
   const name = "node:crypto"; // a variable, so that bundlers for browsers do not look for the module
   const crypto = globalThis.crypto ?? (await import(name)).webcrypto;
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return crypto.getRandomValues(new Uint32Array(4)).join("-");
 }
 
 /** @param {string | Checkpoint} checkpoint @returns {Checkpoint} @throws {CheckpointError} The checkpoint is not valid. */

@@ -8,7 +8,7 @@ import { crc32 } from "./digests.js";
 import { InvalidData } from "./errors.js";
 import { copy, isInteger, isObject, setMember } from "./strict_json.js";
 
-/** @import { Op, Version } from "./types.js" */
+/** @import { EventId, Op, Position } from "./types.js" */
 
 /** A JSON Pointer. */
 export const POINTER = /^(?:\/(?:[^~]|~[01])*)?$/;
@@ -45,27 +45,30 @@ export class Document {
   #checked = new Map();
   /** Number of ops that did more than append. */
   rewrites = 0;
-  /** @type {Version} */
-  version = { next: null, reverse: [] };
 
-  /** @param {any} state The document owns it from now on. @param {string[]} columns */
-  constructor(state, columns) {
+  /** @param {any} state The document owns it from now on. @param {string[]} columns @param {EventId} id The last event in the state. */
+  constructor(state, columns, id) {
     this.root = state;
     this.columns = columns;
+    /** @type {Position} */
+    this.position = { document: this, id, next: null, reverse: [] };
   }
 
-  /** A copy of a part of the state, as it was at a version. @param {Version} version @param {string[]} tokens */
-  read(version, tokens) {
-    if (version === this.version) return copy(valueAt(this.root, tokens));
+  /** A copy of a part of the state, as it was at a position. @param {Position} position @param {string[]} tokens */
+  read(position, tokens) {
+    if (position === this.position) return copy(valueAt(this.root, tokens));
     const later = [];
-    for (let each = version.next; each; each = each.next) later.push(each.reverse);
+    for (let each = position.next; each; each = each.next) later.push(each.reverse);
     const scratch = { root: copy(this.root) };
     undo(scratch, later.flat());
     return valueAt(scratch.root, tokens);
   }
 
-  /** Apply a diff, or throw InvalidData and leave the state as it was. Return its ops. @param {any} diff @param {(op: Op) => void} [check] */
-  apply(diff, check) {
+  /**
+   * Apply the diff of an event, or throw InvalidData and leave the state as it was. Return its ops.
+   * @param {any} diff @param {EventId} id @param {(op: Op) => void} [check]
+   */
+  apply(diff, id, check) {
     const { ops, checks } = this.#parsed(diff);
     const rewrites = ops.filter(({ name }) => name !== "a");
     const stable = this.#stableTexts(rewrites.map(placeOf));
@@ -89,7 +92,7 @@ export class Document {
       throw error;
     }
     this.rewrites += rewrites.length;
-    this.version = this.version.next = { next: null, reverse };
+    this.position = this.position.next = { document: this, id, next: null, reverse };
     return ops;
   }
 
@@ -134,9 +137,8 @@ export class Document {
       const [path, n, crc] = check;
       if (!isInteger(n, 0) || (check.length === 3 && !isInteger(crc, 0, 0xffffffff))) throw new InvalidData("a check needs integers");
       const target = valueAt(this.root, tokensOf(path));
-      if (check.length === 2 ? !(Array.isArray(target) && target.length === n) : !this.#matches(path, target, n, crc)) {
-        throw new InvalidData(`the check of ${path} failed`, "check");
-      }
+      const isRight = check.length === 2 ? Array.isArray(target) && target.length === n : this.#matches(path, target, n, crc);
+      if (!isRight) throw new InvalidData(`the check of ${path} failed`, "check");
     }
   }
 

@@ -18,10 +18,7 @@ const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
 const MAX_RESYNCS = 3;
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
-/**
- * A connection on which nothing has arrived: data of its `hello`, pings in a row that are ahead of the id, whether a logged event has
- * arrived, and whether one other than the snapshot at the beginning has moved the id forward.
- */
+/** `hasProgress`: whether a logged event other than the snapshot at the beginning of the connection has moved the id forward. */
 const NEW_CONNECTION = { hello: /** @type {any} */ (null), pingsAhead: 0, isEmpty: true, hasProgress: false };
 
 export class Follower {
@@ -50,7 +47,7 @@ export class Follower {
 
   /** Continue from a state. @param {any} state @param {string[]} columns @param {EventId} id */
   restore(state, columns, id) {
-    this.document = new Document(copy(state), columns);
+    this.document = new Document(copy(state), columns, id);
     this.id = id;
     this.#visibleSeq = id.seq;
     return this.document;
@@ -68,11 +65,11 @@ export class Follower {
     const done = job.done ?? null;
     if ((done !== null) !== ENDED.includes(job.status)) throw new InvalidData("a job that was read has ended without done");
     if (done === null && this.#isKnown(id)) return null;
-    const document = new Document(job.state, job.columns);
+    const document = new Document(job.state, job.columns, id);
     if (done !== null) await requireDigest(document, done);
     this.#requireRoom(document.root, Infinity, "the job that was read");
     this.done = done;
-    return this.#replace(document, id, null);
+    return this.#replace(document, null);
   }
 
   /** Take an event. @param {ServerEvent} event @returns {Promise<Applied | JobEvent | null>} @throws {InvalidData} Call `resync`. */
@@ -115,7 +112,7 @@ export class Follower {
       if (ENDED.includes(state.status)) throw new InvalidData(`snapshot ${id.text} has a final status, which only done may set`);
       if (this.#isKnown(id) && reason !== "rewound") return this.#repeat();
       this.#requireRoom(state, Infinity, `snapshot ${id.text}`);
-      return this.#replace(new Document(copy(state), columns), id, reason);
+      return this.#replace(new Document(copy(state), columns, id), reason);
     }
     const on = type === "message" && isObject(message) && "on" in message ? message.on : id.seq - 1;
     if (!isInteger(on, 0, id.seq - 1)) throw new InvalidData(`the member on of diff ${id.text} is not an earlier event`);
@@ -124,15 +121,16 @@ export class Follower {
       throw new InvalidData(`${type} ${id.text} does not continue from ${this.id?.text ?? "a state"}`);
     }
     if (type === "message") {
-      const ops = document.apply(message, (op) => requireShape(document.root, op));
+      const ops = document.apply(message, id, (op) => requireShape(document.root, op));
       this.#requireRoom(document.root, data.length, `diff ${id.text}`);
-      return this.#moved(id, document, ops.some(touchesValue), ops);
+      const isChanged = ops.some(({ tokens: [first = "items", , third = "value"] }) => first === "items" && third === "value");
+      return this.#moved(document, isChanged, ops);
     }
     await requireDigest(document, message);
     const members = ["status", "usage", "error"].filter((name) => (message[name] ?? null) !== null);
-    const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]));
+    const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]), id);
     this.done = copy(message);
-    return this.#moved(id, document, false, ops);
+    return this.#moved(document, false, ops);
   }
 
   /** @param {EventId | null} id */
@@ -146,21 +144,21 @@ export class Follower {
     return null;
   }
 
-  /** @param {Document} document @param {EventId} id @param {string | null} reason */
-  #replace(document, id, reason) {
+  /** @param {Document} document @param {string | null} reason */
+  #replace(document, reason) {
     const before = this.document;
     const [old, now] = [before, document].map((each) => each?.root.items.map((/** @type {any} */ item) => item.value ?? null));
     const hasStarted = document.root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
-    const isVisible = before ? !same(old, now) : hasStarted;
-    return this.#moved(id, document, isVisible, null, reason);
+    return this.#moved(document, before ? !same(old, now) : hasStarted, null, reason);
   }
 
   /**
    * The job has moved to a state. The end of a job that succeeded without a value is visible, too.
-   * @param {EventId} id @param {Document} document @param {boolean} isChanged @param {Op[] | null} ops @param {string | null} [reason]
-   * @returns {Applied}
+   * @param {Document} document @param {boolean} isChanged @param {Op[] | null} ops @param {string | null} [reason] @returns {Applied}
    */
-  #moved(id, document, isChanged, ops, reason = null) {
+  #moved(document, isChanged, ops, reason = null) {
+    const { position } = document;
+    const { id } = position;
     const isOpening = this.connection.isEmpty && reason !== null;
     this.connection.hasProgress ||= !isOpening && !this.#isKnown(id);
     Object.assign(this.connection, { isEmpty: false, pingsAhead: 0 });
@@ -172,7 +170,7 @@ export class Follower {
     const before = this.document;
     this.document = document;
     this.id = id;
-    return { type: "applied", position: { document, version: document.version, id }, firstSeq, before, isVisible, reason, ops };
+    return { type: "applied", position, firstSeq, before, isVisible, reason, ops };
   }
 
   /** Throw if the state is too large. It is measured only if it may be. @param {any} state @param {number} added @param {string} what */
@@ -223,9 +221,4 @@ function requireShape(state, { name, path, tokens: [first, second, third] }) {
   const isItem = first === "items" && third !== undefined;
   if (isItem ? FITS.item(state.items[Number(second)]) : FITS.state(state) && !ENDED.includes(state.status)) return;
   throw new InvalidData(`the op ${name} ${path} leaves an invalid state`);
-}
-
-/** @param {Op} op */
-function touchesValue({ tokens: [first, second, third] }) {
-  return first === undefined || (first === "items" && (second === undefined || third === undefined || third === "value"));
 }

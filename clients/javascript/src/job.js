@@ -10,8 +10,8 @@ import { JobStream } from "./job_stream.js";
 import { ENDED, PROTOCOL, parseId } from "./messages.js";
 import { sleep } from "./session.js";
 import { copy, same } from "./strict_json.js";
-import { hasTokenTexts, tokenRows } from "./tokens.js";
-import { Update, causeOf, merged } from "./updates.js";
+import { tokenRows } from "./tokens.js";
+import { Update, merged, voidText } from "./updates.js";
 
 /** @import { Change, Checkpoint, Document, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
 /** @import { TextChange, Token, WaitOptions } from "./types.js" */
@@ -59,7 +59,7 @@ export class JobBase {
     const cursor = parseId(checkpoint?.cursor);
     if (!cursor || !checkpoint) return;
     const document = this.stream.follower.restore(checkpoint.state, checkpoint.columns ?? [], cursor);
-    const position = (this.#last = this.#delivered = { document, version: document.version, id: cursor });
+    const position = (this.#last = this.#delivered = document.position);
     const rest = document.root.items.map((/** @type {any} */ _, /** @type {number} */ index) => this.#textChange(index, null));
     for (const { index, first_seq: firstSeq, deleted, text, visible: isVisible } of checkpoint.undelivered ?? []) {
       this.#enqueue({ ...rest[index], position, firstSeq, index, deleted, text, isVisible, ops: null, reason: null });
@@ -120,8 +120,9 @@ export class JobBase {
     const saved = { protocol: PROTOCOL, job: this.id, url: this.client.url };
     if (this.#delivered === null) return saved;
     const rest = [...this.#pending.values()].filter(({ isVisible }) => isVisible && this.itemCount > 1);
-    const { document, version, id } = (rest.length > 0 && this.#last) || this.#delivered;
-    Object.assign(saved, { state: document.read(version, []), columns: [...document.columns], cursor: id.text });
+    const position = (rest.length > 0 && this.#last) || this.#delivered;
+    const { document, id } = position;
+    Object.assign(saved, { state: document.read(position, []), columns: [...document.columns], cursor: id.text });
     const undelivered = rest.map(({ firstSeq, isVisible, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: isVisible }));
     return undelivered.length ? { ...saved, undelivered } : saved;
   }
@@ -137,7 +138,13 @@ export class JobBase {
         if (this.ended) return;
         const left = until - performance.now();
         if (left <= 0) throw new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the job has not ended`, { jobId: this.id });
-        await this.#changed(left, signal);
+        signal?.throwIfAborted();
+        const closes = this.#closes;
+        this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
+        const end = new AbortController();
+        signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
+        await Promise.race([this.#pulling, sleep(left, end.signal)]).finally(() => end.abort("done"));
+        if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
       }
     } finally {
       this.#readers -= 1;
@@ -145,17 +152,7 @@ export class JobBase {
     }
   }
 
-  /** Read the stream once, together with other callers that wait. @param {number} timeoutMs @param {AbortSignal} [signal] */
-  async #changed(timeoutMs, signal) {
-    signal?.throwIfAborted();
-    const closes = this.#closes;
-    this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
-    const end = new AbortController();
-    signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
-    await Promise.race([this.#pulling, sleep(timeoutMs, end.signal)]).finally(() => end.abort("done"));
-    if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
-  }
-
+  /** Read the stream once, for all callers that wait. */
   async #advance() {
     const applied = await this.stream.next();
     if (applied === null) return;
@@ -330,10 +327,7 @@ export class Job extends JobBase {
           change = merged(last, change);
         }
         held.push(change);
-        if (change.deleted > 0) {
-          const what = `the server retracted ${change.deleted} code points of text that this loop had yielded, ${causeOf(change.reason)}`;
-          throw new VoidTextError(what, { jobId: this.id, lastEventId: change.position.id.text });
-        }
+        if (change.deleted > 0) throw voidText(change, this.id);
         const ready = held.filter(({ length }) => length <= change.stable);
         if (ready.length === 0) continue;
         held = held.slice(ready.length);
@@ -381,7 +375,7 @@ export class Job extends JobBase {
         if (yielded.some((id, at) => ids[at] !== id)) throw new VoidTextError("the server retracted yielded tokens", { jobId: this.id, advice });
       }
       if (ids.length === yielded.length) continue;
-      if (vocabulary === undefined && !hasTokenTexts(value)) {
+      if (vocabulary === undefined && (!value.token_text || (value.top_ids && !value.top_text))) {
         vocabulary = await this.client.vocabulary((await this.read({ signal })).endpoint);
       }
       for (const token of tokenRows(value, yielded.length, vocabulary)) {

@@ -1,7 +1,7 @@
 /** The parts of messages that the client reads: members, types, numbers and words, as the schemas of the protocol allow. */
 
 import { POINTER } from "./document.js";
-import { isInteger, isNumber, isObject } from "./strict_json.js";
+import { copy, isInteger, isObject } from "./strict_json.js";
 
 /** @import { EventId } from "./types.js" */
 /** @typedef {(value: any) => boolean} Fits */
@@ -67,17 +67,17 @@ const MEMBERS = {
   vocabulary: "hash:text tokens:text[] special?:0..[]",
 };
 
-/** @type {Record<string, Fits>} */
-const BASIC = {
+/** Whether a value fits a basic type, or the schema of a message or body. @type {Record<string, Fits>} */
+export const FITS = {
   text: (value) => typeof value === "string",
   name: (value) => typeof value === "string" && value !== "",
   flag: (value) => typeof value === "boolean",
-  number: isNumber,
+  number: (value) => typeof copy(value) === "number",
   object: isObject,
   array: Array.isArray,
   id: (value) => parseId(value) !== null,
   pointer: (value) => typeof value === "string" && POINTER.test(value),
-  stable: (value) => isObject(value) && Object.entries(value).every(([path, n]) => BASIC.pointer(path) && isInteger(n, 0)),
+  stable: (value) => isObject(value) && Object.entries(value).every(([path, n]) => FITS.pointer(path) && isInteger(n, 0)),
 };
 
 /** Rules beyond the members of a message. @type {Record<string, Fits>} */
@@ -92,8 +92,6 @@ const RULES = {
     (undelivered ?? []).every((/** @type {{index: number}} */ { index }) => index < (state?.items.length ?? 0)),
 };
 
-/** Whether a value fits the schema of each message and body. @type {Record<string, Fits>} */
-export const FITS = {};
 for (const [name, members] of Object.entries(MEMBERS)) {
   const all = [...members.matchAll(/(\w+)(\??):(\S+)/g)].map(([, key, mark, type]) => ({ key, isOptional: mark === "?", fits: fitsOf(type) }));
   FITS[name] = (value) =>
@@ -112,5 +110,5 @@ function fitsOf(type) {
   if (words.length > 1) return (value) => words.includes(value);
   const [, least, most] = /^(\d+)\.\.(\d*)$/.exec(type) ?? [];
   if (least !== undefined) return (value) => isInteger(value, Number(least), most ? Number(most) : undefined);
-  return BASIC[type] ?? ((value) => FITS[type](value));
+  return (value) => FITS[type](value);
 }

@@ -17,11 +17,9 @@ export function actionFor(status, kind, { hasCursor = false, usable = true } = {
   if (status === 429 || status === 503 || (status === 409 && kind === "submit")) return "wait";
   if (status === 401 || status === 403) return "refresh";
   if (REDIRECTS.includes(status)) return kind === "submit" ? "fatal" : "redirect";
-  if (kind === "stream") {
-    if (status === 200) return usable ? "use" : "cut";
-    if (status === 204) return "read_job";
-    if (status === 400 && hasCursor) return "resync";
-  } else if ([200, 201, 202, 204, 304].includes(status)) return "use";
+  if (kind === "stream" && status === 204) return "read_job";
+  if (kind === "stream" && status === 400 && hasCursor) return "resync";
+  if (kind === "stream" ? status === 200 && usable : [200, 201, 202, 204, 304].includes(status)) return "use";
   return status >= 400 && status < 500 ? "fatal" : "cut";
 }
 
@@ -75,8 +73,7 @@ export class RetryState {
   }
 
   /**
-   * Count an interruption, and return the wait before the next attempt in milliseconds, or throw the error. A wait that the
-   * server asks for is no failure, except by a `goaway` without progress.
+   * Count an interruption, and return the wait before the next attempt in milliseconds, or throw the error.
    * @param {import("./errors.js").TidewireError} error @param {{isFirstContact?: boolean, hasProgress?: boolean, silenceMs?: number}} [interruption]
    * `isFirstContact`: perhaps no server is at this address. `silenceMs`: time during which a live stream sent nothing.
    */

@@ -69,11 +69,6 @@ export function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value) && !Object.hasOwn(value, DECIMAL);
 }
 
-/** @param {unknown} value */
-export function isNumber(value) {
-  return typeof value === "number" || (typeof value === "object" && value !== null && Object.hasOwn(value, DECIMAL));
-}
-
 /** Set a member, even if its name is `__proto__`. @param {Record<string, any>} object @param {string} name @param {any} value */
 export function setMember(object, name, value) {
   if (name !== "__proto__") object[name] = value;

@@ -65,9 +65,8 @@
  * @typedef {{epoch: number, seq: number, text: string}} EventId
  * @typedef {{deleted: number, text: string}} TextChange Code points that were removed from the end, and text that was appended.
  * @typedef {{name: string, path: string, tokens: string[], argument: any, isCell?: boolean}} Op `isCell`: an array grows by one element.
- * @typedef {{next: Version | null, reverse: Op[]}} Version A state that existed. `reverse` leads from it to the one before.
  * @typedef {import("./document.js").Document} Document
- * @typedef {{document: Document, version: Version, id: EventId}} Position
+ * @typedef {{document: Document, id: EventId, next: Position | null, reverse: Op[]}} Position `reverse` leads to the state before.
  *
  * A change of a job's state. `firstSeq` is the first event that it covers, `before` the document that a snapshot replaced,
  * `reason` the reason of a snapshot, and `ops` are those of a diff, or null.

@@ -10,10 +10,13 @@ import { copy } from "./strict_json.js";
 /** Ops of merged changes that are kept. Beyond it, `update.ops` is null. */
 const MAX_MERGED_OPS = 1024;
 
-/** Why text was retracted. @param {string | null} reason Reason of a snapshot, or null. */
-export function causeOf(reason) {
-  if (reason === "restart") return "because a new attempt of the job started";
-  return reason === "rewound" ? "because the server's log had lost its last events" : "by a rollback";
+/** The error for a change that retracts text. @param {Change} change @param {string} [jobId] */
+export function voidText({ deleted, reason, position }, jobId) {
+  let cause = "by a rollback";
+  if (reason === "restart") cause = "because a new attempt of the job started";
+  if (reason === "rewound") cause = "because the server's log had lost its last events";
+  const what = `the server retracted ${deleted} code points of text that it had delivered, ${cause}`;
+  return new VoidTextError(what, { jobId, lastEventId: position.id.text });
 }
 
 /** Two changes of an item as one. @param {Change} earlier @param {Change} change @returns {Change} */
@@ -53,7 +56,7 @@ export class Update {
   /** @param {string} name */
   #member(name) {
     const { position, index } = this.#change;
-    return position.document.read(position.version, ["items", String(index), name]) ?? null;
+    return position.document.read(position, ["items", String(index), name]) ?? null;
   }
 
   /**
@@ -62,13 +65,8 @@ export class Update {
    * @throws {VoidTextError} This update retracts text, and `deleted` was not read before.
    */
   get text() {
-    const { deleted, text, reason } = this.#change;
-    if (deleted > 0 && !this.#isDeletedRead) {
-      const advice = "Read update.deleted before update.text, and remove that many code points from the end; update.value is the whole value.";
-      const what = `the server retracted ${deleted} code points at the end of the text, ${causeOf(reason)}`;
-      throw new VoidTextError(what, { lastEventId: this.id, advice });
-    }
-    return text;
+    if (this.#change.deleted > 0 && !this.#isDeletedRead) throw voidText(this.#change);
+    return this.#change.text;
   }
 
   /** Number of code points that were removed from the end of the text. A loop that reads it must remove them. */
