@@ -133,10 +133,9 @@ export class Client {
     const saved = checkpoint === undefined ? null : readCheckpoint(checkpoint);
     const id = typeof job === "string" ? this.#idOf(job) : saved?.job;
     if (!id) throw new TypeError("pass the id of the job, or a checkpoint");
-    if (saved && saved.job !== id) throw new CheckpointError(`the checkpoint belongs to job ${saved.job}, not to ${id}`);
-    if ((saved?.url ?? this.url) !== this.url) {
+    if (saved && (saved.job !== id || (saved.url ?? this.url) !== this.url)) {
       const advice = "If both URLs lead to the same server, set the member url of the checkpoint to null.";
-      throw new CheckpointError(`the checkpoint belongs to ${saved?.url}, not to ${this.url}`, { advice });
+      throw new CheckpointError(`the checkpoint belongs to job ${saved.job} of ${saved.url}, not to job ${id} of ${this.url}`, { advice });
     }
     return { id, url: this.#jobUrl(id), checkpoint: saved, listener };
   }

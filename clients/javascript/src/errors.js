@@ -104,10 +104,7 @@ const KINDS = [
   [ProtocolError, "The server or a proxy is faulty. Data received before this error is valid."],
 ];
 
-/**
- * The error for a request that was rejected with an HTTP status, or for a problem in a stream.
- * @param {number} status @param {Problem | null} problem @param {ErrorDetails} details @returns {RequestError}
- */
+/** The error for a rejected request or a problem in a stream. @param {number} status @param {Problem | null} problem @param {ErrorDetails} details */
 export function refusal(status, problem, details = {}) {
   const [byCode] = KINDS.find(([, , codes = ""]) => problem && codes.split(" ").includes(problem.code)) ?? [];
   const [byStatus] = KINDS.find(([, , , ...statuses]) => statuses.includes(status)) ?? [];

@@ -34,8 +34,6 @@ export class Follower {
   document = null;
   /** @type {EventId | null} */
   id = null;
-  /** Data of `done`, or null. @type {any} */
-  done = null;
   /** Number of events that were dropped because they had been applied before. */
   repeats = 0;
 
@@ -43,6 +41,11 @@ export class Follower {
   constructor(jobId, maxStateBytes) {
     this.jobId = jobId;
     this.maxStateBytes = maxStateBytes;
+  }
+
+  /** Whether the state is that of an ended job. Only `done` and a job that was read with `done` set such a state. */
+  get ended() {
+    return ENDED.includes(this.document?.root.status);
   }
 
   /** Continue from a state. @param {any} state @param {string[]} columns @param {EventId} id */
@@ -63,12 +66,11 @@ export class Follower {
     if (job.id !== this.jobId) throw new InvalidData(`the job that was read is ${job.id}`);
     const id = /** @type {EventId} */ (parseId(job.cursor));
     const done = job.done ?? null;
-    if ((done !== null) !== ENDED.includes(job.status)) throw new InvalidData("a job that was read has ended without done");
+    if ((done !== null) !== ENDED.includes(job.state.status)) throw new InvalidData("a job that was read has ended without done");
     if (done === null && this.#isKnown(id)) return null;
     const document = new Document(job.state, job.columns, id);
     if (done !== null) await requireDigest(document, done);
     this.#requireRoom(document.root, Infinity, "the job that was read");
-    this.done = done;
     return this.#replace(document, null);
   }
 
@@ -86,7 +88,7 @@ export class Follower {
     if (type === "goaway") throw this.#interrupted(`goaway: ${message.reason}`, "goaway", message.retry_ms);
     if (type === "problem") {
       if (!message.retryable) throw refusal(message.status, message, { jobId: this.jobId });
-      throw this.#interrupted(`problem: ${message.code}`, "busy", message.retry_after_ms);
+      throw this.#interrupted(`problem: ${message.code}`, "wait", message.retry_after_ms);
     }
     if (type === "ping") {
       const isAhead = [message.head, connection.hello?.head].some((head) => head && !this.#isKnown(parseId(head)));
@@ -129,7 +131,6 @@ export class Follower {
     await requireDigest(document, message);
     const members = ["status", "usage", "error"].filter((name) => (message[name] ?? null) !== null);
     const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]), id);
-    this.done = copy(message);
     return this.#moved(document, false, ops);
   }
 
@@ -165,7 +166,7 @@ export class Follower {
     this.#applied += 1;
     if (this.#applied >= RESYNC_HEALED) this.#resyncs = 0;
     const firstSeq = Math.min(this.#visibleSeq + 1, id.seq);
-    const isVisible = isChanged || (this.done?.status === "succeeded" && this.#visibleSeq === 0);
+    const isVisible = isChanged || (document.root.status === "succeeded" && this.#visibleSeq === 0);
     if (isVisible) this.#visibleSeq = id.seq;
     const before = this.document;
     this.document = document;

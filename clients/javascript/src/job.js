@@ -13,7 +13,7 @@ import { copy, same } from "./strict_json.js";
 import { tokenRows } from "./tokens.js";
 import { Update, merged, voidText } from "./updates.js";
 
-/** @import { Change, Checkpoint, Document, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
+/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
 /** @import { TextChange, Token, WaitOptions } from "./types.js" */
 
 /** Changes that `iterText` keeps apart while it waits for text to become stable. */
@@ -68,7 +68,7 @@ export class JobBase {
 
   /** Whether the client has received the job's end. */
   get ended() {
-    return this.stream.follower.done !== null;
+    return this.stream.follower.ended;
   }
 
   /** Number of items; 0 until the client has received the job's state. */
@@ -156,13 +156,13 @@ export class JobBase {
   async #advance() {
     const applied = await this.stream.next();
     if (applied === null) return;
-    const { position, firstSeq, before, isVisible, ops, reason } = applied;
+    const { position, firstSeq, isVisible, reason } = applied;
     // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
     if (!this.#isLooping && this.#delivered !== null) this.#saved ??= this.checkpoint();
     this.#last = position;
-    const changed = changedItems(position.document, before, ops);
-    for (const [index, own] of changed) {
-      this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, own), isVisible, ops: isVisible ? own : [], reason });
+    const changed = changedItems(applied);
+    for (const [index, ops] of changed) {
+      this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, ops), isVisible, ops: isVisible ? ops : [], reason });
     }
     if (this.listener !== null) this.#report(changed.map(([index]) => index));
   }
@@ -240,8 +240,7 @@ export class JobBase {
     for (const { level, text } of notes.slice(notes.length < last.notes ? 0 : last.notes)) this.tell({ type: "note", level, text });
     last.notes = notes.length;
     if (!same(usage, last.usage)) this.tell({ type: "usage", usage: copy((last.usage = copy(usage))) });
-    const { done } = this.stream.follower;
-    if (done) this.tell({ type: "end", status: done.status, error: copy(done.error ?? null) });
+    if (this.ended) this.tell({ type: "end", status, error: copy(this.state.error ?? null) });
   }
 
   /** Call the listener. Its errors do not break the stream. @param {JobEvent} event */
@@ -274,21 +273,18 @@ export class JobBase {
 
   /** Throw if the job has ended without success. @protected */
   requireSuccess() {
-    const { done } = this.stream.follower;
-    if (done === null || done.status === "succeeded" || done.status === "partially_failed") return;
-    const { value = null, error = null } = this.state.items[0];
-    const problem = copy(done.error ?? error);
+    const { status, error, items } = this.state;
+    if (status !== "failed" && status !== "cancelled") return;
+    const { value = null, error: itemError = null } = items[0];
+    const problem = copy(error ?? itemError);
     const details = { jobId: this.id, problem, value: copy(value) };
-    if (done.status === "cancelled") throw new JobCancelledError("the job was cancelled", details);
+    if (status === "cancelled") throw new JobCancelledError("the job was cancelled", details);
     throw new JobFailedError(`the job failed${because(problem)}`, details);
   }
 }
 
-/**
- * The items that an event has changed, with the ops that changed them, or null for a snapshot.
- * @param {Document} document @param {Document | null} before @param {Op[] | null} ops @returns {[index: number, ops: Op[] | null][]}
- */
-function changedItems(document, before, ops) {
+/** The items that an event has changed, with the ops that changed them. @param {Applied} applied @returns {[index: number, ops: Op[] | null][]} */
+function changedItems({ position: { document }, before, ops }) {
   const items = [...document.root.items.entries()];
   const isWhole = ops?.some(({ tokens: [first, index] }) => first === undefined || (first === "items" && index === undefined));
   if (items.length === 1 || isWhole) return items.map(([index]) => [index, ops]);
@@ -346,12 +342,8 @@ export class Job extends JobBase {
    * The changes of the job's text as they arrive: `deleted` code points are removed from its end, then `text` is appended.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>}
    */
-  async *iterTextDeltas({ signal } = {}) {
-    for await (const { position, deleted, text } of this.changes({ signal })) {
-      this.commit(position);
-      if (deleted > 0 || text !== "") yield { deleted, text };
-    }
-    this.requireSuccess();
+  async *iterTextDeltas(options) {
+    for await (const { deleted, text } of this.updates(options)) if (deleted > 0 || text !== "") yield { deleted, text };
   }
 
   /**

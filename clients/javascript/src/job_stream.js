@@ -1,7 +1,4 @@
-/**
- * The event stream of one job over several connections. It reads only while a caller waits, so a slow caller slows the server
- * down instead of filling memory.
- */
+/** The event stream of one job over several connections. It reads only while a caller waits, so a slow caller fills no memory. */
 
 import { Decoder } from "./event_decoder.js";
 import { InvalidData, SilenceTimeoutError, TransportError } from "./errors.js";
@@ -47,13 +44,13 @@ export class JobStream {
   async next() {
     this.#changes ??= this.#read(this.#stop.signal);
     const { value } = await this.#changes.next();
-    if (!value || this.follower.done) this.close();
+    if (!value || this.follower.ended) this.close();
     return value ?? null;
   }
 
   /** Close the connection. A later call of `next` opens another one. */
   close() {
-    if (this.#changes !== null && !this.follower.done) this.#report("closed");
+    if (this.#changes !== null && !this.follower.ended) this.#report("closed");
     this.#stop.abort();
     this.#stop = new AbortController();
     this.#changes?.return();
@@ -75,9 +72,17 @@ export class JobStream {
         if (first) yield first;
         if (this.#silentConnections >= SILENT_CONNECTIONS) yield* this.#poll(stop);
         yield* this.#connect(stop);
-      } catch (error) {
+      } catch (caught) {
         if (stop.aborted) return;
-        await sleep(this.#waitAfter(error instanceof InvalidData ? this.follower.resync(error) : error), stop).catch(() => {});
+        const error = caught instanceof InvalidData ? this.follower.resync(caught) : /** @type {any} */ (caught);
+        const { isEmpty, hasProgress } = this.follower.connection;
+        if (error instanceof SilenceTimeoutError && isEmpty) this.#silentConnections += 1;
+        if (!error?.interruption) throw error;
+        const isFirstContact = !this.session.contacted && !error.sent;
+        const retryInMs = this.#retries.waitAfter(error, { isFirstContact, hasProgress });
+        const state = error.interruption === "resync" ? "resync" : "lost";
+        this.#report(state, { why: error.what, retryInMs, failures: this.#retries.failures });
+        await sleep(retryInMs, stop).catch(() => {});
       }
     }
   }
@@ -110,8 +115,9 @@ export class JobStream {
     const helloUntil = performance.now() + HELLO_TIMEOUT_MS;
     try {
       for (;;) {
-        const helloMs = follower.connection.hello ? Infinity : Math.max(1, helloUntil - performance.now());
-        const chunk = await connection.next(Math.min(this.#silenceMs(), helloMs));
+        const { hello } = follower.connection;
+        const silenceMs = SILENT_HEARTBEATS * (hello?.heartbeat_ms ?? DEFAULT_HEARTBEAT_MS);
+        const chunk = await connection.next(hello ? silenceMs : Math.min(silenceMs, Math.max(1, helloUntil - performance.now())));
         if (chunk === null) throw new TransportError("the stream ended before the job did", { url: connection.url, jobId: follower.jobId });
         for (const event of decoder.feed(chunk)) {
           const found = await follower.receive(event);
@@ -132,10 +138,6 @@ export class JobStream {
     }
   }
 
-  #silenceMs() {
-    return SILENT_HEARTBEATS * (this.follower.connection.hello?.heartbeat_ms ?? DEFAULT_HEARTBEAT_MS);
-  }
-
   /** Read the job instead of its stream, because a proxy may hold the stream back. @param {AbortSignal} stop @returns {AsyncGenerator<Applied, void>} */
   async *#poll(stop) {
     this.#report("polling");
@@ -154,18 +156,5 @@ export class JobStream {
   /** @param {AbortSignal} signal */
   async #readJob(signal) {
     return (await this.session.request(this.jobUrl, "job", { jobId: this.follower.jobId, signal })).body;
-  }
-
-  /** The wait after an error. Errors after which the stream cannot continue are thrown. @param {any} error */
-  #waitAfter(error) {
-    const { follower, session } = this;
-    const isSilent = error instanceof SilenceTimeoutError;
-    const { isEmpty, hasProgress, hello } = follower.connection;
-    if (isSilent && isEmpty) this.#silentConnections += 1;
-    const silenceMs = isSilent && hello ? this.#silenceMs() : 0;
-    if (!error?.interruption) throw error;
-    const retryInMs = this.#retries.waitAfter(error, { isFirstContact: !session.contacted && !error.sent, hasProgress, silenceMs });
-    this.#report(error.interruption === "resync" ? "resync" : "lost", { why: error.what, retryInMs, failures: this.#retries.failures });
-    return retryInMs;
   }
 }

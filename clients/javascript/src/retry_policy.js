@@ -1,6 +1,7 @@
 /** Policy for retries: the action after each response, and the wait before each retry. It sends nothing and never sleeps. */
 
 /** @import { RetryPolicy } from "./types.js" */
+/** @typedef {"use" | "read_job" | "resync" | "refresh" | "wait" | "redirect" | "cut" | "fatal"} Action */
 
 const FIRST_WAIT_MS = 250;
 /** Attempts to reach a server before a response has proved that it is a Tidewire server. */
@@ -11,7 +12,7 @@ const REDIRECTS = [301, 302, 303, 307, 308];
 /**
  * The client's action after a response. `usable`: whether the body of a successful response has the requested content type.
  * @param {number} status @param {"stream" | "request" | "submit"} kind @param {{hasCursor?: boolean, usable?: boolean}} [request]
- * @returns {"use" | "read_job" | "resync" | "refresh" | "wait" | "redirect" | "cut" | "fatal"}
+ * @returns {Action}
  */
 export function actionFor(status, kind, { hasCursor = false, usable = true } = {}) {
   if (status === 429 || status === 503 || (status === 409 && kind === "submit")) return "wait";
@@ -73,18 +74,16 @@ export class RetryState {
   }
 
   /**
-   * Count an interruption, and return the wait before the next attempt in milliseconds, or throw the error.
-   * @param {import("./errors.js").TidewireError} error @param {{isFirstContact?: boolean, hasProgress?: boolean, silenceMs?: number}} [interruption]
-   * `isFirstContact`: perhaps no server is at this address. `silenceMs`: time during which a live stream sent nothing.
+   * Count an interruption, and return the wait before the next attempt, or throw the error. `isFirstContact`: perhaps no server is there.
+   * @param {import("./errors.js").TidewireError} error @param {{isFirstContact?: boolean, hasProgress?: boolean}} [interruption]
    */
-  waitAfter(error, { isFirstContact = false, hasProgress = false, silenceMs = 0 } = {}) {
+  waitAfter(error, { isFirstContact = false, hasProgress = false } = {}) {
     const { patienceMs, minDelayMs, maxDelayMs, jitter } = this.#limits;
     const attempts = isFirstContact ? Math.min(this.#limits.attempts, FIRST_ATTEMPTS) : this.#limits.attempts;
     const askedMs = error.interruption === "cut" ? null : error.retryAfterMs;
     const isFailure = askedMs === null || (error.interruption === "goaway" && !hasProgress);
     this.live();
     if (hasProgress) this.progress();
-    this.#spentMs += silenceMs;
     if (isFailure) this.failures += 1;
     const left = patienceMs - this.#spentMs;
     let why = "";

@@ -7,6 +7,7 @@ import { FITS, PROTOCOL } from "./messages.js";
 import { RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
 import { copy, parse } from "./strict_json.js";
 
+/** @import { Action } from "./retry_policy.js" */
 /** @import { ClientOptions, ErrorDetails } from "./types.js" */
 /** @typedef {{headers?: Record<string, string>, body?: string, timeoutMs?: number, signal?: AbortSignal}} RequestOptions A body makes it a POST. */
 
@@ -110,10 +111,7 @@ export class Session {
     this.answerTimeoutMs = options.answerTimeoutMs ?? 30_000;
     this.maxStateBytes = options.maxStateBytes ?? 16 * 2 ** 20;
     this.fetch = options.fetch ?? globalThis.fetch.bind(globalThis);
-  }
-
-  retryState() {
-    return new RetryState(this.options.retry);
+    this.retryState = () => new RetryState(options.retry);
   }
 
   /** @param {string} url @param {RequestOptions} options @throws {RequestError} The server redirects a browser, which hides where. */
@@ -155,16 +153,13 @@ export class Session {
     }
   }
 
-  /**
-   * The error for a response that is not what was requested. The response is closed.
-   * @param {Connection} connection @param {ReturnType<typeof actionFor>} action @param {ErrorDetails} details
-   */
+  /** The error for a response, which is closed. @param {Connection} connection @param {Action} action @param {ErrorDetails} details */
   async refused(connection, action, details) {
     const { url, status, headers } = connection;
     const body = status === 200 ? connection.close() : await connection.json(this.answerTimeoutMs, 2 ** 20).catch(() => null);
     const problem = FITS.problem(body) ? copy(body) : null;
     this.contacted ||= problem !== null;
-    const interruption = action === "wait" ? "busy" : action === "cut" ? "cut" : null;
+    const interruption = action === "wait" || action === "cut" ? action : null;
     const askedMs = retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms;
     return refusal(status, problem, { url, retryAfterMs: askedMs, interruption, ...details });
   }
@@ -225,10 +220,7 @@ export class Session {
     return copy(body);
   }
 
-  /**
-   * A link as a URL, or null if it leads to another origin, because the credentials are only for the origin of the client.
-   * @param {string} link @param {string} at URL of the response that contains the link.
-   */
+  /** A link as a URL, or null if it leads to another origin, which must not get the credentials. @param {string} link @param {string} at */
   link(link, at) {
     try {
       const url = new URL(link, at);

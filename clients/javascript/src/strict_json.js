@@ -1,9 +1,6 @@
 /**
- * JSON as the protocol allows it, deep copies, and the canonical form of RFC 8785.
- *
- * `JSON.parse` accepts what the protocol forbids: members with the same name, integers beyond 2^53, numbers that are not
- * finite, lone surrogates, and any depth. It also reads `1.0` as the integer 1. `parse` replaces such a number by an object
- * that `isInteger` rejects and `copy` converts to a number.
+ * JSON as the protocol allows it, deep copies, and the canonical form of RFC 8785. `JSON.parse` reads `1.0` as the integer 1.
+ * `parse` replaces such a number by an object that `isInteger` rejects and `copy` converts to a number.
  */
 
 import { InvalidData } from "./errors.js";
@@ -31,10 +28,7 @@ export function parse(text) {
   return UNUSUAL_NUMBER.test(bare) ? JSON.parse(withDecimals(text)) : value;
 }
 
-/**
- * Check the depth, the numbers and the texts of a value, and return the number of its members.
- * @param {any} value @param {number} depth @param {boolean} hasEscapes @returns {number}
- */
+/** The number of members of a value that the protocol allows. @param {any} value @param {number} depth @param {boolean} hasEscapes */
 function countMembers(value, depth, hasEscapes) {
   if (typeof value === "number" && !Number.isFinite(value)) throw new InvalidData("a number is not finite");
   if (hasEscapes && typeof value === "string" && LONE_SURROGATE.test(value)) throw new InvalidData("a string contains a lone surrogate");

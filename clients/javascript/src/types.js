@@ -59,7 +59,7 @@
  *   retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
  * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null, problem?: Problem | null,
  *   advice?: string, value?: unknown, index?: number, ended?: string, sent?: boolean,
- *   retryAfterMs?: number | null, interruption?: "cut" | "goaway" | "busy" | "resync" | null, cause?: unknown}} ErrorDetails
+ *   retryAfterMs?: number | null, interruption?: "cut" | "goaway" | "wait" | "resync" | null, cause?: unknown}} ErrorDetails
  *
  * @typedef {{type: string, data: string, id: string | null, lastEventId: string}} ServerEvent `id` is null without an `id` field.
  * @typedef {{epoch: number, seq: number, text: string}} EventId
