@@ -5,8 +5,7 @@
 
 import { lengthOf, textChange, withoutLast } from "./code_points.js";
 import { crc32 } from "./digests.js";
-import { InvalidData } from "./errors.js";
-import { copy, isInteger, isObject, setMember } from "./strict_json.js";
+import { InvalidData, copy, isInteger, isObject, setMember } from "./strict_json.js";
 
 /** @import { EventId, Op, Position } from "./types.js" */
 

@@ -1,6 +1,6 @@
 /** Decoder of event streams, for every stream that the WHATWG standard allows. */
 
-import { InvalidData } from "./errors.js";
+import { InvalidData } from "./strict_json.js";
 
 /** @import { ServerEvent } from "./types.js" */
 

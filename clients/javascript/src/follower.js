@@ -6,9 +6,9 @@
 
 import { digest } from "./digests.js";
 import { Document } from "./document.js";
-import { InvalidData, ProtocolError, StateTooLargeError, TransportError, UnsupportedProtocolError, refusal } from "./errors.js";
+import { ProtocolError, RequestError, StateTooLargeError, TransportError, UnsupportedProtocolError } from "./errors.js";
 import { ENDED, FITS, PROTOCOL, compareIds, parseId } from "./messages.js";
-import { copy, isInteger, isObject, parse, same } from "./strict_json.js";
+import { InvalidData, copy, isInteger, isObject, parse, same } from "./strict_json.js";
 
 /** @import { Applied, ErrorDetails, EventId, JobEvent, Op, ServerEvent } from "./types.js" */
 
@@ -87,7 +87,7 @@ export class Follower {
     if (type === "progress") return { ...message, type };
     if (type === "goaway") throw this.#interrupted(`goaway: ${message.reason}`, "goaway", message.retry_ms);
     if (type === "problem") {
-      if (!message.retryable) throw refusal(message.status, message, { jobId: this.jobId });
+      if (!message.retryable) throw RequestError.from(message.status, message, { jobId: this.jobId });
       throw this.#interrupted(`problem: ${message.code}`, "wait", message.retry_after_ms);
     }
     if (type === "ping") {

@@ -279,7 +279,7 @@ export class JobBase {
     const problem = copy(error ?? itemError);
     const details = { jobId: this.id, problem, value: copy(value) };
     if (status === "cancelled") throw new JobCancelledError("the job was cancelled", details);
-    throw new JobFailedError(`the job failed${because(problem)}`, details);
+    throw new JobFailedError("the job failed", details);
   }
 }
 
@@ -297,11 +297,6 @@ function changedItems({ position: { document }, before, ops }) {
     else found.set(Number(op.tokens[1]), [op]);
   }
   return [...found].sort(([one], [other]) => one - other);
-}
-
-/** @param {import("./types.js").Problem | null} problem */
-function because(problem) {
-  return problem ? `: ${problem.detail ?? problem.title} [${problem.code}]` : "";
 }
 
 /** A job with one input. The server runs the job even if no client reads its event stream. */
@@ -401,15 +396,13 @@ export class BatchJob extends JobBase {
   async *asCompleted({ signal } = {}) {
     /** @type {Set<number>} */
     const yielded = new Set();
-    for await (const { position, index: changed } of this.changes({ signal, isSilent: true })) {
-      this.commit(position);
-      for (const index of yielded.size === 0 ? this.state.items.keys() : [changed]) {
+    for await (const _ of this.reads({ signal })) {
+      for (const index of this.state?.items.keys() ?? []) {
         if (yielded.has(index) || !ENDED.includes(this.state.items[index].status)) continue;
         yielded.add(index);
         yield [index, this.#resultOf(index)];
       }
     }
-    for (const index of this.state.items.keys()) if (!yielded.has(index)) yield [index, this.#resultOf(index)];
   }
 
   /**
@@ -429,7 +422,7 @@ export class BatchJob extends JobBase {
   #resultOf(index) {
     const { status, value = null, error = null } = copy(this.state.items[index]);
     if (status === "succeeded") return value;
-    const what = `item ${index} ${status === "cancelled" ? "was cancelled" : "failed"}${because(error)}`;
+    const what = `item ${index} ${status === "cancelled" ? "was cancelled" : "failed"}`;
     return new ItemFailedError(what, { jobId: this.id, problem: error, value, index, ended: status });
   }
 

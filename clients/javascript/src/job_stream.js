@@ -1,10 +1,11 @@
 /** The event stream of one job over several connections. It reads only while a caller waits, so a slow caller fills no memory. */
 
 import { Decoder } from "./event_decoder.js";
-import { InvalidData, SilenceTimeoutError, TransportError } from "./errors.js";
+import { SilenceTimeoutError, TransportError } from "./errors.js";
 import { Follower } from "./follower.js";
 import { actionFor, isEventStream } from "./retry_policy.js";
 import { sleep } from "./session.js";
+import { InvalidData } from "./strict_json.js";
 
 /** @import { Applied, ConnectionEvent, JobEvent, JobParts } from "./types.js" */
 

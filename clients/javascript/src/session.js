@@ -1,11 +1,9 @@
 /** Requests to one server: credentials, time limits, redirects and retries. */
 
-import {
-  InvalidData, NotATidewireServerError, ProtocolError, RequestError, SilenceTimeoutError, TransportError, UnsupportedProtocolError, refusal,
-} from "./errors.js";
+import { NotATidewireServerError, ProtocolError, RequestError, SilenceTimeoutError, TransportError, UnsupportedProtocolError } from "./errors.js";
 import { FITS, PROTOCOL } from "./messages.js";
 import { RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
-import { copy, parse } from "./strict_json.js";
+import { InvalidData, copy, parse } from "./strict_json.js";
 
 /** @import { Action } from "./retry_policy.js" */
 /** @import { ClientOptions, ErrorDetails } from "./types.js" */
@@ -161,7 +159,7 @@ export class Session {
     this.contacted ||= problem !== null;
     const interruption = action === "wait" || action === "cut" ? action : null;
     const askedMs = retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms;
-    return refusal(status, problem, { url, retryAfterMs: askedMs, interruption, ...details });
+    return RequestError.from(status, problem, { url, retryAfterMs: askedMs, interruption, ...details });
   }
 
   /**

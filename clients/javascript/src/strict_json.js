@@ -3,8 +3,6 @@
  * `parse` replaces such a number by an object that `isInteger` rejects and `copy` converts to a number.
  */
 
-import { InvalidData } from "./errors.js";
-
 /** Maximum depth of arrays and objects. */
 const MAX_DEPTH = 64;
 const LONE_SURROGATE = /\p{Surrogate}/u;
@@ -13,6 +11,15 @@ const UNUSUAL_NUMBER = /-?\d[\d.]{15,}(?:[eE][+-]?\d+)?|-?\d+(?:\.\d+)?[eE][+-]?
 const OUTSIDE_OF_STRINGS = new RegExp(`"|\\\\.|${UNUSUAL_NUMBER.source}`, "g");
 /** Name of the only member of the object that stands for a number such as 1.0. A server cannot guess it. */
 const DECIMAL = `decimal ${Math.random()} ${Math.random()}`;
+
+/** Data from a server that the protocol forbids, or that this client does not know. The client continues from a snapshot. */
+export class InvalidData extends Error {
+  /** @param {string} message @param {"malformed" | "unknown" | "check" | "unstable"} [kind] */
+  constructor(message, kind = "malformed") {
+    super(message);
+    this.kind = kind;
+  }
+}
 
 /** @param {string} text @returns {any} @throws {InvalidData} The text is not JSON that the protocol allows. */
 export function parse(text) {
