@@ -176,8 +176,8 @@ function undo(holder, reverse) {
 
 /** Apply an op to the root of a holder, and return the op that reverses it. @param {{root: any}} holder @param {Op} op @returns {Op} */
 function perform(holder, { name, path, tokens, argument }) {
-  const container = tokens.length === 0 ? holder : valueAt(holder.root, tokens.slice(0, -1));
-  const key = tokens.length === 0 ? "root" : tokens[tokens.length - 1];
+  const container = valueAt(holder, ["root", ...tokens].slice(0, -1));
+  const key = tokens[tokens.length - 1] ?? "root";
   if (typeof container !== "object" || container === null) throw new InvalidData(`nothing contains ${path}`);
   const isElement = Array.isArray(container);
   if (isElement && !(INDEX.test(key) && Number(key) <= container.length)) throw new InvalidData(`${path} is not an index`);
@@ -190,19 +190,15 @@ function perform(holder, { name, path, tokens, argument }) {
     setMember(container, key, copy(argument));
     return exists ? reverse("s", target) : reverse("d");
   }
-  if (name === "a" && typeof target === "string" && typeof argument === "string") {
-    container[key] = target + argument;
+  if (typeof target === "string" && (name === "a" ? typeof argument === "string" : name === "t" && isInteger(argument, 0))) {
+    const text = name === "a" ? target + argument : withoutLast(target, argument);
+    if (text === undefined) throw new InvalidData(`the text at ${path} has fewer than ${argument} code points`);
+    container[key] = text;
     return reverse("s", target);
   }
   if (name === "a" && Array.isArray(target) && Array.isArray(argument)) {
     for (const each of argument) target.push(copy(each));
     return reverse("t", argument.length);
-  }
-  if (name === "t" && typeof target === "string" && isInteger(argument, 0)) {
-    const rest = withoutLast(target, argument);
-    if (rest === undefined) throw new InvalidData(`the text at ${path} has fewer than ${argument} code points`);
-    container[key] = rest;
-    return reverse("s", target);
   }
   if (name === "t" && Array.isArray(target) && isInteger(argument, 0, target.length)) {
     return reverse("a", target.splice(target.length - argument));

@@ -8,7 +8,6 @@ export class TidewireError extends Error {
   constructor(what, details = {}) {
     super(what, details.cause === undefined ? undefined : { cause: details.cause });
     this.name = new.target.name;
-    this.method = details.method;
     this.url = details.url;
     this.jobId = details.jobId;
     this.lastEventId = details.lastEventId ?? null;
@@ -39,7 +38,7 @@ export class TidewireError extends Error {
     this.what = `${what}${code ? `: ${detail ?? title} [${code}]` : ""}${pointer && !detail?.includes(pointer) ? ` at ${pointer}` : ""}`;
     const advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1];
     const places = [];
-    if (this.url) places.push(`${this.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
+    if (this.url) places.push(`${details.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
     if (this.jobId && !this.url?.includes(this.jobId)) places.push(`job ${this.jobId}`);
     if (this.lastEventId) places.push(`last event ${this.lastEventId}`);
     this.message = `${this.what}${places.length ? ` (${places.join("; ")})` : ""}.${advice ? ` ${advice}` : ""}`;

@@ -70,8 +70,7 @@ export class Follower {
     if (done === null && this.#isKnown(id)) return null;
     const document = new Document(job.state, job.columns, id);
     if (done !== null) await requireDigest(document, done);
-    this.#requireRoom(document.root, Infinity, "the job that was read");
-    return this.#replace(document, null);
+    return this.#moved(document, null);
   }
 
   /** Take an event. @param {ServerEvent} event @returns {Promise<Applied | JobEvent | null>} @throws {InvalidData} Call `resync`. */
@@ -113,8 +112,7 @@ export class Follower {
       const { state, columns, reason } = message;
       if (ENDED.includes(state.status)) throw new InvalidData(`snapshot ${id.text} has a final status, which only done may set`);
       if (this.#isKnown(id) && reason !== "rewound") return this.#repeat();
-      this.#requireRoom(state, Infinity, `snapshot ${id.text}`);
-      return this.#replace(new Document(copy(state), columns, id), reason);
+      return this.#moved(new Document(copy(state), columns, id), null, { reason });
     }
     const on = type === "message" && isObject(message) && "on" in message ? message.on : id.seq - 1;
     if (!isInteger(on, 0, id.seq - 1)) throw new InvalidData(`the member on of diff ${id.text} is not an earlier event`);
@@ -124,14 +122,12 @@ export class Follower {
     }
     if (type === "message") {
       const ops = document.apply(message, id, (op) => requireShape(document.root, op));
-      this.#requireRoom(document.root, data.length, `diff ${id.text}`);
-      const isChanged = ops.some(({ tokens: [first = "items", , third = "value"] }) => first === "items" && third === "value");
-      return this.#moved(document, isChanged, ops);
+      return this.#moved(document, ops, { added: data.length });
     }
     await requireDigest(document, message);
     const members = ["status", "usage", "error"].filter((name) => (message[name] ?? null) !== null);
     const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]), id);
-    return this.#moved(document, false, ops);
+    return this.#moved(document, ops, { added: data.length });
   }
 
   /** @param {EventId | null} id */
@@ -145,44 +141,37 @@ export class Follower {
     return null;
   }
 
-  /** @param {Document} document @param {string | null} reason */
-  #replace(document, reason) {
-    const before = this.document;
-    const [old, now] = [before, document].map((each) => each?.root.items.map((/** @type {any} */ item) => item.value ?? null));
-    const hasStarted = document.root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
-    return this.#moved(document, before ? !same(old, now) : hasStarted, null, reason);
-  }
-
   /**
-   * The job has moved to a state. The end of a job that succeeded without a value is visible, too.
-   * @param {Document} document @param {boolean} isChanged @param {Op[] | null} ops @param {string | null} [reason] @returns {Applied}
+   * The job has moved to a state. `added`: length of the diff. The end of a job that succeeded without a value is visible, too.
+   * @param {Document} document @param {Op[] | null} ops @param {{reason?: string | null, added?: number}} [event] @returns {Applied}
    */
-  #moved(document, isChanged, ops, reason = null) {
-    const { position } = document;
+  #moved(document, ops, { reason = null, added = Infinity } = {}) {
+    const { position, root } = document;
     const { id } = position;
+    const before = this.document;
+    this.#requireRoom(root, added, id);
     const isOpening = this.connection.isEmpty && reason !== null;
     this.connection.hasProgress ||= !isOpening && !this.#isKnown(id);
     Object.assign(this.connection, { isEmpty: false, pingsAhead: 0 });
     this.#applied += 1;
     if (this.#applied >= RESYNC_HEALED) this.#resyncs = 0;
+    const isVisible = changesValue(before, document, ops) || (root.status === "succeeded" && this.#visibleSeq === 0);
     const firstSeq = Math.min(this.#visibleSeq + 1, id.seq);
-    const isVisible = isChanged || (document.root.status === "succeeded" && this.#visibleSeq === 0);
     if (isVisible) this.#visibleSeq = id.seq;
-    const before = this.document;
     this.document = document;
     this.id = id;
     return { type: "applied", position, firstSeq, before, isVisible, reason, ops };
   }
 
-  /** Throw if the state is too large. It is measured only if it may be. @param {any} state @param {number} added @param {string} what */
-  #requireRoom(state, added, what) {
+  /** Throw if the state is too large. It is measured only if it may be. @param {any} state @param {number} added @param {EventId} id */
+  #requireRoom(state, added, id) {
     this.#room -= 3 * added;
     if (this.#room >= 0) return;
     const size = new TextEncoder().encode(JSON.stringify(state)).length;
     this.#room = Math.max(this.maxStateBytes - size, this.maxStateBytes / 16);
     if (size <= this.maxStateBytes) return;
-    const details = { jobId: this.jobId, lastEventId: this.id?.text };
-    throw new StateTooLargeError(`${what} makes the job's state larger than maxStateBytes, ${this.maxStateBytes}`, details);
+    const what = `the state of the job at event ${id.text} is larger than maxStateBytes, ${this.maxStateBytes}`;
+    throw new StateTooLargeError(what, { jobId: this.jobId, lastEventId: this.id?.text });
   }
 
   /** @param {string} what @param {ErrorDetails["interruption"]} interruption @param {number} [retryAfterMs] */
@@ -213,6 +202,13 @@ async function requireDigest(document, done) {
   document.verify(done.check ?? []);
   const found = await digest(document.root.items);
   if (found !== done.digest) throw new InvalidData(`the digest of the final items is ${found}, not ${done.digest}`);
+}
+
+/** Whether an event has changed the value of an item. @param {Document | null} before @param {Document} document @param {Op[] | null} ops */
+function changesValue(before, { root }, ops) {
+  if (ops) return ops.some(({ tokens: [first = "items", , third = "value"] }) => first === "items" && third === "value");
+  const [old, now] = [before?.root, root].map((state) => state?.items.map((/** @type {any} */ item) => item.value ?? null));
+  return before ? !same(old, now) : root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
 }
 
 /** Check that a state is still valid after an op. Only the part that the op may have made invalid is checked. @param {any} state @param {Op} op */

@@ -167,15 +167,15 @@ export class JobBase {
     if (this.listener !== null) this.#report(changed.map(([index]) => index));
   }
 
-  /** Changes in order. `isSilent` also yields those that changed no value. @protected @param {LoopOptions & {isSilent?: boolean}} [options] */
-  async *changes({ isSilent = false, signal } = {}) {
+  /** Changes in order, also those that changed no value. @protected @param {LoopOptions} [options] */
+  async *changes({ signal } = {}) {
     if (this.#isLooping) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
     this.#isLooping = true;
     try {
       for await (const _ of this.reads({ signal })) {
         for (let change; (change = this.#pending.values().next().value); ) {
           this.#pending.delete(change.index);
-          if (isSilent || change.isVisible) yield change;
+          yield change;
         }
       }
     } finally {
@@ -266,7 +266,7 @@ export class JobBase {
   async *updates({ signal } = {}) {
     for await (const change of this.changes({ signal })) {
       this.commit(change.position);
-      yield new Update(change);
+      if (change.isVisible) yield new Update(change);
     }
     if (this.isSingle) this.requireSuccess();
   }
@@ -313,7 +313,7 @@ export class Job extends JobBase {
     /** Changes whose text is not stable yet. None of them shortens the text of an earlier one. @type {Change[]} */
     let held = [];
     try {
-      for await (let change of this.changes({ signal, isSilent: true })) {
+      for await (let change of this.changes({ signal })) {
         for (let last; (last = held.at(-1)) && (last.length > change.length - lengthOf(change.text) || held.length >= MAX_HELD); held.pop()) {
           change = merged(last, change);
         }

@@ -112,35 +112,28 @@ export class Session {
     this.retryState = () => new RetryState(options.retry);
   }
 
-  /** @param {string} url @param {RequestOptions} options @throws {RequestError} The server redirects a browser, which hides where. */
-  async #sendOnce(url, { headers, body, timeoutMs = this.answerTimeoutMs, signal }) {
-    const method = body === undefined ? "GET" : "POST";
-    /** @type {Record<string, string>} */
-    const all = IS_BROWSER ? { ...headers } : { ...headers, "accept-encoding": "identity" };
-    if (new URL(url).origin === this.origin) {
-      const { token } = this.options;
-      this.#credentials ??= (await (typeof token === "function" ? token() : token)) ?? null;
-      Object.assign(all, this.options.headers, this.#credentials === null ? {} : { authorization: `Bearer ${this.#credentials}` });
-    }
-    signal?.throwIfAborted();
-    const controller = new AbortController();
-    signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });
-    const request = { method, headers: all, body, signal: controller.signal };
-    const sent = this.fetch(url, { ...request, cache: "no-store", redirect: "manual" });
-    const response = await arrived(sent, timeoutMs, controller, { method, url });
-    if (response.type === "opaqueredirect") {
-      const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
-      throw new RequestError("the server redirects, which this client does not follow in a browser", { method, url, advice });
-    }
-    return new Connection(response, url, controller);
-  }
-
   /** Send a request. Refresh the credentials once, and follow redirects of a GET. @param {string} url @param {RequestOptions} options */
-  async send(url, options) {
-    let refreshes = typeof this.options.token === "function" ? 1 : 0;
-    let redirects = options.body === undefined ? MAX_REDIRECTS : 0;
+  async send(url, { headers, body, timeoutMs = this.answerTimeoutMs, signal }) {
+    const { token } = this.options;
+    const method = body === undefined ? "GET" : "POST";
+    let refreshes = typeof token === "function" ? 1 : 0;
+    let redirects = body === undefined ? MAX_REDIRECTS : 0;
     for (;;) {
-      const connection = await this.#sendOnce(url, options);
+      this.#credentials ??= (await (typeof token === "function" ? token() : token)) ?? null;
+      /** @type {Record<string, string>} */
+      const all = { ...headers, ...(IS_BROWSER ? {} : { "accept-encoding": "identity" }), ...this.options.headers };
+      if (this.#credentials !== null) all.authorization = `Bearer ${this.#credentials}`;
+      signal?.throwIfAborted();
+      const controller = new AbortController();
+      signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });
+      const request = { method, headers: all, body, signal: controller.signal };
+      const sent = this.fetch(url, { ...request, cache: "no-store", redirect: "manual" });
+      const response = await arrived(sent, timeoutMs, controller, { method, url });
+      if (response.type === "opaqueredirect") {
+        const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
+        throw new RequestError("the server redirects, which this client does not follow in a browser", { method, url, advice });
+      }
+      const connection = new Connection(response, url, controller);
       const action = actionFor(connection.status, "request");
       const location = connection.headers.get("location");
       const target = location === null ? null : this.link(location, connection.url);
@@ -169,11 +162,8 @@ export class Session {
    */
   async request(url, schema, { json, key, jobId, signal } = {}) {
     const method = json === undefined ? "GET" : "POST";
-    /** @type {Record<string, string>} */
-    const headers = { accept: "application/json" };
-    if (json !== undefined) headers["content-type"] = "application/json";
-    if (key !== undefined) headers["idempotency-key"] = key;
-    const request = { headers, body: JSON.stringify(json), signal };
+    const sent = { ...(json === undefined ? {} : { "content-type": "application/json" }), ...(key === undefined ? {} : { "idempotency-key": key }) };
+    const request = { headers: { accept: "application/json", ...sent }, body: JSON.stringify(json), signal };
     const state = this.retryState();
     for (;;) {
       state.begin();
