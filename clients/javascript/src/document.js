@@ -69,8 +69,8 @@ export class Document {
    */
   apply(diff, id, check) {
     const { ops, checks } = this.#parsed(diff);
-    const rewrites = ops.filter(({ name }) => name !== "a");
-    const stable = this.#stableTexts(rewrites.map(placeOf));
+    const rewrites = ops.filter(({ name }) => name !== "a").length;
+    const stable = rewrites > 0 ? this.#stableTexts() : [];
     /** @type {Op[]} */
     const reverse = [];
     try {
@@ -80,8 +80,8 @@ export class Document {
       }
       for (const { index, path, n, text } of stable) {
         const item = valueAt(this.root, ["items", String(index)]);
-        const { deleted } = textChange(text, textAt(item?.value, tokensOf(path)));
-        const isKept = isInteger(item?.stable?.[path], n) && (deleted === 0 || lengthOf(text) - deleted >= n);
+        const after = textAt(item?.value, tokensOf(path));
+        const isKept = isInteger(item?.stable?.[path], n) && (after.startsWith(text) || lengthOf(text) - textChange(text, after).deleted >= n);
         if (!isKept) throw new InvalidData(`the diff changes the stable prefix of ${path} in item ${index}`, "unstable");
       }
       this.verify(checks);
@@ -90,7 +90,7 @@ export class Document {
       undo(this, reverse);
       throw error;
     }
-    this.rewrites += rewrites.length;
+    this.rewrites += rewrites;
     this.position = this.position.next = { document: this, id, next: null, reverse };
     return ops;
   }
@@ -117,16 +117,12 @@ export class Document {
     return this.columns.map((column, at) => ({ name: "a", path: column, tokens: tokensOf(column), argument: op[at + 1], isCell: true }));
   }
 
-  /** The texts with stable prefixes in the items that a diff rewrites. @param {string[][]} places */
-  #stableTexts(places) {
+  /** The texts of all items that have a stable prefix. */
+  #stableTexts() {
     const items = valueAt(this.root, ["items"]);
-    const inItems = places.filter(([first]) => first === undefined || first === "items");
-    if (!Array.isArray(items) || inItems.length === 0) return [];
-    const indices = inItems.some((place) => place.length < 2) ? items.keys() : new Set(inItems.map(([, index]) => Number(index)));
-    return [...indices].flatMap((index) => {
-      const { value, stable } = items[index] ?? {};
-      return Object.entries(stable ?? {}).map(([path, n]) => ({ index, path, n, text: textAt(value, tokensOf(path)) }));
-    });
+    return (Array.isArray(items) ? items : []).flatMap((item, index) =>
+      Object.entries(item?.stable ?? {}).map(([path, n]) => ({ index, path, n, text: textAt(item.value, tokensOf(path)) })),
+    );
   }
 
   /** Verify checks. Only the text that was appended since the last check of a text is read by code points. @param {any[]} checks */
@@ -153,20 +149,13 @@ export class Document {
   }
 }
 
-/** The place that an op changes. An insertion or a deletion in an array moves its later elements. @param {Op} op */
-function placeOf({ name, tokens }) {
-  return name === "i" || name === "d" ? tokens.slice(0, -1) : tokens;
-}
-
 /**
  * The change of the text of a column. Text that only grew is not compared.
  * @param {string} column @param {string} before @param {string} after @param {Op[] | null} ops Ops that led to it, if known.
  */
 export function changeOfText(column, before, after, ops) {
-  const tokens = tokensOf(column);
-  const related = ops?.filter((op) => placeOf(op).every((token, at) => tokens[at] === token));
-  if (!related?.every(({ name, path }) => name === "a" && path === column)) return textChange(before, after);
-  return { deleted: 0, text: related.map(({ argument }) => argument).join("") };
+  if (!ops?.every(({ name }) => name === "a")) return textChange(before, after);
+  return { deleted: 0, text: ops.map(({ path, argument }) => (path === column ? argument : "")).join("") };
 }
 
 /** @param {{root: any}} holder @param {Op[]} reverse */

@@ -286,12 +286,12 @@ export class JobBase {
 /** The items that an event has changed, with the ops that changed them. @param {Applied} applied @returns {[index: number, ops: Op[] | null][]} */
 function changedItems({ position: { document }, before, ops }) {
   const items = [...document.root.items.entries()];
-  const isWhole = ops?.some(({ tokens: [first, index] }) => first === undefined || (first === "items" && index === undefined));
-  if (items.length === 1 || isWhole) return items.map(([index]) => [index, ops]);
-  if (ops === null) return items.filter(([index, item]) => !same(item, before?.root.items[index])).map(([index]) => [index, null]);
+  const inItems = ops && ops.filter(({ tokens: [first = "items"] }) => first === "items");
+  if (items.length === 1 || inItems?.some(({ tokens }) => tokens.length < 2)) return items.map(([index]) => [index, inItems]);
+  if (inItems === null) return items.filter(([index, item]) => !same(item, before?.root.items[index])).map(([index]) => [index, null]);
   /** @type {Map<number, Op[]>} */
   const found = new Map();
-  for (const op of ops.filter(({ tokens }) => tokens[0] === "items")) {
+  for (const op of inItems) {
     const own = found.get(Number(op.tokens[1]));
     if (own) own.push(op);
     else found.set(Number(op.tokens[1]), [op]);
