@@ -10,7 +10,6 @@ const EMPTY = { type: "", data: "", id: /** @type {string | null} */ (null) };
 /** Decodes the stream of one connection. */
 export class Decoder {
   #utf8 = new TextDecoder();
-  /** The unfinished line. */
   #line = "";
   #isAfterCr = false;
   #event = { ...EMPTY };

@@ -18,7 +18,7 @@ const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
 const MAX_RESYNCS = 3;
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
-/** `hasProgress`: whether a logged event other than the snapshot at the beginning of the connection has moved the id forward. */
+/** What has arrived on a connection. `hasProgress`: whether a logged event other than a snapshot at its beginning moved the id forward. */
 const NEW_CONNECTION = { hello: /** @type {any} */ (null), pingsAhead: 0, isEmpty: true, hasProgress: false };
 
 export class Follower {
@@ -28,7 +28,6 @@ export class Follower {
   #visibleSeq = 0;
   /** Bytes by which the state may certainly grow. Below 0, its size is measured. */
   #room = 0;
-  /** What has arrived on the current connection. */
   connection = { ...NEW_CONNECTION };
   /** @type {Document | null} */
   document = null;

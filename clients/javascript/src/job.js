@@ -14,7 +14,7 @@ import { tokenRows } from "./tokens.js";
 import { Update, merged, voidText } from "./updates.js";
 
 /** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
-/** @import { TextChange, Token, WaitOptions } from "./types.js" */
+/** @import { Token, WaitOptions } from "./types.js" */
 
 /** Changes that `iterText` keeps apart while it waits for text to become stable. */
 const MAX_HELD = 1024;
@@ -26,7 +26,6 @@ export class JobBase {
   /** Changes that wait for a loop, merged by item. @type {Map<number, Change>} */
   #pending = new Map();
   #isLooping = false;
-  /** Loops and calls that read the stream. */
   #readers = 0;
   /** @type {Promise<void> | null} */
   #pulling = null;
@@ -93,7 +92,7 @@ export class JobBase {
 
   /** Request the whole job from the server. @param {LoopOptions} [options] @returns {Promise<any>} */
   async read({ signal } = {}) {
-    return (await this.client.session.request(this.stream.jobUrl, "job", { jobId: this.id, signal })).body;
+    return this.stream.readJob(signal);
   }
 
   /** @protected @param {{items?: number[]}} members @param {AbortSignal} [signal] @returns {Promise<string>} */
@@ -333,10 +332,7 @@ export class Job extends JobBase {
     if (this.textColumn(0) === undefined) throw new NoTextError("the server streams no text in the value of this job", { jobId: this.id });
   }
 
-  /**
-   * The changes of the job's text as they arrive: `deleted` code points are removed from its end, then `text` is appended.
-   * @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>}
-   */
+  /** The changes of the text: `deleted` code points are removed from its end, then `text` is appended. @param {LoopOptions} [options] */
   async *iterTextDeltas(options) {
     for await (const { deleted, text } of this.updates(options)) if (deleted > 0 || text !== "") yield { deleted, text };
   }
@@ -426,10 +422,7 @@ export class BatchJob extends JobBase {
     return new ItemFailedError(what, { jobId: this.id, problem: error, value, index, ended: status });
   }
 
-  /**
-   * Cancel the job or some of its items, and return the job's status.
-   * @param {number[] | null} [items] Indices of the items to cancel. By default, all. @param {LoopOptions} [options]
-   */
+  /** Cancel items, by default all, and return the job's status. @param {number[] | null} [items] Indices. @param {LoopOptions} [options] */
   cancel(items = null, { signal } = {}) {
     return this.cancelWith(items === null ? {} : { items }, signal);
   }

@@ -101,7 +101,7 @@ export class JobStream {
     const action = actionFor(connection.status, "stream", { hasCursor: cursor !== undefined, usable: isEventStream(connection.headers) });
     if (action === "read_job") {
       connection.close();
-      const job = await this.#readJob(stop);
+      const job = await this.readJob(stop);
       const end = job.done && (await follower.adopt(job));
       if (end) return yield end;
       follower.id = null; // the log has no events after the cursor, so the cursor is of no use
@@ -147,15 +147,15 @@ export class JobStream {
     for (let read = 0; read < reads; read += 1) {
       if (read > 0) await sleep(Math.min(LONGEST_POLL_MS, 1000 * 2 ** unchanged) * (0.5 + Math.random()), stop);
       this.follower.connected();
-      const applied = await this.follower.adopt(await this.#readJob(stop));
+      const applied = await this.follower.adopt(await this.readJob(stop));
       this.#retries.progress();
       unchanged = applied ? 0 : unchanged + 1;
       if (applied) yield applied;
     }
   }
 
-  /** @param {AbortSignal} signal */
-  async #readJob(signal) {
+  /** Request the whole job. @param {AbortSignal} [signal] @returns {Promise<any>} */
+  async readJob(signal) {
     return (await this.session.request(this.jobUrl, "job", { jobId: this.follower.jobId, signal })).body;
   }
 }

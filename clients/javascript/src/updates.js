@@ -12,9 +12,8 @@ const MAX_MERGED_OPS = 1024;
 
 /** The error for a change that retracts text. @param {Change} change @param {string} [jobId] */
 export function voidText({ deleted, reason, position }, jobId) {
-  let cause = "by a rollback";
-  if (reason === "restart") cause = "because a new attempt of the job started";
-  if (reason === "rewound") cause = "because the server's log had lost its last events";
+  const lost = reason === "rewound" ? "because the server's log had lost its last events" : "by a rollback";
+  const cause = reason === "restart" ? "because a new attempt of the job started" : lost;
   const what = `the server retracted ${deleted} code points of text that it had delivered, ${cause}`;
   return new VoidTextError(what, { jobId, lastEventId: position.id.text });
 }
