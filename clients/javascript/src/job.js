@@ -122,8 +122,8 @@ export class JobBase {
     const position = (rest.length > 0 && this.#last) || this.#delivered;
     const { document, id } = position;
     Object.assign(saved, { state: document.read(position, []), columns: [...document.columns], cursor: id.text });
-    const undelivered = rest.map(({ firstSeq, isVisible, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: isVisible }));
-    return undelivered.length ? { ...saved, undelivered } : saved;
+    if (rest.length === 0) return saved;
+    return { ...saved, undelivered: rest.map(({ firstSeq, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: true })) };
   }
 
   /** Yields before the first and after each read of the stream, until the job has ended. @protected @param {WaitOptions} [options] */

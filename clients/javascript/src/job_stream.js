@@ -18,8 +18,6 @@ const SILENT_CONNECTIONS = 2;
 /** Reads of the job after which its stream is requested again. */
 const READS_PER_STREAM = 8;
 const LONGEST_POLL_MS = 30_000;
-/** Smallest limit for the length of an event. */
-const LEAST_EVENT_LENGTH = 2 ** 20;
 
 export class JobStream {
   /** @type {AsyncGenerator<Applied, void> | null} */
@@ -112,7 +110,7 @@ export class JobStream {
       throw action === "resync" ? new InvalidData(`the server rejected the cursor ${cursor}`) : error;
     }
     session.contacted = true;
-    const decoder = new Decoder({ maxEventLength: Math.max(session.maxStateBytes, LEAST_EVENT_LENGTH) });
+    const decoder = new Decoder({ maxEventLength: Math.max(session.maxStateBytes, 2 ** 20) });
     const helloUntil = performance.now() + HELLO_TIMEOUT_MS;
     try {
       for (;;) {

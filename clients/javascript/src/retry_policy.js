@@ -61,13 +61,11 @@ export class RetryState {
     this.#began = performance.now();
   }
 
-  /** The stream is live. */
   live() {
     if (this.#began !== null) this.#spentMs += performance.now() - this.#began;
     this.#began = null;
   }
 
-  /** The server has delivered something new. */
   progress() {
     this.failures = 0;
     this.#spentMs = 0;

@@ -100,17 +100,12 @@ export function same(one, other) {
 export function* canonicalPieces(value) {
   if (typeof value !== "object" || value === null) return yield JSON.stringify(value);
   const isArray = Array.isArray(value);
-  let separator = isArray ? "[" : "{";
+  let separator = "";
+  yield isArray ? "[" : "{";
   for (const name of isArray ? value.keys() : Object.keys(value).sort()) {
-    const start = isArray ? separator : `${separator}${JSON.stringify(name)}:`;
-    const each = value[name];
-    if (typeof each !== "object" || each === null) yield start + JSON.stringify(each);
-    else {
-      yield start;
-      yield* canonicalPieces(each);
-    }
+    yield isArray ? separator : `${separator}${JSON.stringify(name)}:`;
+    yield* canonicalPieces(value[name]);
     separator = ",";
   }
-  if (separator !== ",") yield separator;
   yield isArray ? "]" : "}";
 }
