@@ -56,7 +56,7 @@ export class Document {
     const later = [];
     for (let each = position.next; each; each = each.next) later.push(each.reverse);
     const scratch = { root: copy(this.root) };
-    undo(scratch, later.flat());
+    for (const op of later.flat().reverse()) perform(scratch, op);
     return valueAt(scratch.root, tokens);
   }
 
@@ -84,7 +84,7 @@ export class Document {
       this.verify(checks);
       if (check) ops.forEach(check);
     } catch (error) {
-      undo(this, reverse);
+      for (const op of reverse.reverse()) perform(this, op);
       throw error;
     }
     this.rewrites += rewrites;
@@ -143,11 +143,6 @@ export class Document {
 export function changeOfText(column, before, after, ops) {
   if (!ops?.every(({ name }) => name === "a")) return textChange(before, after);
   return { deleted: 0, text: ops.map(({ path, argument }) => (path === column ? argument : "")).join("") };
-}
-
-/** @param {{root: any}} holder @param {Op[]} reverse */
-function undo(holder, reverse) {
-  for (const op of reverse.reverse()) perform(holder, op);
 }
 
 /** Apply an op to the root of a holder, and return the op that reverses it. @param {{root: any}} holder @param {Op} op @returns {Op} */

@@ -29,10 +29,8 @@ export class Follower {
   /** Bytes by which the state may certainly grow. Below 0, its size is measured. */
   #room = 0;
   connection = { ...NEW_CONNECTION };
-  /** @type {Document | null} */
-  document = null;
-  /** @type {EventId | null} */
-  id = null;
+  document = /** @type {Document | null} */ (null);
+  id = /** @type {EventId | null} */ (null);
   /** Number of events that were dropped because they had been applied before. */
   repeats = 0;
 

@@ -27,8 +27,7 @@ export class JobBase {
   #pending = new Map();
   #isLooping = false;
   #readers = 0;
-  /** @type {Promise<void> | null} */
-  #pulling = null;
+  #pulling = /** @type {Promise<void> | null} */ (null);
   #closes = 0;
   /** Position of the last event. @type {Position | null} */
   #last = null;
@@ -217,12 +216,10 @@ export class JobBase {
 
   /** Pointer of the text of an item, or undefined if it has none. @protected @param {number} index */
   textColumn(index) {
-    const { document } = this.stream.follower;
-    const known = this.#texts.get(index)?.column;
-    if (document === null || (known !== undefined && document.columns.includes(known))) return known;
+    const columns = this.stream.follower.document?.columns ?? [];
     const root = `/items/${index}/value`;
-    const columns = document.columns.filter((path) => path === root || path.startsWith(`${root}/`));
-    return columns.find((path) => typeof valueAt(document.root, tokensOf(path)) === "string") ?? known;
+    const found = columns.find((path) => `${path}/`.startsWith(`${root}/`) && typeof valueAt(this.state, tokensOf(path)) === "string");
+    return found ?? this.#texts.get(index)?.column;
   }
 
   /** Report what differs from the last report. @param {number[]} changed Items that may differ. */

@@ -20,8 +20,7 @@ const READS_PER_STREAM = 8;
 const LONGEST_POLL_MS = 30_000;
 
 export class JobStream {
-  /** @type {AsyncGenerator<Applied, void> | null} */
-  #changes = null;
+  #changes = /** @type {AsyncGenerator<Applied, void> | null} */ (null);
   #stop = new AbortController();
   #silentConnections = 0;
   #connections = 0;

@@ -42,8 +42,7 @@ export class RetryState {
   delayMs = 1000;
   failures = 0;
   #spentMs = 0;
-  /** @type {number | null} */
-  #began = null;
+  #began = /** @type {number | null} */ (null);
   #limits;
 
   /** @param {RetryPolicy} [policy] @throws {RangeError} A limit is out of range. */

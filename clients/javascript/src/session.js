@@ -71,7 +71,7 @@ export class Connection {
     return read?.value ?? null;
   }
 
-  /** The whole body as JSON. The connection is closed. @param {number} timeoutMs @param {number} maxBytes @throws {InvalidData} */
+  /** The whole body as JSON. The connection is closed. @param {number} timeoutMs @param {number} maxBytes */
   async json(timeoutMs, maxBytes) {
     const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
     const until = performance.now() + timeoutMs;
@@ -82,8 +82,6 @@ export class Connection {
         if (size > maxBytes) throw new ProtocolError(`the body of the response is larger than ${maxBytes} bytes`, { url: this.url });
       }
       return parse(text + utf8.decode());
-    } catch (error) {
-      throw error instanceof TypeError ? new InvalidData("not UTF-8") : error;
     } finally {
       this.close();
     }
@@ -98,8 +96,7 @@ export class Connection {
 export class Session {
   /** Whether a response has proved that the server is a Tidewire server. */
   contacted = false;
-  /** @type {string | null} */
-  #credentials = null;
+  #credentials = /** @type {string | null} */ (null);
 
   /** @param {string} base @param {ClientOptions} options */
   constructor(base, options) {
@@ -197,7 +194,7 @@ export class Session {
   async #read(connection, schema, method) {
     const place = { method, url: connection.url, status: connection.status };
     const body = await connection.json(this.answerTimeoutMs, 4 * Math.max(this.maxStateBytes, 2 ** 20)).catch((error) => {
-      if (!(error instanceof InvalidData)) throw error;
+      if (!(error instanceof InvalidData || error instanceof TypeError)) throw error; // a TypeError: not UTF-8
       throw new (this.contacted ? ProtocolError : NotATidewireServerError)(`the response is not JSON: ${error.message}`, place);
     });
     if (schema === "discovery" && body?.protocol !== PROTOCOL && typeof body?.protocol === "string") {
