@@ -9,8 +9,7 @@ import { Vocabulary } from "./tokens.js";
 /** @import { AttachOptions, Checkpoint, ClientOptions, JobParts, LoopOptions, SubmitOptions, WaitOptions } from "./types.js" */
 
 export class Client {
-  /** @type {Map<string, Vocabulary>} */
-  #vocabularies = new Map();
+  #vocabularies = /** @type {Map<string, Vocabulary>} */ (new Map());
 
   /** @param {string | URL} url URL of the server. In a browser, it may be relative to the page. @param {ClientOptions} [options] */
   constructor(url, options = {}) {
@@ -70,7 +69,7 @@ export class Client {
 
   /** The description of an endpoint, with its schemas. @param {string} endpoint @param {LoopOptions} [options] @returns {Promise<any>} */
   async describe(endpoint, { signal } = {}) {
-    return (await this.session.request(this.#endpointUrl(endpoint), "endpoint", { signal })).body;
+    return (await this.session.request(this.#urlOf("endpoints", endpoint), "endpoint", { signal })).body;
   }
 
   /** The caller's own jobs, newest first. @param {LoopOptions & {limit?: number}} [options] @returns {Promise<any[]>} */
@@ -89,7 +88,7 @@ export class Client {
   async vocabulary(endpoint) {
     const known = this.#vocabularies.get(endpoint);
     if (known) return known;
-    const url = this.#endpointUrl(endpoint);
+    const url = this.#urlOf("endpoints", endpoint);
     const { body: description, connection } = await this.session.request(url, "endpoint");
     const link = description.links?.vocabulary;
     if (typeof link !== "string") return null;
@@ -99,10 +98,10 @@ export class Client {
     return vocabulary;
   }
 
-  /** @param {string} endpoint */
-  #endpointUrl(endpoint) {
-    if (typeof endpoint !== "string" || endpoint === "") throw new TypeError("the name of an endpoint must be a string that is not empty");
-    return `${this.url}/v1/endpoints/${encodeURIComponent(endpoint)}`;
+  /** @param {"endpoints" | "jobs"} kind @param {unknown} name Name of an endpoint, or id of a job. */
+  #urlOf(kind, name) {
+    if (typeof name !== "string" || name === "") throw new TypeError("the name of an endpoint or a job must be a string that is not empty");
+    return `${this.url}/v1/${kind}/${encodeURIComponent(name)}`;
   }
 
   /** @param {string} endpoint @param {Record<string, any>} members @param {SubmitOptions} options @returns {Promise<JobParts>} */
@@ -112,19 +111,14 @@ export class Client {
     const { onDisconnect, graceMs, deadlineMs } = this.options;
     const json = { ...members, on_disconnect: onDisconnect, grace_ms: graceMs, deadline_ms: deadlineMs };
     const { body, connection } = await this.session
-      .request(`${this.#endpointUrl(endpoint)}/jobs`, "job", { json, key: idempotencyKey, signal })
+      .request(`${this.#urlOf("endpoints", endpoint)}/jobs`, "job", { json, key: idempotencyKey, signal })
       .catch(async (error) => {
         const known = error instanceof EndpointNotFoundError && (await this.discover().catch(() => null));
         if (known) error.message += ` This server has: ${known.endpoints.map((/** @type {any} */ one) => one.name).join(", ")}.`;
         throw error;
       });
-    const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#jobUrl(body.id);
+    const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#urlOf("jobs", body.id);
     return { id: body.id, url, eventsUrl: this.session.link(body.links.events, connection.url), initial: body, listener };
-  }
-
-  /** @param {string} id */
-  #jobUrl(id) {
-    return `${this.url}/v1/jobs/${encodeURIComponent(id)}`;
   }
 
   /** @param {string | AttachOptions} job @param {AttachOptions} [options] @returns {JobParts} */
@@ -137,7 +131,7 @@ export class Client {
       const advice = "If both URLs lead to the same server, set the member url of the checkpoint to null.";
       throw new CheckpointError(`the checkpoint belongs to job ${saved.job} of ${saved.url}, not to job ${id} of ${this.url}`, { advice });
     }
-    return { id, url: this.#jobUrl(id), checkpoint: saved, listener };
+    return { id, url: this.#urlOf("jobs", id), checkpoint: saved, listener };
   }
 
   /** @param {string} job */

@@ -62,8 +62,7 @@ export async function digest(items) {
     await new Promise((resolve) => setTimeout(resolve));
     until = performance.now() + SLICE_MS;
   };
-  let text = "";
-  let count = 0;
+  let [text, count] = ["", 0];
   for (const piece of canonicalPieces(items)) {
     text += piece;
     if ((count += 1) % STEPS_PER_LOOK === 0) await pause();

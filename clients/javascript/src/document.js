@@ -46,8 +46,7 @@ export class Document {
   constructor(state, columns, id) {
     this.root = state;
     this.columns = columns;
-    /** @type {Position} */
-    this.position = { document: this, id, next: null, reverse: [] };
+    this.position = /** @type {Position} */ ({ document: this, id, next: null, reverse: [] });
   }
 
   /** A copy of a part of the state, as it was at a position. @param {Position} position @param {string[]} tokens */
@@ -68,8 +67,7 @@ export class Document {
     const { ops, checks } = this.#parsed(diff);
     const rewrites = ops.filter(({ name }) => name !== "a").length;
     const stable = rewrites > 0 ? this.#stableTexts() : [];
-    /** @type {Op[]} */
-    const reverse = [];
+    const reverse = /** @type {Op[]} */ ([]);
     try {
       for (const op of ops) {
         if (op.isCell && Array.isArray(valueAt(this.root, op.tokens))) op.argument = [op.argument];

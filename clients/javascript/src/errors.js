@@ -81,10 +81,7 @@ export class TransportError extends TidewireError {}
 export class SilenceTimeoutError extends TransportError {}
 export class TotalTimeoutError extends TidewireError {}
 
-/**
- * Advice for the reader of an error of each class; for rejected requests also the codes of problems, and the statuses of unknown codes.
- * @type {[kind: Function, advice: string, codes?: string, ...statuses: number[]][]}
- */
+/** Advice; for rejected requests also codes of problems, and statuses of unknown codes. @type {[Function, string, string?, ...number[]][]} */
 const KINDS = [
   [AuthenticationError, "Pass valid credentials: new Client(url, { token }).", "unauthorized", 401],
   [PermissionDeniedError, "Use credentials with this permission, or ask the operator of the server.", "forbidden", 403],

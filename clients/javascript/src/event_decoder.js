@@ -4,7 +4,6 @@ import { InvalidData } from "./strict_json.js";
 
 /** @import { ServerEvent } from "./types.js" */
 
-const MAX_RETRY_MS = 2147483647;
 const EMPTY = { type: "", data: "", id: /** @type {string | null} */ (null) };
 
 /** Decodes the stream of one connection. */
@@ -50,6 +49,6 @@ export class Decoder {
     if (name === "data") this.#event.data += `${value}\n`;
     else if (name === "event") this.#event.type = value;
     else if (name === "id" && !value.includes("\0")) this.#event.id = value;
-    else if (name === "retry" && /^[0-9]+$/.test(value)) this.retryMs = Math.min(Number(value), MAX_RETRY_MS);
+    else if (name === "retry" && /^[0-9]+$/.test(value)) this.retryMs = Math.min(Number(value), 2 ** 31 - 1);
   }
 }

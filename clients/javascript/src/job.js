@@ -21,8 +21,6 @@ const MAX_HELD = 1024;
 
 /** Members that `Job` and `BatchJob` share. */
 export class JobBase {
-  /** Whether the job is read as a job with one item. @protected */
-  isSingle = false;
   /** Changes that wait for a loop, merged by item. @type {Map<number, Change>} */
   #pending = new Map();
   #isLooping = false;
@@ -114,13 +112,12 @@ export class JobBase {
   /** The position after the last delivered update, with the whole state. `client.job({ checkpoint })` continues from it. */
   checkpoint() {
     if (this.#saved !== null) return copy(this.#saved);
-    /** @type {Checkpoint} */
-    const saved = { protocol: PROTOCOL, job: this.id, url: this.client.url };
+    const saved = /** @type {Checkpoint} */ ({ protocol: PROTOCOL, job: this.id, url: this.client.url });
     if (this.#delivered === null) return saved;
     const rest = [...this.#pending.values()].filter(({ isVisible }) => isVisible && this.itemCount > 1);
     const position = (rest.length > 0 && this.#last) || this.#delivered;
-    const { document, id } = position;
-    Object.assign(saved, { state: document.read(position, []), columns: [...document.columns], cursor: id.text });
+    const { document } = position;
+    Object.assign(saved, { state: document.read(position, []), columns: [...document.columns], cursor: position.id.text });
     if (rest.length === 0) return saved;
     return { ...saved, undelivered: rest.map(({ firstSeq, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: true })) };
   }
@@ -131,7 +128,7 @@ export class JobBase {
     this.#readers += 1;
     try {
       for (;;) {
-        if (this.isSingle && this.itemCount > 1) throw new SeveralItemsError(`this job has ${this.itemCount} items, not one`, { jobId: this.id });
+        if (this instanceof Job && this.itemCount > 1) throw new SeveralItemsError(`this job has ${this.itemCount} items, not one`, { jobId: this.id });
         yield;
         if (this.ended) return;
         const left = until - performance.now();
@@ -264,7 +261,7 @@ export class JobBase {
       this.commit(change.position);
       if (change.isVisible) yield new Update(change);
     }
-    if (this.isSingle) this.requireSuccess();
+    if (this instanceof Job) this.requireSuccess();
   }
 
   /** Throw if the job has ended without success. @protected */
@@ -285,8 +282,7 @@ function changedItems({ position: { document }, before, ops }) {
   const inItems = ops && ops.filter(({ tokens: [first = "items"] }) => first === "items");
   if (items.length === 1 || inItems?.some(({ tokens }) => tokens.length < 2)) return items.map(([index]) => [index, inItems]);
   if (inItems === null) return items.filter(([index, item]) => !same(item, before?.root.items[index])).map(([index]) => [index, null]);
-  /** @type {Map<number, Op[]>} */
-  const found = new Map();
+  const found = /** @type {Map<number, Op[]>} */ (new Map());
   for (const op of inItems) {
     const own = found.get(Number(op.tokens[1]));
     if (own) own.push(op);
@@ -297,9 +293,6 @@ function changedItems({ position: { document }, before, ops }) {
 
 /** A job with one input. The server runs the job even if no client reads its event stream. */
 export class Job extends JobBase {
-  /** @override */
-  isSingle = true;
-
   /**
    * The job's text in pieces, as they arrive. If the server announces which part is stable, the rest is held back until then.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<string, void, undefined>}
@@ -307,7 +300,7 @@ export class Job extends JobBase {
    */
   async *iterText({ signal } = {}) {
     /** Changes whose text is not stable yet. None of them shortens the text of an earlier one. @type {Change[]} */
-    let held = [];
+    const held = [];
     try {
       for await (let change of this.changes({ signal })) {
         for (let last; (last = held.at(-1)) && (last.length > change.length - lengthOf(change.text) || held.length >= MAX_HELD); held.pop()) {
@@ -315,9 +308,8 @@ export class Job extends JobBase {
         }
         held.push(change);
         if (change.deleted > 0) throw voidText(change, this.id);
-        const ready = held.filter(({ length }) => length <= change.stable);
+        const ready = held.splice(0, held.filter(({ length }) => length <= change.stable).length);
         if (ready.length === 0) continue;
-        held = held.slice(ready.length);
         this.commit(ready[ready.length - 1].position);
         const piece = ready.map(({ text }) => text).join("");
         if (piece !== "") yield piece;
@@ -339,10 +331,8 @@ export class Job extends JobBase {
    * @param {LoopOptions} [options] @returns {AsyncGenerator<Token, void, undefined>} @throws {VoidTextError} Yielded tokens were retracted.
    */
   async *tokens({ signal } = {}) {
-    /** @type {number[]} */
-    const yielded = [];
-    /** @type {import("./tokens.js").Vocabulary | null | undefined} */
-    let vocabulary;
+    const yielded = /** @type {number[]} */ ([]);
+    let vocabulary = /** @type {import("./tokens.js").Vocabulary | null | undefined} */ (undefined);
     /** Document and number of its rewrites for which the yielded tokens were compared. @type {any[]} */
     let compared = [];
     for await (const _ of this.reads({ signal })) {
@@ -387,8 +377,7 @@ export class BatchJob extends JobBase {
    * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
    */
   async *asCompleted({ signal } = {}) {
-    /** @type {Set<number>} */
-    const yielded = new Set();
+    const yielded = /** @type {Set<number>} */ (new Set());
     for await (const _ of this.reads({ signal })) {
       for (const index of this.state?.items.keys() ?? []) {
         if (yielded.has(index) || !ENDED.includes(this.state.items[index].status)) continue;

@@ -143,7 +143,6 @@ export class JobStream {
     let unchanged = 0;
     for (let read = 0; read < reads; read += 1) {
       if (read > 0) await sleep(Math.min(LONGEST_POLL_MS, 1000 * 2 ** unchanged) * (0.5 + Math.random()), stop);
-      this.follower.connected();
       const applied = await this.follower.adopt(await this.readJob(stop));
       this.#retries.progress();
       unchanged = applied ? 0 : unchanged + 1;

@@ -102,10 +102,7 @@ for (const [name, members] of Object.entries(MEMBERS)) {
 
 /** @param {string} type @returns {Fits} */
 function fitsOf(type) {
-  if (type.endsWith("[]")) {
-    const each = fitsOf(type.slice(0, -2));
-    return (value) => Array.isArray(value) && value.every(each);
-  }
+  if (type.endsWith("[]")) return (value) => Array.isArray(value) && value.every(fitsOf(type.slice(0, -2)));
   const words = type.split("|");
   if (words.length > 1) return (value) => words.includes(value);
   const [, least, most] = /^(\d+)\.\.(\d*)$/.exec(type) ?? [];

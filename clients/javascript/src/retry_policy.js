@@ -11,8 +11,7 @@ const REDIRECTS = [301, 302, 303, 307, 308];
 
 /**
  * The client's action after a response. `usable`: whether the body of a successful response has the requested content type.
- * @param {number} status @param {"stream" | "request" | "submit"} kind @param {{hasCursor?: boolean, usable?: boolean}} [request]
- * @returns {Action}
+ * @param {number} status @param {"stream" | "request" | "submit"} kind @param {{hasCursor?: boolean, usable?: boolean}} [request] @returns {Action}
  */
 export function actionFor(status, kind, { hasCursor = false, usable = true } = {}) {
   if (status === 429 || status === 503 || (status === 409 && kind === "submit")) return "wait";

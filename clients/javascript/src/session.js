@@ -117,9 +117,8 @@ export class Session {
     let redirects = body === undefined ? MAX_REDIRECTS : 0;
     for (;;) {
       this.#credentials ??= (await (typeof token === "function" ? token() : token)) ?? null;
-      /** @type {Record<string, string>} */
-      const all = { ...headers, ...(IS_BROWSER ? {} : { "accept-encoding": "identity" }), ...this.options.headers };
-      if (this.#credentials !== null) all.authorization = `Bearer ${this.#credentials}`;
+      const all = new Headers({ ...headers, ...(IS_BROWSER ? {} : { "accept-encoding": "identity" }), ...this.options.headers });
+      if (this.#credentials !== null) all.set("authorization", `Bearer ${this.#credentials}`);
       signal?.throwIfAborted();
       const controller = new AbortController();
       signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });

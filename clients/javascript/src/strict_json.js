@@ -81,8 +81,7 @@ export function copy(value) {
   if (typeof value !== "object" || value === null) return value;
   if (Array.isArray(value)) return value.map(copy);
   if (Object.hasOwn(value, DECIMAL)) return value[DECIMAL];
-  /** @type {Record<string, any>} */
-  const members = {};
+  const members = /** @type {Record<string, any>} */ ({});
   for (const name of Object.keys(value)) setMember(members, name, copy(value[name]));
   return members;
 }
@@ -103,8 +102,11 @@ export function* canonicalPieces(value) {
   let separator = "";
   yield isArray ? "[" : "{";
   for (const name of isArray ? value.keys() : Object.keys(value).sort()) {
-    yield isArray ? separator : `${separator}${JSON.stringify(name)}:`;
-    yield* canonicalPieces(value[name]);
+    const start = isArray ? separator : `${separator}${JSON.stringify(name)}:`;
+    const each = value[name];
+    if (typeof each === "object") yield start;
+    if (typeof each === "object") yield* canonicalPieces(each);
+    else yield start + JSON.stringify(each);
     separator = ",";
   }
   yield isArray ? "]" : "}";

@@ -33,9 +33,8 @@ export class Vocabulary {
  */
 export function tokenRows(value, start = 0, vocabulary = null) {
   const ids = value?.token_ids;
-  if (!Array.isArray(ids)) {
-    throw new TidewireError("the job's value has no token columns", { advice: "Request them with the input: logprobs: true, or top_logprobs: n." });
-  }
+  const missing = "Request them with the input: logprobs: true, or top_logprobs: n.";
+  if (!Array.isArray(ids)) throw new TidewireError("the job's value has no token columns", { advice: missing });
   /** @param {any} id @param {any} known */
   const textOf = (id, known) => {
     if (!isInteger(id, 0)) throw new ProtocolError(`${JSON.stringify(id)} is not a token id`);
