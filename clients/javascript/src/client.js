@@ -36,8 +36,7 @@ export class Client {
    * @param {string} endpoint @param {any} [input] @param {SubmitOptions & WaitOptions} [options] @returns {Promise<any>}
    */
   async run(endpoint, input = {}, options = {}) {
-    const job = await this.submit(endpoint, input, options);
-    return job.result(options);
+    return (await this.submit(endpoint, input, options)).result(options);
   }
 
   /**

@@ -37,11 +37,10 @@ export class TidewireError extends Error {
     /** What happened, without the place and the advice. */
     this.what = `${what}${code ? `: ${detail ?? title} [${code}]` : ""}${pointer && !detail?.includes(pointer) ? ` at ${pointer}` : ""}`;
     const advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1];
-    const places = [];
-    if (this.url) places.push(`${details.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
-    if (this.jobId && !this.url?.includes(this.jobId)) places.push(`job ${this.jobId}`);
-    if (this.lastEventId) places.push(`last event ${this.lastEventId}`);
-    this.message = `${this.what}${places.length ? ` (${places.join("; ")})` : ""}.${advice ? ` ${advice}` : ""}`;
+    const request = this.url && `${details.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`;
+    const job = this.jobId && !this.url?.includes(this.jobId) && `job ${this.jobId}`;
+    const place = [request, job, this.lastEventId && `last event ${this.lastEventId}`].filter(Boolean).join("; ");
+    this.message = `${this.what}${place ? ` (${place})` : ""}.${advice ? ` ${advice}` : ""}`;
   }
 }
 

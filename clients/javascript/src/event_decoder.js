@@ -6,7 +6,6 @@ import { InvalidData } from "./strict_json.js";
 
 const EMPTY = { type: "", data: "", id: /** @type {string | null} */ (null) };
 
-/** Decodes the stream of one connection. */
 export class Decoder {
   #utf8 = new TextDecoder();
   #line = "";

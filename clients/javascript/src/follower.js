@@ -14,7 +14,6 @@ import { InvalidData, copy, isObject, parse, same } from "./strict_json.js";
 
 const LOGGED = ["snapshot", "message", "done"];
 const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
-/** Resyncs in a row that are allowed. */
 const MAX_RESYNCS = 3;
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
@@ -24,7 +23,6 @@ const NEW_CONNECTION = { hello: /** @type {any} */ (null), pingsAhead: 0, isEmpt
 export class Follower {
   #resyncs = 0;
   #applied = 0;
-  /** Last event that changed a value. */
   #visibleSeq = 0;
   /** Bytes by which the state may certainly grow. Below 0, its size is measured. */
   #room = 0;

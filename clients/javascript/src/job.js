@@ -13,8 +13,7 @@ import { copy, same } from "./strict_json.js";
 import { tokenRows } from "./tokens.js";
 import { Update, merged, voidText } from "./updates.js";
 
-/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
-/** @import { Token, WaitOptions } from "./types.js" */
+/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position, Token, WaitOptions } from "./types.js" */
 
 /** Changes that `iterText` keeps apart while it waits for text to become stable. */
 const MAX_HELD = 1024;
@@ -116,8 +115,8 @@ export class JobBase {
     if (this.#delivered === null) return saved;
     const rest = [...this.#pending.values()].filter(({ isVisible }) => isVisible && this.itemCount > 1);
     const position = (rest.length > 0 && this.#last) || this.#delivered;
-    const { document } = position;
-    Object.assign(saved, { state: document.read(position, []), columns: [...document.columns], cursor: position.id.text });
+    const { document, id } = position;
+    Object.assign(saved, { state: document.read(position, []), columns: [...document.columns], cursor: id.text });
     if (rest.length === 0) return saved;
     return { ...saved, undelivered: rest.map(({ firstSeq, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: true })) };
   }

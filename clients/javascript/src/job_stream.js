@@ -11,7 +11,6 @@ import { InvalidData } from "./strict_json.js";
 
 /** Time for the status line of a stream, and then for `hello`. */
 const HELLO_TIMEOUT_MS = 10_000;
-const DEFAULT_HEARTBEAT_MS = 15_000;
 const SILENT_HEARTBEATS = 2.5;
 /** Connections in a row that delivered nothing after which the job is read instead of its stream. */
 const SILENT_CONNECTIONS = 2;
@@ -114,8 +113,7 @@ export class JobStream {
     try {
       for (;;) {
         const { hello } = follower.connection;
-        const silenceMs = SILENT_HEARTBEATS * (hello?.heartbeat_ms ?? DEFAULT_HEARTBEAT_MS);
-        const chunk = await connection.next(hello ? silenceMs : Math.min(silenceMs, Math.max(1, helloUntil - performance.now())));
+        const chunk = await connection.next(hello ? SILENT_HEARTBEATS * hello.heartbeat_ms : Math.max(1, helloUntil - performance.now()));
         if (chunk === null) throw new TransportError("the stream ended before the job did", { url: connection.url, jobId: follower.jobId });
         for (const event of decoder.feed(chunk)) {
           const found = await follower.receive(event);

@@ -7,7 +7,6 @@ import { copy, isInteger, isObject } from "./strict_json.js";
 /** @typedef {(value: any) => boolean} Fits */
 
 export const PROTOCOL = "tidewire/1";
-/** Statuses of a job that has ended. */
 export const ENDED = ["succeeded", "partially_failed", "failed", "cancelled"];
 const EVENT_ID = /^([1-9][0-9]{0,9})-([1-9][0-9]{0,14})$/;
 

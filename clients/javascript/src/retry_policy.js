@@ -1,7 +1,6 @@
 /** Policy for retries: the action after each response, and the wait before each retry. It sends nothing and never sleeps. */
 
-/** @import { RetryPolicy } from "./types.js" */
-/** @typedef {"use" | "read_job" | "resync" | "refresh" | "wait" | "redirect" | "cut" | "fatal"} Action */
+/** @import { Action, RetryPolicy } from "./types.js" */
 
 const FIRST_WAIT_MS = 250;
 /** Attempts to reach a server before a response has proved that it is a Tidewire server. */

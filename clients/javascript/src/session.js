@@ -5,8 +5,7 @@ import { FITS, PROTOCOL } from "./messages.js";
 import { RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
 import { InvalidData, copy, parse } from "./strict_json.js";
 
-/** @import { Action } from "./retry_policy.js" */
-/** @import { ClientOptions, ErrorDetails } from "./types.js" */
+/** @import { Action, ClientOptions, ErrorDetails } from "./types.js" */
 /** @typedef {{headers?: Record<string, string>, body?: string, timeoutMs?: number, signal?: AbortSignal}} RequestOptions A body makes it a POST. */
 
 const MAX_REDIRECTS = 5;
@@ -122,8 +121,7 @@ export class Session {
       signal?.throwIfAborted();
       const controller = new AbortController();
       signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });
-      const request = { method, headers: all, body, signal: controller.signal };
-      const sent = this.fetch(url, { ...request, cache: "no-store", redirect: "manual" });
+      const sent = this.fetch(url, { method, headers: all, body, cache: "no-store", redirect: "manual", signal: controller.signal });
       const response = await arrived(sent, timeoutMs, controller, { method, url });
       if (response.type === "opaqueredirect") {
         const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";

@@ -3,7 +3,6 @@
  * `parse` replaces such a number by an object that `isInteger` rejects and `copy` converts to a number.
  */
 
-/** Maximum depth of arrays and objects. */
 const MAX_DEPTH = 64;
 const LONE_SURROGATE = /\p{Surrogate}/u;
 /** Numbers that may be an integer beyond 2^53, or an integer that is written with a fraction or an exponent. */

@@ -61,6 +61,7 @@
  *   advice?: string, value?: unknown, index?: number, ended?: string, sent?: boolean,
  *   retryAfterMs?: number | null, interruption?: "cut" | "goaway" | "wait" | "resync" | null, cause?: unknown}} ErrorDetails
  *
+ * @typedef {"use" | "read_job" | "resync" | "refresh" | "wait" | "redirect" | "cut" | "fatal"} Action What follows from a response.
  * @typedef {{type: string, data: string, id: string | null, lastEventId: string}} ServerEvent `id` is null without an `id` field.
  * @typedef {{epoch: number, seq: number, text: string}} EventId
  * @typedef {{deleted: number, text: string}} TextChange Code points that were removed from the end, and text that was appended.
