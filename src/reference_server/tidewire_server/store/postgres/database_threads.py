@@ -127,11 +127,6 @@ class OutageLog:
                 _log.error("%s", error)
 
 
-def no_answer(database: Database) -> str:
-    """Return the message about a database that accepts requests, and does not answer them."""
-    return f"log {database.place}: the database has not answered for {WAIT_LIMIT:g} s"
-
-
 class DatabaseThread:
     """A thread with a connection, which runs the tasks of the event loop, and connects again when the connection is lost."""
 
