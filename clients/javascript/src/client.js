@@ -128,7 +128,7 @@ export class Client {
     if (!id) throw new TypeError("pass the id of the job, or a checkpoint");
     if (saved && (saved.job !== id || (saved.url ?? this.url) !== this.url)) {
       const advice = "If both URLs lead to the same server, set the member url of the checkpoint to null.";
-      throw new CheckpointError(`the checkpoint belongs to job ${saved.job} of ${saved.url}, not to job ${id} of ${this.url}`, { advice });
+      throw new CheckpointError(`the checkpoint belongs to job ${saved.job} of ${saved.url ?? this.url}, not to job ${id} of ${this.url}`, { advice });
     }
     return { id, url: this.#urlOf("jobs", id), checkpoint: saved, listener };
   }

@@ -24,7 +24,7 @@ export function withoutLast(text, count) {
 
 /** @param {string} before @param {string} after @returns {import("./types.js").TextChange} */
 export function textChange(before, after) {
-  let common = after.startsWith(before) ? before.length : 0;
+  let common = after === before || after.startsWith(before) ? before.length : 0;
   while (common < before.length && before[common] === after[common]) common += 1;
   // Do not split a pair of which only the second half differs.
   if (isLowHalf(before, common) || isLowHalf(after, common)) common -= 1;

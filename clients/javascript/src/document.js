@@ -75,8 +75,8 @@ export class Document {
       }
       for (const { index, path, n, text } of stable) {
         const item = valueAt(this.root, ["items", String(index)]);
-        const after = textAt(item?.value, tokensOf(path));
-        const isKept = isInteger(item?.stable?.[path], n) && (after.startsWith(text) || lengthOf(text) - textChange(text, after).deleted >= n);
+        const { deleted } = textChange(text, textAt(item?.value, tokensOf(path)));
+        const isKept = isInteger(item?.stable?.[path], n) && (deleted === 0 || lengthOf(text) - deleted >= n);
         if (!isKept) throw new InvalidData(`the diff changes the stable prefix of ${path} in item ${index}`, "unstable");
       }
       this.verify(checks);
@@ -139,8 +139,9 @@ export class Document {
  * @param {string} column @param {string} before @param {string} after @param {Op[] | null} ops Ops that led to it, if known.
  */
 export function changeOfText(column, before, after, ops) {
-  if (!ops?.every(({ name }) => name === "a")) return textChange(before, after);
-  return { deleted: 0, text: ops.map(({ path, argument }) => (path === column ? argument : "")).join("") };
+  const text = (ops ?? []).map(({ path, argument }) => (path === column ? argument : "")).join("");
+  const hasGrown = ops?.every(({ name }) => name === "a") && before.length + text.length === after.length;
+  return hasGrown ? { deleted: 0, text } : textChange(before, after);
 }
 
 /** Apply an op to the root of a holder, and return the op that reverses it. @param {{root: any}} holder @param {Op} op @returns {Op} */

@@ -91,7 +91,7 @@ const KINDS = [
   [QueueFullError, "Submit again later, or allow more time: new Client(url, { retry: { patienceMs } }).", "queue_full"],
   [RateLimitError, "Wait, or lower the concurrency.", "rate_limited too_many_streams too_many_jobs", 429],
   [RequestError, "", "idempotency_key_reused"],
-  [VoidTextError, "Remove text as update.deleted and iterTextDeltas() say, or start over with client.job(id)."],
+  [VoidTextError, "Read update.deleted before update.text, or use iterTextDeltas(); both report retracted text. Or start over with client.job(id)."],
   [NoTextError, "Read the value instead: update.value in a loop over the job, or await job.result()."],
   [SeveralItemsError, "Read it as a batch job: client.batchJob(id).results(), or a loop over client.batchJob(id)."],
   [ConcurrentReadError, "Create a separate job object for each reader: client.job(job.id)."],

@@ -120,7 +120,7 @@ export class Follower {
     await requireDigest(document, message);
     const members = ["status", "usage", "error"].filter((name) => (message[name] ?? null) !== null);
     const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]), id);
-    return this.#moved(document, ops, { added: data.length });
+    return this.#moved(document, ops, { added: 0 });
   }
 
   /** @param {EventId | null} id */
@@ -140,19 +140,18 @@ export class Follower {
    */
   #moved(document, ops, { reason = null, added = Infinity } = {}) {
     const { position, root } = document;
-    const { id } = position;
     const before = this.document;
-    this.#requireRoom(root, added, id);
+    this.#requireRoom(root, added, position.id);
     const isOpening = this.connection.isEmpty && reason !== null;
-    this.connection.hasProgress ||= !isOpening && !this.#isKnown(id);
+    this.connection.hasProgress ||= !isOpening && !this.#isKnown(position.id);
     Object.assign(this.connection, { isEmpty: false, pingsAhead: 0 });
     this.#applied += 1;
     if (this.#applied >= RESYNC_HEALED) this.#resyncs = 0;
     const isVisible = changesValue(before, document, ops) || (root.status === "succeeded" && this.#visibleSeq === 0);
-    const firstSeq = Math.min(this.#visibleSeq + 1, id.seq);
-    if (isVisible) this.#visibleSeq = id.seq;
+    const firstSeq = Math.min(this.#visibleSeq + 1, position.id.seq);
+    if (isVisible) this.#visibleSeq = position.id.seq;
     this.document = document;
-    this.id = id;
+    this.id = position.id;
     return { type: "applied", position, firstSeq, before, isVisible, reason, ops };
   }
 

@@ -372,7 +372,7 @@ export class Job extends JobBase {
 /** A job with many inputs. */
 export class BatchJob extends JobBase {
   /**
-   * The results of the items as they end, each with the index of its input. That of an item that failed is an ItemFailedError.
+   * The results of the items as they end, each with the index of its input. Of an item that failed, it is an ItemFailedError.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
    */
   async *asCompleted({ signal } = {}) {
