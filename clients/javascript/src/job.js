@@ -372,7 +372,7 @@ export class Job extends JobBase {
 /** A job with many inputs. */
 export class BatchJob extends JobBase {
   /**
-   * The results of the items as they end, each with the index of its input. Of an item that failed, it is an ItemFailedError.
+   * The index and the result of each item as it ends. The loop consumes no updates. An item that failed has an ItemFailedError.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
    */
   async *asCompleted({ signal } = {}) {
