@@ -4,14 +4,12 @@ import { CheckpointError, EndpointNotFoundError } from "./errors.js";
 import { BatchJob, Job } from "./job.js";
 import { FITS } from "./messages.js";
 import { Session } from "./session.js";
-import { copy } from "./strict_json.js";
 import { Vocabulary } from "./tokens.js";
 
 /** @import { AttachOptions, Checkpoint, ClientOptions, JobParts, LoopOptions, SubmitOptions, WaitOptions } from "./types.js" */
 
 export class Client {
-  /** @type {Map<string, Vocabulary>} */
-  #vocabularies = new Map();
+  #vocabularies = /** @type {Map<string, Vocabulary>} */ (new Map());
 
   /** @param {string | URL} url URL of the server. In a browser, it may be relative to the page. @param {ClientOptions} [options] */
   constructor(url, options = {}) {
@@ -38,8 +36,7 @@ export class Client {
    * @param {string} endpoint @param {any} [input] @param {SubmitOptions & WaitOptions} [options] @returns {Promise<any>}
    */
   async run(endpoint, input = {}, options = {}) {
-    const job = await this.submit(endpoint, input, options);
-    return job.result(options);
+    return (await this.submit(endpoint, input, options)).result(options);
   }
 
   /**
@@ -66,12 +63,12 @@ export class Client {
 
   /** The server's endpoints, capabilities and limits. @param {LoopOptions} [options] @returns {Promise<any>} */
   async discover({ signal } = {}) {
-    return copy((await this.session.request(`${this.url}/v1`, "discovery", { signal })).body);
+    return (await this.session.request(`${this.url}/v1`, "discovery", { signal })).body;
   }
 
   /** The description of an endpoint, with its schemas. @param {string} endpoint @param {LoopOptions} [options] @returns {Promise<any>} */
   async describe(endpoint, { signal } = {}) {
-    return copy((await this.session.request(this.#endpointUrl(endpoint), "endpoint", { signal })).body);
+    return (await this.session.request(this.#urlOf("endpoints", endpoint), "endpoint", { signal })).body;
   }
 
   /** The caller's own jobs, newest first. @param {LoopOptions & {limit?: number}} [options] @returns {Promise<any[]>} */
@@ -79,7 +76,7 @@ export class Client {
     const found = [];
     for (let url = `${this.url}/v1/jobs`; url !== "" && found.length < limit; ) {
       const { body, connection } = await this.session.request(url, "jobs", { signal });
-      found.push(...copy(body.jobs));
+      found.push(...body.jobs);
       // A faulty server could send empty pages forever.
       url = (body.next && body.jobs.length > 0 && this.session.link(body.next, connection.url)) || "";
     }
@@ -90,20 +87,20 @@ export class Client {
   async vocabulary(endpoint) {
     const known = this.#vocabularies.get(endpoint);
     if (known) return known;
-    const url = this.#endpointUrl(endpoint);
+    const url = this.#urlOf("endpoints", endpoint);
     const { body: description, connection } = await this.session.request(url, "endpoint");
     const link = description.links?.vocabulary;
     if (typeof link !== "string") return null;
     const { body } = await this.session.request(this.session.link(link, connection.url) ?? `${url}/vocabulary`, "vocabulary");
-    const vocabulary = new Vocabulary(copy(body));
+    const vocabulary = new Vocabulary(body);
     this.#vocabularies.set(endpoint, vocabulary);
     return vocabulary;
   }
 
-  /** @param {string} endpoint */
-  #endpointUrl(endpoint) {
-    if (typeof endpoint !== "string" || endpoint === "") throw new TypeError("the name of an endpoint must be a string that is not empty");
-    return `${this.url}/v1/endpoints/${encodeURIComponent(endpoint)}`;
+  /** @param {"endpoints" | "jobs"} kind @param {unknown} name Name of an endpoint, or id of a job. */
+  #urlOf(kind, name) {
+    if (typeof name !== "string" || name === "") throw new TypeError("the name of an endpoint or a job must be a string that is not empty");
+    return `${this.url}/v1/${kind}/${encodeURIComponent(name)}`;
   }
 
   /** @param {string} endpoint @param {Record<string, any>} members @param {SubmitOptions} options @returns {Promise<JobParts>} */
@@ -111,38 +108,16 @@ export class Client {
     idempotencyKey ??= await randomKey();
     if (!/^[\x21-\x7e]{1,255}$/.test(idempotencyKey)) throw new TypeError("idempotencyKey must be 1 to 255 visible ASCII characters");
     const { onDisconnect, graceMs, deadlineMs } = this.options;
-    const all = { ...members, on_disconnect: onDisconnect, grace_ms: graceMs, deadline_ms: deadlineMs };
-    const headers = { "content-type": "application/json", accept: "application/json", "idempotency-key": idempotencyKey };
+    const json = { ...members, on_disconnect: onDisconnect, grace_ms: graceMs, deadline_ms: deadlineMs };
     const { body, connection } = await this.session
-      .request(`${this.#endpointUrl(endpoint)}/jobs`, "job", {
-        method: "POST", kind: "submit", headers, body: JSON.stringify(all), signal, doubt: (error) => this.#requireRepeatable(error, signal),
-      })
-      .catch((error) => this.#withEndpoints(error));
-    const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#jobUrl(body.id);
+      .request(`${this.#urlOf("endpoints", endpoint)}/jobs`, "job", { json, key: idempotencyKey, signal })
+      .catch(async (error) => {
+        const known = error instanceof EndpointNotFoundError && (await this.discover().catch(() => null));
+        if (known) error.message += ` This server has: ${known.endpoints.map((/** @type {any} */ one) => one.name).join(", ")}.`;
+        throw error;
+      });
+    const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#urlOf("jobs", body.id);
     return { id: body.id, url, eventsUrl: this.session.link(body.links.events, connection.url), initial: body, listener };
-  }
-
-  /** Throw if a submit that may have arrived must not be repeated, as the server ignores its key. @param {Error} error @param {AbortSignal} [signal] */
-  async #requireRepeatable(error, signal) {
-    if (this.options.token !== undefined || new Headers(this.options.headers).has("authorization")) return;
-    const { capabilities } = await this.discover({ signal });
-    if (capabilities.includes("idempotency")) return;
-    error.message += " The job may have been started, and the server ignores the idempotency keys of callers without credentials.";
-    throw error;
-  }
-
-  /** @param {any} error @returns {Promise<never>} */
-  async #withEndpoints(error) {
-    if (error instanceof EndpointNotFoundError) {
-      const names = await this.discover().then(({ endpoints }) => endpoints.map((/** @type {any} */ one) => one.name), () => []);
-      if (names.length) error.message += ` This server has: ${names.join(", ")}.`;
-    }
-    throw error;
-  }
-
-  /** @param {string} id */
-  #jobUrl(id) {
-    return `${this.url}/v1/jobs/${encodeURIComponent(id)}`;
   }
 
   /** @param {string | AttachOptions} job @param {AttachOptions} [options] @returns {JobParts} */
@@ -151,12 +126,11 @@ export class Client {
     const saved = checkpoint === undefined ? null : readCheckpoint(checkpoint);
     const id = typeof job === "string" ? this.#idOf(job) : saved?.job;
     if (!id) throw new TypeError("pass the id of the job, or a checkpoint");
-    if (saved && saved.job !== id) throw new CheckpointError(`the checkpoint belongs to job ${saved.job}, not to ${id}`);
-    if ((saved?.url ?? this.url) !== this.url) {
+    if (saved && (saved.job !== id || (saved.url ?? this.url) !== this.url)) {
       const advice = "If both URLs lead to the same server, set the member url of the checkpoint to null.";
-      throw new CheckpointError(`the checkpoint belongs to ${saved?.url}, not to ${this.url}`, { advice });
+      throw new CheckpointError(`the checkpoint belongs to job ${saved.job} of ${saved.url ?? this.url}, not to job ${id} of ${this.url}`, { advice });
     }
-    return { id, url: this.#jobUrl(id), checkpoint: saved, listener };
+    return { id, url: this.#urlOf("jobs", id), checkpoint: saved, listener };
   }
 
   /** @param {string} job */
@@ -173,19 +147,17 @@ export class Client {
 async function randomKey() {
   const name = "node:crypto"; // a variable, so that bundlers for browsers do not look for the module
   const crypto = globalThis.crypto ?? (await import(name)).webcrypto;
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return crypto.getRandomValues(new Uint32Array(4)).join("-");
 }
 
 /** @param {string | Checkpoint} checkpoint @returns {Checkpoint} @throws {CheckpointError} The checkpoint is not valid. */
 function readCheckpoint(checkpoint) {
-  const advice = "Pass the unchanged output of job.checkpoint() of this protocol, or its JSON text.";
-  let saved = null;
   try {
-    saved = typeof checkpoint === "string" ? JSON.parse(checkpoint) : checkpoint;
+    const saved = typeof checkpoint === "string" ? JSON.parse(checkpoint) : checkpoint;
+    if (FITS.checkpoint(saved)) return saved;
   } catch {
-    throw new CheckpointError("the checkpoint is not JSON", { advice });
+    // What is not JSON is no checkpoint.
   }
-  if (!FITS.checkpoint(saved)) throw new CheckpointError("the checkpoint is not valid", { advice });
-  return saved;
+  const advice = "Pass the unchanged output of job.checkpoint() of this protocol, or its JSON text.";
+  throw new CheckpointError("the checkpoint is not valid", { advice });
 }

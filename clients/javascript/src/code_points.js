@@ -12,16 +12,6 @@ export function lengthOf(text) {
   return length;
 }
 
-/** The first `count` code points of a text, or undefined if it has fewer. @param {string} text @param {number} count */
-export function firstPoints(text, count) {
-  let at = 0;
-  for (let left = count; left > 0; left -= 1) {
-    if (at >= text.length) return undefined;
-    at += isLowHalf(text, at + 1) ? 2 : 1;
-  }
-  return text.slice(0, at);
-}
-
 /** The text without its last `count` code points, or undefined if it has fewer. @param {string} text @param {number} count */
 export function withoutLast(text, count) {
   let end = text.length;
@@ -34,11 +24,9 @@ export function withoutLast(text, count) {
 
 /** @param {string} before @param {string} after @returns {import("./types.js").TextChange} */
 export function textChange(before, after) {
-  let common = after.startsWith(before) ? before.length : 0;
-  if (common < before.length) {
-    while (common < after.length && before.charCodeAt(common) === after.charCodeAt(common)) common += 1;
-    // Do not split a pair of which only the second half differs.
-    if (isLowHalf(before, common) || isLowHalf(after, common)) common -= 1;
-  }
+  let common = after === before || after.startsWith(before) ? before.length : 0;
+  while (common < before.length && before[common] === after[common]) common += 1;
+  // Do not split a pair of which only the second half differs.
+  if (isLowHalf(before, common) || isLowHalf(after, common)) common -= 1;
   return { deleted: lengthOf(before.slice(common)), text: after.slice(common) };
 }

@@ -5,8 +5,8 @@ import { canonicalPieces } from "./strict_json.js";
 const encoder = new TextEncoder();
 /** Time in milliseconds after which a long digest lets other tasks run. */
 const SLICE_MS = 8;
-/** Pieces of text, or bytes of a hash, between two looks at the clock. */
-const [PIECES_PER_SLICE, BYTES_PER_SLICE] = [1 << 12, 1 << 16];
+/** Pieces of text, or blocks of a hash, between two looks at the clock. */
+const STEPS_PER_LOOK = 1 << 10;
 
 const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte;
@@ -14,9 +14,9 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
-/** CRC-32 of ISO-HDLC of the UTF-8 of a text. @param {string} text @param {number} [before] CRC of the preceding text. */
-export function crc32(text, before = 0) {
-  let crc = ~before;
+/** CRC-32 of ISO-HDLC of the UTF-8 of a text. @param {string} text */
+export function crc32(text) {
+  let crc = -1;
   for (const byte of encoder.encode(text)) crc = (crc >>> 8) ^ CRC_TABLE[(crc ^ byte) & 0xff];
   return ~crc >>> 0;
 }
@@ -34,7 +34,7 @@ function constants(count, root) {
 const K = constants(64, 3);
 const w = new Int32Array(64);
 
-/** Add a block of 64 bytes to a hash. @param {Uint32Array} hash @param {DataView} bytes @param {number} at */
+/** Add a block of 64 bytes to a hash. @param {Int32Array} hash @param {DataView} bytes @param {number} at */
 function compress(hash, bytes, at) {
   for (let i = 0; i < 16; i += 1) w[i] = bytes.getInt32(at + 4 * i);
   for (let i = 16; i < 64; i += 1) {
@@ -43,8 +43,7 @@ function compress(hash, bytes, at) {
     const s1 = ((y >>> 17) | (y << 15)) ^ ((y >>> 19) | (y << 13)) ^ (y >>> 10);
     w[i] = (w[i - 16] + s0 + w[i - 7] + s1) | 0;
   }
-  let a = hash[0] | 0, b = hash[1] | 0, c = hash[2] | 0, d = hash[3] | 0;
-  let e = hash[4] | 0, f = hash[5] | 0, g = hash[6] | 0, h = hash[7] | 0;
+  let [a, b, c, d, e, f, g, h] = hash;
   for (let i = 0; i < 64; i += 1) {
     const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
     const t1 = (h + s1 + ((e & f) ^ (~e & g)) + K[i] + w[i]) | 0;
@@ -52,14 +51,10 @@ function compress(hash, bytes, at) {
     const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
     h = g, g = f, f = e, e = (d + t1) | 0, d = c, c = b, b = a, a = (t1 + t2) | 0;
   }
-  hash[0] += a, hash[1] += b, hash[2] += c, hash[3] += d, hash[4] += e, hash[5] += f, hash[6] += g, hash[7] += h;
+  for (const [i, word] of [a, b, c, d, e, f, g, h].entries()) hash[i] += word;
 }
 
-/**
- * Digest of the final items of a job: 16 hexadecimal digits of the SHA-256 of their RFC 8785 form. A long digest lets
- * other tasks run in between, so the items must not change until it is complete.
- * @param {any[]} items @returns {Promise<string>}
- */
+/** The digest of a job's items. A long one lets other tasks run, which must not change the items. @param {any[]} items */
 export async function digest(items) {
   let until = performance.now() + SLICE_MS;
   const pause = async () => {
@@ -67,11 +62,10 @@ export async function digest(items) {
     await new Promise((resolve) => setTimeout(resolve));
     until = performance.now() + SLICE_MS;
   };
-  let text = "";
-  let count = 0;
+  let [text, count] = ["", 0];
   for (const piece of canonicalPieces(items)) {
     text += piece;
-    if ((count += 1) % PIECES_PER_SLICE === 0) await pause();
+    if ((count += 1) % STEPS_PER_LOOK === 0) await pause();
   }
   const data = encoder.encode(text);
   const bytes = new Uint8Array(64 * Math.ceil((data.length + 9) / 64));
@@ -79,10 +73,10 @@ export async function digest(items) {
   bytes[data.length] = 0x80;
   const view = new DataView(bytes.buffer);
   view.setBigUint64(bytes.length - 8, BigInt(data.length) * 8n);
-  const hash = constants(8, 2);
+  const hash = new Int32Array(constants(8, 2));
   for (let at = 0; at < bytes.length; at += 64) {
     compress(hash, view, at);
-    if (at % BYTES_PER_SLICE === 0) await pause();
+    if (at % (64 * STEPS_PER_LOOK) === 0) await pause();
   }
-  return Array.from(hash, (word) => word.toString(16).padStart(8, "0")).join("").slice(0, 16);
+  return Array.from(hash, (word) => (word >>> 0).toString(16).padStart(8, "0")).join("").slice(0, 16);
 }

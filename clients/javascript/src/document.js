@@ -1,19 +1,15 @@
 /**
- * The state of a job, changed in place by diffs.
- *
- * A diff costs the time of its own length, whatever the size of the state: appended text is concatenated without a copy,
- * and elements are pushed. For each op, the op that reverses it is recorded. A diff that is refused is reversed completely,
- * and an update that was delivered earlier can still read its value: it copies the current state and reverses the later ops.
+ * The state of a job, changed in place by diffs, so that a diff costs the time of its own length. For each op, the op that
+ * reverses it is recorded: to refuse a whole diff, and to read a value as it was before later diffs.
  */
 
-import { firstPoints, lengthOf, textChange, withoutLast } from "./code_points.js";
+import { lengthOf, textChange, withoutLast } from "./code_points.js";
 import { crc32 } from "./digests.js";
-import { InvalidData } from "./errors.js";
-import { copy, isInteger, isObject, setMember } from "./strict_json.js";
+import { InvalidData, copy, isInteger, isObject, setMember } from "./strict_json.js";
 
-/** @import { Op, Version } from "./types.js" */
+/** @import { EventId, Op, Position } from "./types.js" */
 
-const STRAY_TILDE = /~(?![01])/;
+export const POINTER = /^(?:\/(?:[^~]|~[01])*)?$/;
 const INDEX = /^(?:0|[1-9][0-9]{0,14})$/;
 const MAX_EVENT_OPS = 10_000;
 /** Numbers of elements of the ops other than `r`. @type {Record<string, number>} */
@@ -21,11 +17,8 @@ const ELEMENTS = { a: 3, t: 3, s: 3, i: 3, d: 2 };
 
 /** The reference tokens of a JSON Pointer. @param {unknown} path @returns {string[]} */
 export function tokensOf(path) {
-  if (typeof path !== "string" || (path !== "" && path[0] !== "/") || STRAY_TILDE.test(path)) {
-    throw new InvalidData(`${JSON.stringify(path)} is not a JSON Pointer`);
-  }
-  const tokens = path.split("/").slice(1);
-  return path.includes("~") ? tokens.map((token) => token.replaceAll("~1", "/").replaceAll("~0", "~")) : tokens;
+  if (typeof path !== "string" || !POINTER.test(path)) throw new InvalidData(`${JSON.stringify(path)} is not a JSON Pointer`);
+  return path.split("/").slice(1).map((token) => token.replaceAll("~1", "/").replaceAll("~0", "~"));
 }
 
 /** The value that tokens name, or undefined. @param {any} root @param {string[]} tokens */
@@ -46,161 +39,115 @@ export function textAt(root, tokens) {
 }
 
 export class Document {
-  /** The checked texts, with their lengths and CRCs. @type {Map<string, {text: string, n: number, crc: number}>} */
-  #checked = new Map();
-  /** Tokens of the columns, by path. @type {Map<string, string[]>} */
-  #columns;
   /** Number of ops that did more than append. */
   rewrites = 0;
-  /** @type {Version} */
-  version = { next: null, reverse: [] };
 
-  /** @param {any} state The document owns it from now on. @param {string[]} columns */
-  constructor(state, columns) {
+  /** @param {any} state The document owns it from now on. @param {string[]} columns @param {EventId} id The last event in the state. */
+  constructor(state, columns, id) {
     this.root = state;
     this.columns = columns;
-    this.#columns = new Map(columns.map((path) => [path, tokensOf(path)]));
+    this.position = /** @type {Position} */ ({ document: this, id, next: null, reverse: [] });
   }
 
-  /** A copy of a part of the state, as it was at a version. @param {Version} version @param {string[]} tokens */
-  read(version, tokens) {
-    if (version === this.version) return copy(valueAt(this.root, tokens));
+  /** A copy of a part of the state, as it was at a position. @param {Position} position @param {string[]} tokens */
+  read(position, tokens) {
+    if (position === this.position) return copy(valueAt(this.root, tokens));
     const later = [];
-    for (let each = version.next; each; each = each.next) later.push(each.reverse);
+    for (let each = position.next; each; each = each.next) later.push(each.reverse);
     const scratch = { root: copy(this.root) };
-    undo(scratch, later.flat());
+    for (const op of later.flat().reverse()) perform(scratch, op);
     return valueAt(scratch.root, tokens);
   }
 
   /**
-   * Apply a diff completely, or throw InvalidData and leave the state as it was.
-   * @param {any} diff @param {(ops: Op[]) => void} [check] Further check of the new state, which throws to refuse the diff.
-   * @returns {Op[]} The ops, in which rows are appends.
+   * Apply the diff of an event, or throw InvalidData and leave the state as it was. Return its ops.
+   * @param {any} diff @param {EventId} id @param {(op: Op) => void} [check]
    */
-  apply(diff, check) {
+  apply(diff, id, check) {
     const { ops, checks } = this.#parsed(diff);
-    const rewrites = ops.filter(({ name }) => name !== "a" && name !== "r");
-    const stable = this.#stablePrefixes(rewrites.map(placeOf));
-    const [applied, reverse] = /** @type {[Op[], Op[]]} */ ([[], []]);
+    const rewrites = ops.filter(({ name }) => name !== "a").length;
+    const stable = rewrites > 0 ? this.#stableTexts() : [];
+    const reverse = /** @type {Op[]} */ ([]);
     try {
       for (const op of ops) {
-        for (const each of op.name === "r" ? this.#row(op.argument) : [op]) {
-          reverse.push(perform(this, each));
-          applied.push(each);
-        }
+        if (op.isCell && Array.isArray(valueAt(this.root, op.tokens))) op.argument = [op.argument];
+        reverse.push(perform(this, op));
       }
-      for (const { index, path, n, prefix } of stable) {
+      for (const { index, path, n, text } of stable) {
         const item = valueAt(this.root, ["items", String(index)]);
-        const isKept = isInteger(item?.stable?.[path], n) && textAt(item.value, tokensOf(path)).startsWith(prefix);
+        const { deleted } = textChange(text, textAt(item?.value, tokensOf(path)));
+        const isKept = isInteger(item?.stable?.[path], n) && (deleted === 0 || lengthOf(text) - deleted >= n);
         if (!isKept) throw new InvalidData(`the diff changes the stable prefix of ${path} in item ${index}`, "unstable");
       }
       this.verify(checks);
-      check?.(applied);
+      if (check) ops.forEach(check);
     } catch (error) {
-      undo(this, reverse);
+      for (const op of reverse.reverse()) perform(this, op);
       throw error;
     }
-    this.rewrites += rewrites.length;
-    this.version = this.version.next = { next: null, reverse };
-    return applied;
+    this.rewrites += rewrites;
+    this.position = this.position.next = { document: this, id, next: null, reverse };
+    return ops;
   }
 
-  /** @param {any} diff @returns {{ops: Op[], checks: any[]}} */
+  /** The ops of a diff, in which rows are appends, and its checks. @param {any} diff @returns {{ops: Op[], checks: any[]}} */
   #parsed(diff) {
-    if (typeof diff === "string") {
-      if (this.columns.length !== 1) throw new InvalidData("a diff that is a string needs exactly one column");
-      return { ops: [this.#op(["a", this.columns[0], diff])], checks: [] };
-    }
+    if (typeof diff === "string" && this.columns.length !== 1) throw new InvalidData("a diff that is a string needs exactly one column");
+    if (typeof diff === "string") diff = [["a", this.columns[0], diff]];
     if (!Array.isArray(diff) && !(isObject(diff) && "ops" in diff)) throw new InvalidData("unknown form of a diff", "unknown");
     const { ops, check = [] } = Array.isArray(diff) ? { ops: diff } : diff;
     if (!Array.isArray(ops) || !Array.isArray(check)) throw new InvalidData("ops and check must be arrays");
     if (ops.length > MAX_EVENT_OPS) throw new InvalidData(`a diff has ${ops.length} ops, more than ${MAX_EVENT_OPS}`);
-    return { ops: ops.map((op) => this.#op(op)), checks: check };
+    return { ops: ops.flatMap((op) => this.#parsedOp(op)), checks: check };
   }
 
-  /** @param {any} op @returns {Op} */
-  #op(op) {
+  /** @param {any} op @returns {Op[]} */
+  #parsedOp(op) {
     if (!Array.isArray(op) || typeof op[0] !== "string") throw new InvalidData("an op must be an array that starts with its name");
     const [name, path, argument] = op;
     if (name !== "r" && !Object.hasOwn(ELEMENTS, name)) throw new InvalidData(`unknown op ${JSON.stringify(name.slice(0, 40))}`, "unknown");
     const length = ELEMENTS[name] ?? this.columns.length + 1;
     if (op.length !== length) throw new InvalidData(`the op ${name} must have ${length} elements`);
-    if (name === "r") return { name, path: "", tokens: [], argument: op.slice(1) };
-    return { name, path, tokens: this.#columns.get(path) ?? tokensOf(path), argument };
+    if (name !== "r") return [{ name, path, tokens: tokensOf(path), argument }];
+    return this.columns.map((column, at) => ({ name: "a", path: column, tokens: tokensOf(column), argument: op[at + 1], isCell: true }));
   }
 
-  /** The appends of a row, one for each column: a text grows by a text, and an array by one element. @param {any[]} row @returns {Op[]} */
-  #row(row) {
-    return this.columns.map((path, at) => {
-      const tokens = this.#columns.get(path) ?? [];
-      return { name: "a", path, tokens, argument: Array.isArray(valueAt(this.root, tokens)) ? [row[at]] : row[at] };
-    });
-  }
-
-  /** The stable prefixes of the items in places that a diff rewrites. @param {string[][]} places */
-  #stablePrefixes(places) {
-    const items = this.root?.items;
-    if (!Array.isArray(items) || places.length === 0) return [];
-    const inItems = places.filter(([first]) => first === undefined || first === "items");
-    const indices = inItems.some((place) => place.length < 2) ? items.keys() : new Set(inItems.map(([, index]) => Number(index)));
-    return [...indices].flatMap((index) =>
-      Object.entries(isObject(items[index]?.stable) ? items[index].stable : {}).flatMap(([path, n]) => {
-        const text = valueAt(items[index].value, tokensOf(path));
-        return isInteger(n, 0) && typeof text === "string" ? [{ index, path, n, prefix: firstPoints(text, n) ?? text }] : [];
-      }),
+  /** The texts of all items that have a stable prefix. */
+  #stableTexts() {
+    const items = valueAt(this.root, ["items"]);
+    return (Array.isArray(items) ? items : []).flatMap((item, index) =>
+      Object.entries(item?.stable ?? {}).map(([path, n]) => ({ index, path, n, text: textAt(item.value, tokensOf(path)) })),
     );
   }
 
-  /** Verify checks. Only the text that was appended since the last check of a text is read by code points. @param {any[]} checks */
+  /** Verify the checks of texts and arrays. @param {any[]} checks */
   verify(checks) {
     for (const check of checks) {
       if (!Array.isArray(check) || check.length < 2 || check.length > 3) throw new InvalidData("a check must have two or three elements");
       const [path, n, crc] = check;
       if (!isInteger(n, 0) || (check.length === 3 && !isInteger(crc, 0, 0xffffffff))) throw new InvalidData("a check needs integers");
       const target = valueAt(this.root, tokensOf(path));
-      if (check.length === 2 ? !(Array.isArray(target) && target.length === n) : !this.#matches(path, target, n, crc)) {
-        throw new InvalidData(`the check of ${path} failed`, "check");
-      }
+      const isText = typeof target === "string" && lengthOf(target) === n && crc32(target) === crc;
+      const isArray = Array.isArray(target) && target.length === n && check.length === 2;
+      if (!isText && !isArray) throw new InvalidData(`the check of ${path} failed`, "check");
     }
   }
-
-  /** @param {string} path @param {any} text @param {number} n @param {number} crc */
-  #matches(path, text, n, crc) {
-    if (typeof text !== "string") return false;
-    let known = this.#checked.get(path);
-    if (!known || !text.startsWith(known.text)) known = { text: "", n: 0, crc: 0 };
-    const rest = text.slice(known.text.length);
-    known = { text, n: known.n + lengthOf(rest), crc: crc32(rest, known.crc) };
-    this.#checked.set(path, known);
-    return known.n === n && known.crc === crc;
-  }
-}
-
-/** The place that an op changes. An insertion or a deletion in an array moves its later elements. @param {Op} op */
-function placeOf({ name, tokens }) {
-  return name === "i" || name === "d" ? tokens.slice(0, -1) : tokens;
 }
 
 /**
  * The change of the text of a column. Text that only grew is not compared.
- * @param {string} column @param {string} before @param {string} after @param {Op[] | null} ops Those that led from one to the other, if known.
+ * @param {string} column @param {string} before @param {string} after @param {Op[] | null} ops Ops that led to it, if known.
  */
 export function changeOfText(column, before, after, ops) {
-  const tokens = tokensOf(column);
-  const related = ops?.filter((op) => placeOf(op).every((token, at) => tokens[at] === token));
-  if (!related?.every(({ name, path }) => name === "a" && path === column)) return textChange(before, after);
-  return { deleted: 0, text: related.map(({ argument }) => argument).join("") };
-}
-
-/** @param {{root: any}} holder @param {Op[]} reverse */
-function undo(holder, reverse) {
-  for (const op of reverse.reverse()) perform(holder, op);
+  const text = (ops ?? []).map(({ path, argument }) => (path === column ? argument : "")).join("");
+  const hasGrown = ops?.every(({ name }) => name === "a") && before.length + text.length === after.length;
+  return hasGrown ? { deleted: 0, text } : textChange(before, after);
 }
 
 /** Apply an op to the root of a holder, and return the op that reverses it. @param {{root: any}} holder @param {Op} op @returns {Op} */
 function perform(holder, { name, path, tokens, argument }) {
-  const container = tokens.length === 0 ? holder : valueAt(holder.root, tokens.slice(0, -1));
-  const key = tokens.length === 0 ? "root" : tokens[tokens.length - 1];
+  const container = valueAt(holder, ["root", ...tokens].slice(0, -1));
+  const key = tokens[tokens.length - 1] ?? "root";
   if (typeof container !== "object" || container === null) throw new InvalidData(`nothing contains ${path}`);
   const isElement = Array.isArray(container);
   if (isElement && !(INDEX.test(key) && Number(key) <= container.length)) throw new InvalidData(`${path} is not an index`);
@@ -213,19 +160,15 @@ function perform(holder, { name, path, tokens, argument }) {
     setMember(container, key, copy(argument));
     return exists ? reverse("s", target) : reverse("d");
   }
-  if (name === "a" && typeof target === "string" && typeof argument === "string") {
-    container[key] = target + argument;
+  if (typeof target === "string" && (name === "a" ? typeof argument === "string" : name === "t" && isInteger(argument, 0))) {
+    const text = name === "a" ? target + argument : withoutLast(target, argument);
+    if (text === undefined) throw new InvalidData(`the text at ${path} has fewer than ${argument} code points`);
+    container[key] = text;
     return reverse("s", target);
   }
   if (name === "a" && Array.isArray(target) && Array.isArray(argument)) {
     for (const each of argument) target.push(copy(each));
     return reverse("t", argument.length);
-  }
-  if (name === "t" && typeof target === "string" && isInteger(argument, 0)) {
-    const rest = withoutLast(target, argument);
-    if (rest === undefined) throw new InvalidData(`the text at ${path} has fewer than ${argument} code points`);
-    container[key] = rest;
-    return reverse("s", target);
   }
   if (name === "t" && Array.isArray(target) && isInteger(argument, 0, target.length)) {
     return reverse("a", target.splice(target.length - argument));

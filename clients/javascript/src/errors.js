@@ -8,8 +8,6 @@ export class TidewireError extends Error {
   constructor(what, details = {}) {
     super(what, details.cause === undefined ? undefined : { cause: details.cause });
     this.name = new.target.name;
-    this.what = what;
-    this.method = details.method;
     this.url = details.url;
     this.jobId = details.jobId;
     this.lastEventId = details.lastEventId ?? null;
@@ -35,16 +33,28 @@ export class TidewireError extends Error {
     this.sent = details.sent ?? true;
     /** How a stream was interrupted that continues, or null. @type {ErrorDetails["interruption"]} */
     this.interruption = details.interruption ?? (this instanceof TransportError ? "cut" : null);
+    const { code, detail, title, pointer } = this.problem ?? {};
+    /** What happened, without the place and the advice. */
+    this.what = `${what}${code ? `: ${detail ?? title} [${code}]` : ""}${pointer && !detail?.includes(pointer) ? ` at ${pointer}` : ""}`;
     const advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1];
-    const places = [];
-    if (this.url) places.push(`${this.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`);
-    if (this.jobId && !this.url?.includes(this.jobId)) places.push(`job ${this.jobId}`);
-    if (this.lastEventId) places.push(`last event ${this.lastEventId}`);
-    this.message = `${what.replace(/\.$/, "")}${places.length ? ` (${places.join("; ")})` : ""}.${advice ? ` ${advice}` : ""}`;
+    const request = this.url && `${details.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`;
+    const job = this.jobId && !this.url?.includes(this.jobId) && `job ${this.jobId}`;
+    const place = [request, job, this.lastEventId && `last event ${this.lastEventId}`].filter(Boolean).join("; ");
+    this.message = `${this.what}${place ? ` (${place})` : ""}.${advice ? ` ${advice}` : ""}`;
   }
 }
 
-export class RequestError extends TidewireError {}
+export class RequestError extends TidewireError {
+  /** The error for a rejected request or a problem in a stream. @param {number} status @param {Problem | null} problem @param {ErrorDetails} details */
+  static from(status, problem, details) {
+    const [byCode] = KINDS.find(([, , codes = ""]) => problem && codes.split(" ").includes(problem.code)) ?? [];
+    const [byStatus] = KINDS.find(([, , , ...statuses]) => statuses.includes(status)) ?? [];
+    const kind = /** @type {typeof RequestError} */ (status === 404 && details.jobId ? JobNotFoundError : byCode ?? byStatus ?? RequestError);
+    const what = problem ? "the server rejected the request" : `the server responded with the status ${status}`;
+    return new kind(what, { ...details, status, problem });
+  }
+}
+
 export class AuthenticationError extends RequestError {}
 export class PermissionDeniedError extends RequestError {}
 export class EndpointNotFoundError extends RequestError {}
@@ -70,19 +80,7 @@ export class TransportError extends TidewireError {}
 export class SilenceTimeoutError extends TransportError {}
 export class TotalTimeoutError extends TidewireError {}
 
-/** Data from a server that the protocol forbids, or that this client does not know. The client continues from a snapshot. */
-export class InvalidData extends Error {
-  /** @param {string} message @param {"malformed" | "unknown" | "check" | "unstable"} [kind] */
-  constructor(message, kind = "malformed") {
-    super(message);
-    this.kind = kind;
-  }
-}
-
-/**
- * Advice for the reader of an error of each class; for rejected requests also the codes of problems, and the statuses of unknown codes.
- * @type {[kind: Function, advice: string, codes?: string, ...statuses: number[]][]}
- */
+/** Advice; for rejected requests also codes of problems, and statuses of unknown codes. @type {[Function, string, string?, ...number[]][]} */
 const KINDS = [
   [AuthenticationError, "Pass valid credentials: new Client(url, { token }).", "unauthorized", 401],
   [PermissionDeniedError, "Use credentials with this permission, or ask the operator of the server.", "forbidden", 403],
@@ -93,7 +91,7 @@ const KINDS = [
   [QueueFullError, "Submit again later, or allow more time: new Client(url, { retry: { patienceMs } }).", "queue_full"],
   [RateLimitError, "Wait, or lower the concurrency.", "rate_limited too_many_streams too_many_jobs", 429],
   [RequestError, "", "idempotency_key_reused"],
-  [VoidTextError, "Start over with client.job(id).iterText(), or use iterTextDeltas(), which reports retracted text."],
+  [VoidTextError, "Read update.deleted before update.text, or use iterTextDeltas(); both report retracted text. Or start over with client.job(id)."],
   [NoTextError, "Read the value instead: update.value in a loop over the job, or await job.result()."],
   [SeveralItemsError, "Read it as a batch job: client.batchJob(id).results(), or a loop over client.batchJob(id)."],
   [ConcurrentReadError, "Create a separate job object for each reader: client.job(job.id)."],
@@ -103,16 +101,3 @@ const KINDS = [
   [NotATidewireServerError, "Check the URL: scheme, host, port, and the path under which the server is mounted."],
   [ProtocolError, "The server or a proxy is faulty. Data received before this error is valid."],
 ];
-
-/**
- * The error for a request that was rejected with an HTTP status, or for a problem in a stream.
- * @param {number} status @param {Problem | null} problem @param {ErrorDetails} details @returns {RequestError}
- */
-export function refusal(status, problem, details = {}) {
-  const [byCode] = KINDS.find(([, , codes = ""]) => problem && codes.split(" ").includes(problem.code)) ?? [];
-  const [byStatus] = KINDS.find(([, , , ...statuses]) => statuses.includes(status)) ?? [];
-  const kind = /** @type {typeof RequestError} */ (status === 404 && details.jobId ? JobNotFoundError : byCode ?? byStatus ?? RequestError);
-  let what = problem ? `${problem.detail ?? problem.title} [${problem.code}]` : `the server responded with the status ${status}`;
-  if (problem?.pointer && !what.includes(problem.pointer)) what += ` at ${JSON.stringify(problem.pointer)} of the body`;
-  return new kind(what, { ...details, status, problem });
-}

@@ -1,21 +1,16 @@
 /** Decoder of event streams, for every stream that the WHATWG standard allows. */
 
-import { InvalidData } from "./errors.js";
+import { InvalidData } from "./strict_json.js";
 
 /** @import { ServerEvent } from "./types.js" */
 
-const MAX_RETRY_MS = 2147483647;
+const EMPTY = { type: "", data: "", id: /** @type {string | null} */ (null) };
 
-/** Decodes the stream of one connection. */
 export class Decoder {
   #utf8 = new TextDecoder();
-  /** The unfinished line. */
   #line = "";
   #isAfterCr = false;
-  #type = "";
-  #data = "";
-  /** @type {string | null} */
-  #id = null;
+  #event = { ...EMPTY };
   #limit;
 
   /** @param {{lastEventId?: string, maxEventLength?: number}} [options] `maxEventLength`: limit of an event, in UTF-16 code units. */
@@ -36,13 +31,13 @@ export class Decoder {
       const line = this.#line + rest;
       const isWhole = at < lines.length - 1;
       this.#line = isWhole ? "" : line;
-      if (line.length + this.#data.length > this.#limit) throw new InvalidData(`an event is longer than ${this.#limit}`);
+      if (line.length + this.#event.data.length > this.#limit) throw new InvalidData(`an event is longer than ${this.#limit}`);
       if (isWhole && line !== "") this.#field(line);
       else if (isWhole) {
-        const [type, data, id] = [this.#type || "message", this.#data, this.#id];
-        [this.#type, this.#data, this.#id] = ["", "", null];
+        const { type, data, id } = this.#event;
+        this.#event = { ...EMPTY };
         this.lastEventId = id ?? this.lastEventId;
-        if (data !== "") yield { type, data: data.slice(0, -1), id, lastEventId: this.lastEventId };
+        if (data !== "") yield { type: type || "message", data: data.slice(0, -1), id, lastEventId: this.lastEventId };
       }
     }
   }
@@ -50,9 +45,9 @@ export class Decoder {
   /** @param {string} line */
   #field(line) {
     const [, name, value] = /** @type {RegExpExecArray} */ (/^([^:]*):? ?([^]*)$/.exec(line));
-    if (name === "data") this.#data += `${value}\n`;
-    else if (name === "event") this.#type = value;
-    else if (name === "id" && !value.includes("\0")) this.#id = value;
-    else if (name === "retry" && /^[0-9]+$/.test(value)) this.retryMs = Math.min(Number(value), MAX_RETRY_MS);
+    if (name === "data") this.#event.data += `${value}\n`;
+    else if (name === "event") this.#event.type = value;
+    else if (name === "id" && !value.includes("\0")) this.#event.id = value;
+    else if (name === "retry" && /^[0-9]+$/.test(value)) this.retryMs = Math.min(Number(value), 2 ** 31 - 1);
   }
 }

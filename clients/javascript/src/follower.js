@@ -1,46 +1,34 @@
 /**
- * The client's state machine for one job's event stream, without sockets and clocks.
- *
- * The state of the job (`document`) and the id of the last event that was applied to it (`id`) change together. `receive`
- * throws an error with `interruption` if the stream must be requested again, with `id` as the cursor, and `InvalidData` if it
- * must be requested without one. `document` then remains, so that the next snapshot is compared with what was delivered.
+ * The client's state machine for one job's event stream, without sockets and clocks. `receive` throws an error with
+ * `interruption` if the stream must be requested again, with `id` as the cursor, and `InvalidData` if it must be requested
+ * without one. `document` then remains, so that the next snapshot is compared with what was delivered.
  */
 
 import { digest } from "./digests.js";
 import { Document } from "./document.js";
-import { InvalidData, ProtocolError, StateTooLargeError, TransportError, UnsupportedProtocolError, refusal } from "./errors.js";
+import { ProtocolError, RequestError, StateTooLargeError, TransportError, UnsupportedProtocolError } from "./errors.js";
 import { ENDED, FITS, PROTOCOL, compareIds, parseId } from "./messages.js";
-import { copy, isInteger, isObject, parse, same } from "./strict_json.js";
+import { InvalidData, copy, isObject, parse, same } from "./strict_json.js";
 
-/** @import { Applied, ErrorDetails, EventId, Notice, Op, ServerEvent } from "./types.js" */
+/** @import { Applied, ErrorDetails, EventId, JobEvent, Op, ServerEvent } from "./types.js" */
 
-/** Resyncs in a row that are allowed. */
-const MAX_RESYNCS = 3;
 const LOGGED = ["snapshot", "message", "done"];
 const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
+const MAX_RESYNCS = 3;
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
+/** What has arrived on a connection. `hasProgress`: whether a logged event other than a snapshot at its beginning moved the id forward. */
+const NEW_CONNECTION = { hello: /** @type {any} */ (null), pingsAhead: 0, isEmpty: true, hasProgress: false };
 
 export class Follower {
   #resyncs = 0;
   #applied = 0;
-  #deliveredSeq = 0;
+  #visibleSeq = 0;
   /** Bytes by which the state may certainly grow. Below 0, its size is measured. */
   #room = 0;
-  #pingsAhead = 0;
-
-  /** @type {Document | null} */
-  document = null;
-  /** @type {EventId | null} */
-  id = null;
-  /** Data of `done`, or null. @type {any} */
-  done = null;
-  /** Whether a logged event has moved the id forward on this connection, other than the snapshot at its beginning. */
-  hasProgress = false;
-  /** Whether the current connection has not delivered a logged event yet. */
-  hasDeliveredNothing = true;
-  /** Data of the `hello` of the current connection, or null. @type {any} */
-  hello = null;
+  connection = { ...NEW_CONNECTION };
+  document = /** @type {Document | null} */ (null);
+  id = /** @type {EventId | null} */ (null);
   /** Number of events that were dropped because they had been applied before. */
   repeats = 0;
 
@@ -50,20 +38,21 @@ export class Follower {
     this.maxStateBytes = maxStateBytes;
   }
 
+  /** Whether the state is that of an ended job. Only `done` and a job that was read with `done` set such a state. */
+  get ended() {
+    return ENDED.includes(this.document?.root.status);
+  }
+
   /** Continue from a state. @param {any} state @param {string[]} columns @param {EventId} id */
   restore(state, columns, id) {
-    this.document = new Document(copy(state), columns);
+    this.document = new Document(copy(state), columns, id);
     this.id = id;
-    this.#deliveredSeq = id.seq;
+    this.#visibleSeq = id.seq;
     return this.document;
   }
 
-  /** A new connection was opened. */
   connected() {
-    this.hasProgress = false;
-    this.hasDeliveredNothing = true;
-    this.hello = null;
-    this.#pingsAhead = 0;
+    this.connection = { ...NEW_CONNECTION };
   }
 
   /** Take over a job that was read, as from a snapshot. @param {any} job @returns {Promise<Applied | null>} @throws {InvalidData} Call `resync`. */
@@ -71,72 +60,67 @@ export class Follower {
     if (job.id !== this.jobId) throw new InvalidData(`the job that was read is ${job.id}`);
     const id = /** @type {EventId} */ (parseId(job.cursor));
     const done = job.done ?? null;
-    if ((done !== null) !== ENDED.includes(job.status)) throw new InvalidData("a job that was read has ended without done");
+    if ((done !== null) !== ENDED.includes(job.state.status)) throw new InvalidData("a job that was read has ended without done");
     if (done === null && this.#isKnown(id)) return null;
-    const document = new Document(copy(job.state), job.columns);
+    const document = new Document(job.state, job.columns, id);
     if (done !== null) await requireDigest(document, done);
-    this.#requireRoom(document.root, Infinity, "the job that was read");
-    this.done = copy(done);
-    return this.#replace(document, id, null);
+    return this.#moved(document, null);
   }
 
-  /** Take an event. @param {ServerEvent} event @returns {Promise<Applied | Notice | null>} @throws {InvalidData} Call `resync`. */
+  /** Take an event. @param {ServerEvent} event @returns {Promise<Applied | JobEvent | null>} @throws {InvalidData} Call `resync`. */
   async receive({ type, data, id: idText }) {
     if (LOGGED.includes(type)) return this.#logged(type, data, parseId(idText));
     if (!EPHEMERAL.includes(type)) {
       if (idText !== null && !this.#isKnown(parseId(idText))) throw new InvalidData(`unknown logged event ${type}`, "unknown");
       return idText === null ? null : this.#repeat();
     }
+    const { connection } = this;
     const message = copy(fitting(type, data));
-    if (type === "queue" || type === "progress") return { type, data: message };
+    if (type === "queue") return { type, position: message.position, etaMs: message.eta_ms ?? null, waitsFor: message.waits_for ?? null };
+    if (type === "progress") return { ...message, type };
     if (type === "goaway") throw this.#interrupted(`goaway: ${message.reason}`, "goaway", message.retry_ms);
     if (type === "problem") {
-      if (!message.retryable) throw refusal(message.status, message, { jobId: this.jobId });
-      throw this.#interrupted(`problem: ${message.code}`, "busy", message.retry_after_ms);
+      if (!message.retryable) throw RequestError.from(message.status, message, { jobId: this.jobId });
+      throw this.#interrupted(`problem: ${message.code}`, "wait", message.retry_after_ms);
     }
     if (type === "ping") {
-      const isAhead = this.id === null || [message.head, this.hello?.head].some((head) => head && !this.#isKnown(parseId(head)));
-      this.#pingsAhead = isAhead ? this.#pingsAhead + 1 : 0;
-      if (this.#pingsAhead >= 2) throw this.#interrupted("the server has events that it does not send", "cut");
+      const isAhead = [message.head, connection.hello?.head].some((head) => head && !this.#isKnown(parseId(head)));
+      connection.pingsAhead = isAhead ? connection.pingsAhead + 1 : 0;
+      if (connection.pingsAhead >= 2) throw this.#interrupted("the server has events that it does not send", "cut");
       return null;
     }
     const { protocol, job } = message;
     if (protocol !== PROTOCOL) throw new UnsupportedProtocolError(`the server uses the protocol ${JSON.stringify(protocol)}`, { jobId: this.jobId });
     if (job !== this.jobId) throw new ProtocolError(`the server sent the event stream of another job, ${job}`, { jobId: this.jobId });
-    this.hello = message;
+    connection.hello = message;
     return null;
   }
 
   /** @param {string} type @param {string} data @param {EventId | null} id */
   async #logged(type, data, id) {
     if (id === null) throw new InvalidData(`${type} has no valid id`);
-    if (!this.hello) throw new InvalidData(`${type} ${id.text} arrived before hello`);
+    if (!this.connection.hello) throw new InvalidData(`${type} ${id.text} arrived before hello`);
     if (this.#isKnown(id) && type !== "snapshot") return this.#repeat();
     const message = type === "message" ? parse(data) : fitting(type, data);
     if (type === "snapshot") {
       const { state, columns, reason } = message;
       if (ENDED.includes(state.status)) throw new InvalidData(`snapshot ${id.text} has a final status, which only done may set`);
       if (this.#isKnown(id) && reason !== "rewound") return this.#repeat();
-      this.#room = this.maxStateBytes;
-      this.#requireRoom(state, data.length, `snapshot ${id.text}`);
-      return this.#replace(new Document(copy(state), columns), id, reason);
+      return this.#moved(new Document(copy(state), columns, id), null, { reason });
     }
     const on = type === "message" && isObject(message) && "on" in message ? message.on : id.seq - 1;
-    if (!isInteger(on, 0, id.seq - 1)) throw new InvalidData(`the member on of diff ${id.text} is not an earlier event`);
     const document = this.document;
     if (document === null || this.id?.epoch !== id.epoch || this.id.seq !== on) {
       throw new InvalidData(`${type} ${id.text} does not continue from ${this.id?.text ?? "a state"}`);
     }
     if (type === "message") {
-      const ops = document.apply(message, (all) => all.forEach((op) => requireShape(document.root, op)));
-      this.#requireRoom(document.root, data.length, `diff ${id.text}`);
-      return this.#moved(id, document, { before: null, isVisible: ops.some(touchesValue), reason: null, ops });
+      const ops = document.apply(message, id, (op) => requireShape(document.root, op));
+      return this.#moved(document, ops, { added: data.length });
     }
     await requireDigest(document, message);
     const members = ["status", "usage", "error"].filter((name) => (message[name] ?? null) !== null);
-    const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]));
-    this.done = copy(message);
-    return this.#moved(id, document, { before: null, isVisible: false, reason: null, ops });
+    const ops = document.apply(members.map((name) => ["s", `/${name}`, message[name]]), id);
+    return this.#moved(document, ops, { added: 0 });
   }
 
   /** @param {EventId | null} id */
@@ -146,47 +130,40 @@ export class Follower {
 
   #repeat() {
     this.repeats += 1;
-    this.hasDeliveredNothing = false;
-    this.#pingsAhead = 0;
+    Object.assign(this.connection, { isEmpty: false, pingsAhead: 0 });
     return null;
   }
 
-  /** @param {Document} document @param {EventId} id @param {string | null} reason */
-  #replace(document, id, reason) {
-    const before = this.document;
-    const [old, now] = [before, document].map((each) => each?.root.items.map((/** @type {any} */ item) => item.value ?? null));
-    const hasStarted = document.root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
-    const isVisible = before ? !same(old, now) : hasStarted;
-    const isOpening = this.hasDeliveredNothing && reason !== null;
-    return this.#moved(id, document, { before, isVisible, reason, ops: null }, isOpening);
-  }
-
   /**
-   * @param {EventId} id @param {Document} document @param {Omit<Applied, "type" | "position" | "firstSeq">} change
-   * @param {boolean} [isOpening] Whether this is the snapshot at the beginning of a connection. @returns {Applied}
+   * The job has moved to a state. `added`: length of the diff. The end of a job that succeeded without a value is visible, too.
+   * @param {Document} document @param {Op[] | null} ops @param {{reason?: string | null, added?: number}} [event] @returns {Applied}
    */
-  #moved(id, document, change, isOpening = false) {
-    this.hasProgress ||= !isOpening && !this.#isKnown(id);
-    this.hasDeliveredNothing = false;
-    this.#pingsAhead = 0;
+  #moved(document, ops, { reason = null, added = Infinity } = {}) {
+    const { position, root } = document;
+    const before = this.document;
+    this.#requireRoom(root, added, position.id);
+    const isOpening = this.connection.isEmpty && reason !== null;
+    this.connection.hasProgress ||= !isOpening && !this.#isKnown(position.id);
+    Object.assign(this.connection, { isEmpty: false, pingsAhead: 0 });
     this.#applied += 1;
     if (this.#applied >= RESYNC_HEALED) this.#resyncs = 0;
-    const firstSeq = Math.min(this.#deliveredSeq + 1, id.seq);
-    if (change.isVisible || this.done) this.#deliveredSeq = id.seq;
+    const isVisible = changesValue(before, document, ops) || (root.status === "succeeded" && this.#visibleSeq === 0);
+    const firstSeq = Math.min(this.#visibleSeq + 1, position.id.seq);
+    if (isVisible) this.#visibleSeq = position.id.seq;
     this.document = document;
-    this.id = id;
-    return { type: "applied", position: { document, version: document.version, id }, firstSeq, ...change };
+    this.id = position.id;
+    return { type: "applied", position, firstSeq, before, isVisible, reason, ops };
   }
 
-  /** Throw if the state is too large. It is measured only if it may be. @param {any} state @param {number} added @param {string} what */
-  #requireRoom(state, added, what) {
+  /** Throw if the state is too large. It is measured only if it may be. @param {any} state @param {number} added @param {EventId} id */
+  #requireRoom(state, added, id) {
     this.#room -= 3 * added;
     if (this.#room >= 0) return;
     const size = new TextEncoder().encode(JSON.stringify(state)).length;
     this.#room = Math.max(this.maxStateBytes - size, this.maxStateBytes / 16);
     if (size <= this.maxStateBytes) return;
-    const details = { jobId: this.jobId, lastEventId: this.id?.text };
-    throw new StateTooLargeError(`${what} makes the job's state larger than maxStateBytes, ${this.maxStateBytes}`, details);
+    const what = `the state of the job at event ${id.text} is larger than maxStateBytes, ${this.maxStateBytes}`;
+    throw new StateTooLargeError(what, { jobId: this.jobId, lastEventId: this.id?.text });
   }
 
   /** @param {string} what @param {ErrorDetails["interruption"]} interruption @param {number} [retryAfterMs] */
@@ -219,6 +196,13 @@ async function requireDigest(document, done) {
   if (found !== done.digest) throw new InvalidData(`the digest of the final items is ${found}, not ${done.digest}`);
 }
 
+/** Whether an event has changed the value of an item. @param {Document | null} before @param {Document} document @param {Op[] | null} ops */
+function changesValue(before, { root }, ops) {
+  if (ops) return ops.some(({ tokens: [first = "items", , third = "value"] }) => first === "items" && third === "value");
+  const [old, now] = [before?.root, root].map((state) => state?.items.map((/** @type {any} */ item) => item.value ?? null));
+  return before ? !same(old, now) : root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
+}
+
 /** Check that a state is still valid after an op. Only the part that the op may have made invalid is checked. @param {any} state @param {Op} op */
 function requireShape(state, { name, path, tokens: [first, second, third] }) {
   if (first === "items" && third === "value") return;
@@ -226,9 +210,4 @@ function requireShape(state, { name, path, tokens: [first, second, third] }) {
   const isItem = first === "items" && third !== undefined;
   if (isItem ? FITS.item(state.items[Number(second)]) : FITS.state(state) && !ENDED.includes(state.status)) return;
   throw new InvalidData(`the op ${name} ${path} leaves an invalid state`);
-}
-
-/** @param {Op} op */
-function touchesValue({ tokens: [first, second, third] }) {
-  return first === undefined || (first === "items" && (second === undefined || third === undefined || third === "value"));
 }

@@ -1,6 +1,6 @@
 /** Jobs: loops over their updates, text and tokens, and calls that wait for their end. */
 
-import { firstPoints, lengthOf } from "./code_points.js";
+import { lengthOf } from "./code_points.js";
 import { changeOfText, textAt, tokensOf, valueAt } from "./document.js";
 import {
   ClientClosedError, ConcurrentReadError, ItemFailedError, JobCancelledError, JobFailedError, NoTextError, SeveralItemsError,
@@ -9,28 +9,22 @@ import {
 import { JobStream } from "./job_stream.js";
 import { ENDED, PROTOCOL, parseId } from "./messages.js";
 import { sleep } from "./session.js";
-import { copy, isObject, same } from "./strict_json.js";
-import { hasTokenTexts, tokenRows } from "./tokens.js";
-import { Update, causeOf, merge } from "./updates.js";
+import { copy, same } from "./strict_json.js";
+import { tokenRows } from "./tokens.js";
+import { Update, merged, voidText } from "./updates.js";
 
-/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position } from "./types.js" */
-/** @import { TextChange, Token, WaitOptions } from "./types.js" */
+/** @import { Applied, Change, Checkpoint, JobEvent, JobParts, Listener, LoopOptions, Op, Position, Token, WaitOptions } from "./types.js" */
 
-/** Changes of text after which `iterText` may yield, while it waits for text to become stable. */
-const MAX_MARKS = 1024;
+/** Changes that `iterText` keeps apart while it waits for text to become stable. */
+const MAX_HELD = 1024;
 
 /** Members that `Job` and `BatchJob` share. */
 export class JobBase {
-  /** Whether the job is read as a job with one item. @protected */
-  isSingle = false;
   /** Changes that wait for a loop, merged by item. @type {Map<number, Change>} */
   #pending = new Map();
-  /** The loop that reads this job, if there is one. @type {{isSilent: boolean} | null} */
-  #loop = null;
-  /** Loops and calls that read the stream. */
+  #isLooping = false;
   #readers = 0;
-  /** @type {Promise<void> | null} */
-  #pulling = null;
+  #pulling = /** @type {Promise<void> | null} */ (null);
   #closes = 0;
   /** Position of the last event. @type {Position | null} */
   #last = null;
@@ -38,14 +32,14 @@ export class JobBase {
   #delivered = null;
   /** The checkpoint at the last delivered change, if the job is read without a loop. @type {Checkpoint | null} */
   #saved = null;
-  #hasUpdates = false;
-  /** The texts of the items and their columns, by index. @type {Map<number, {column: string, text: string}>} */
+  /** The texts of the items, their columns and lengths, by index. @type {Map<number, {column: string, text: string, length: number}>} */
   #texts = new Map();
   /** What was reported to the listener. @type {{status: string, notes: number, usage: any, items: Map<number, string>} | null} */
   #reported = null;
 
   /** @param {import("./client.js").Client} client @param {JobParts} parts */
-  constructor(client, { id, url, eventsUrl, initial, checkpoint, listener }) {
+  constructor(client, parts) {
+    const { id, checkpoint, listener } = parts;
     this.client = client;
     /** Id of the job. */
     this.id = id;
@@ -56,25 +50,20 @@ export class JobBase {
     /** The last progress that was reported, or null. @type {Extract<JobEvent, {type: "progress"}> | null} */
     this.progress = null;
     /** @protected */
-    this.endpoint = /** @type {string | null} */ (initial?.endpoint ?? null);
-    /** @protected */
-    this.stream = new JobStream(client.session, id, url, (event) => this.tell(event));
-    this.stream.eventsUrl = eventsUrl ?? this.stream.eventsUrl;
-    this.stream.initial = initial ?? null;
+    this.stream = new JobStream(client.session, parts, (event) => this.tell(event));
     const cursor = parseId(checkpoint?.cursor);
     if (!cursor || !checkpoint) return;
     const document = this.stream.follower.restore(checkpoint.state, checkpoint.columns ?? [], cursor);
-    const position = (this.#last = this.#delivered = { document, version: document.version, id: cursor });
-    this.#hasUpdates = true;
-    for (const index of document.root.items.keys()) this.#textChange(index, null);
+    const position = (this.#last = this.#delivered = document.position);
+    const rest = document.root.items.map((/** @type {any} */ _, /** @type {number} */ index) => this.#textChange(index, null));
     for (const { index, first_seq: firstSeq, deleted, text, visible: isVisible } of checkpoint.undelivered ?? []) {
-      this.#enqueue({ position, firstSeq, index, deleted, text, isVisible, diffs: null, reason: null });
+      this.#enqueue({ ...rest[index], position, firstSeq, index, deleted, text, isVisible, ops: null, reason: null });
     }
   }
 
   /** Whether the client has received the job's end. */
   get ended() {
-    return this.stream.follower.done !== null;
+    return this.stream.follower.ended;
   }
 
   /** Number of items; 0 until the client has received the job's state. */
@@ -99,15 +88,13 @@ export class JobBase {
 
   /** Request the whole job from the server. @param {LoopOptions} [options] @returns {Promise<any>} */
   async read({ signal } = {}) {
-    const { body } = await this.client.session.request(this.stream.jobUrl, "job", { jobId: this.id, signal });
-    return copy(body);
+    return this.stream.readJob(signal);
   }
 
   /** @protected @param {{items?: number[]}} members @param {AbortSignal} [signal] @returns {Promise<string>} */
   async cancelWith(members, signal) {
-    const request = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(members) };
-    const { body: job } = await this.client.session.request(`${this.stream.jobUrl}/cancel`, "job", { ...request, jobId: this.id, signal });
-    return job.status;
+    const options = { json: members, jobId: this.id, signal };
+    return (await this.client.session.request(`${this.stream.jobUrl}/cancel`, "job", options)).body.status;
   }
 
   /** Close the connection. The job continues on the server. Pending loops and calls throw ClientClosedError. */
@@ -124,14 +111,14 @@ export class JobBase {
   /** The position after the last delivered update, with the whole state. `client.job({ checkpoint })` continues from it. */
   checkpoint() {
     if (this.#saved !== null) return copy(this.#saved);
-    /** @type {Checkpoint} */
-    const saved = { protocol: PROTOCOL, job: this.id, url: this.client.url };
+    const saved = /** @type {Checkpoint} */ ({ protocol: PROTOCOL, job: this.id, url: this.client.url });
     if (this.#delivered === null) return saved;
-    const rest = this.itemCount < 2 ? [] : [...this.#pending.values()];
-    const { document, version, id } = (rest.length > 0 && this.#last) || this.#delivered;
-    Object.assign(saved, { state: document.read(version, []), columns: [...document.columns], cursor: id.text });
-    const undelivered = rest.map(({ firstSeq, isVisible, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: isVisible }));
-    return undelivered.length ? { ...saved, undelivered } : saved;
+    const rest = [...this.#pending.values()].filter(({ isVisible }) => isVisible && this.itemCount > 1);
+    const position = (rest.length > 0 && this.#last) || this.#delivered;
+    const { document, id } = position;
+    Object.assign(saved, { state: document.read(position, []), columns: [...document.columns], cursor: id.text });
+    if (rest.length === 0) return saved;
+    return { ...saved, undelivered: rest.map(({ firstSeq, index, deleted, text }) => ({ index, first_seq: firstSeq, deleted, text, visible: true })) };
   }
 
   /** Yields before the first and after each read of the stream, until the job has ended. @protected @param {WaitOptions} [options] */
@@ -140,12 +127,18 @@ export class JobBase {
     this.#readers += 1;
     try {
       for (;;) {
-        if (this.isSingle && this.itemCount > 1) throw new SeveralItemsError(`this job has ${this.itemCount} items, not one`, { jobId: this.id });
+        if (this instanceof Job && this.itemCount > 1) throw new SeveralItemsError(`this job has ${this.itemCount} items, not one`, { jobId: this.id });
         yield;
         if (this.ended) return;
         const left = until - performance.now();
         if (left <= 0) throw new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the job has not ended`, { jobId: this.id });
-        await this.#changed(left, signal);
+        signal?.throwIfAborted();
+        const closes = this.#closes;
+        this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
+        const end = new AbortController();
+        signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
+        await Promise.race([this.#pulling, sleep(left, end.signal)]).finally(() => end.abort("done"));
+        if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
       }
     } finally {
       this.#readers -= 1;
@@ -153,42 +146,34 @@ export class JobBase {
     }
   }
 
-  /** Read the stream once, together with other callers that wait. @param {number} timeoutMs @param {AbortSignal} [signal] */
-  async #changed(timeoutMs, signal) {
-    signal?.throwIfAborted();
-    const closes = this.#closes;
-    this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
-    if (!signal && timeoutMs === Infinity) await this.#pulling;
-    else {
-      const end = new AbortController();
-      signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
-      await Promise.race([this.#pulling, sleep(timeoutMs, end.signal)]).finally(() => end.abort("done"));
-    }
-    if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
-  }
-
+  /** Read the stream once, for all callers that wait. */
   async #advance() {
-    const found = await this.stream.next();
-    if (found?.type === "applied") this.#applied(found);
-    else if (found?.type === "queue") {
-      const { position, eta_ms: etaMs = null, waits_for: waitsFor = null } = found.data;
-      this.tell((this.queue = { type: "queue", position, etaMs, waitsFor }));
-    } else if (found) this.tell((this.progress = { ...found.data, type: "progress" }));
+    const applied = await this.stream.next();
+    if (applied === null) return;
+    const { position, firstSeq, isVisible, reason } = applied;
+    // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
+    if (!this.#isLooping && this.#delivered !== null) this.#saved ??= this.checkpoint();
+    this.#last = position;
+    const changed = changedItems(applied);
+    for (const [index, ops] of changed) {
+      this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, ops), isVisible, ops: isVisible ? ops : [], reason });
+    }
+    if (this.listener !== null) this.#report(changed.map(([index]) => index));
   }
 
-  /** Changes in order. `isSilent` also yields those that changed no value. @protected @param {LoopOptions & {isSilent?: boolean}} [options] */
-  async *changes({ isSilent = false, signal } = {}) {
-    if (this.#loop !== null) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
-    this.#loop = { isSilent };
+  /** Changes in order, also those that changed no value. @protected @param {LoopOptions} [options] */
+  async *changes({ signal } = {}) {
+    if (this.#isLooping) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
+    this.#isLooping = true;
     try {
       for await (const _ of this.reads({ signal })) {
         for (let change; (change = this.#pending.values().next().value); ) {
           this.#pending.delete(change.index);
-          if (isSilent || change.isVisible) yield change;
+          yield change;
         }
       }
     } finally {
-      this.#loop = null;
+      this.#isLooping = false;
     }
   }
 
@@ -201,9 +186,8 @@ export class JobBase {
   /** @param {Change} change */
   #enqueue(change) {
     const earlier = this.#pending.get(change.index);
-    if (earlier) merge(earlier, change);
     this.#pending.delete(change.index);
-    this.#pending.set(change.index, earlier ?? change);
+    this.#pending.set(change.index, earlier ? merged(earlier, change) : change);
   }
 
   /** Return a change that was not delivered, for the next loop. @protected @param {Change} change */
@@ -213,67 +197,48 @@ export class JobBase {
     if (later) this.#enqueue(later);
   }
 
-  /** @param {Applied} applied */
-  #applied(applied) {
-    const { position, firstSeq, reason } = applied;
-    // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
-    if (this.#loop === null && this.#delivered !== null) this.#saved ??= this.checkpoint();
-    this.#last = position;
-    const isOnlyUpdate = this.stream.follower.done?.status === "succeeded" && !this.#hasUpdates;
-    const isVisible = applied.isVisible || isOnlyUpdate;
-    this.#hasUpdates ||= isVisible;
-    if (isVisible || this.#loop?.isSilent) {
-      for (const [index, ops] of changedItems(applied)) {
-        this.#enqueue({ position, firstSeq, index, ...this.#textChange(index, ops), isVisible, diffs: ops && [ops], reason });
-      }
-    }
-    if (this.listener !== null) this.#report(applied);
-  }
-
-  /** @param {number} index @param {Op[] | null} ops @returns {TextChange} */
+  /** The change of an item's text, the length of the new text, and that of its stable part. @param {number} index @param {Op[] | null} ops */
   #textChange(index, ops) {
     const column = this.textColumn(index);
-    if (column === undefined) return { deleted: 0, text: "" };
-    const before = this.#texts.get(index);
-    const text = textAt(this.state, tokensOf(column));
-    this.#texts.set(index, { column, text });
-    return changeOfText(column, before?.text ?? "", text, before?.column === column ? ops : null);
+    if (column === undefined) return { deleted: 0, text: "", length: 0, stable: Infinity };
+    const before = this.#texts.get(index) ?? { column, text: "", length: 0 };
+    const after = textAt(this.state, tokensOf(column));
+    const { deleted, text } = changeOfText(column, before.text, after, before.column === column ? ops : null);
+    const length = before.length - deleted + lengthOf(text);
+    this.#texts.set(index, { column, text: after, length });
+    const { stable } = this.state.items[index];
+    return { deleted, text, length, stable: stable && !this.ended ? stable[column.slice(`/items/${index}/value`.length)] ?? 0 : Infinity };
   }
 
   /** Pointer of the text of an item, or undefined if it has none. @protected @param {number} index */
   textColumn(index) {
-    const { document } = this.stream.follower;
-    const known = this.#texts.get(index)?.column;
-    if (document === null || (known !== undefined && document.columns.includes(known))) return known;
+    const columns = this.stream.follower.document?.columns ?? [];
     const root = `/items/${index}/value`;
-    const columns = document.columns.filter((path) => path === root || path.startsWith(`${root}/`));
-    return columns.find((path) => typeof valueAt(document.root, tokensOf(path)) === "string") ?? known;
+    const found = columns.find((path) => `${path}/`.startsWith(`${root}/`) && typeof valueAt(this.state, tokensOf(path)) === "string");
+    return found ?? this.#texts.get(index)?.column;
   }
 
-  /** Report what differs from the last report. @param {Applied} applied */
-  #report({ position: { document }, ops }) {
-    const { status, notes = [], usage = {}, items } = document.root;
-    const isWhole = ops === null || this.#reported === null;
+  /** Report what differs from the last report. @param {number[]} changed Items that may differ. */
+  #report(changed) {
+    const { status, notes = [], usage = {}, items } = this.state;
+    if (this.#reported === null) changed = [...items.keys()];
     const last = (this.#reported ??= { status: "", notes: 0, usage: {}, items: new Map() });
     if (status !== last.status) this.tell({ type: "status", status: (last.status = status) });
-    const set = (ops ?? []).filter(({ tokens }) => tokens[0] === "items" && tokens[2] === "status");
-    const changed = isWhole ? items.keys() : set.map(({ tokens }) => Number(tokens[1]));
     for (const index of changed) {
-      const { status: itemStatus, error = null } = items[index] ?? {};
+      const { status: itemStatus, error = null } = items[index];
       if (itemStatus !== last.items.get(index)) this.tell({ type: "item", index, status: itemStatus, error: copy(error) });
       last.items.set(index, itemStatus);
     }
     for (const { level, text } of notes.slice(notes.length < last.notes ? 0 : last.notes)) this.tell({ type: "note", level, text });
     last.notes = notes.length;
-    if ((isWhole || ops.some(({ tokens }) => tokens[0] === "usage")) && !same(usage, last.usage)) {
-      this.tell({ type: "usage", usage: copy((last.usage = copy(usage))) });
-    }
-    const { done } = this.stream.follower;
-    if (done) this.tell({ type: "end", status: done.status, error: copy(done.error ?? null) });
+    if (!same(usage, last.usage)) this.tell({ type: "usage", usage: copy((last.usage = copy(usage))) });
+    if (this.ended) this.tell({ type: "end", status, error: copy(this.state.error ?? null) });
   }
 
   /** Call the listener. Its errors do not break the stream. @param {JobEvent} event */
   tell(event) {
+    if (event.type === "queue") this.queue = event;
+    if (event.type === "progress") this.progress = event;
     try {
       this.listener?.(event, this);
     } catch (error) {
@@ -293,32 +258,31 @@ export class JobBase {
   async *updates({ signal } = {}) {
     for await (const change of this.changes({ signal })) {
       this.commit(change.position);
-      yield new Update(change);
+      if (change.isVisible) yield new Update(change);
     }
-    if (this.isSingle) this.requireSuccess();
+    if (this instanceof Job) this.requireSuccess();
   }
 
   /** Throw if the job has ended without success. @protected */
   requireSuccess() {
-    const { done } = this.stream.follower;
-    if (done === null || done.status === "succeeded" || done.status === "partially_failed") return;
-    const { value = null, error = null } = this.state.items[0];
-    const problem = copy(done.error ?? error);
+    const { status, error, items } = this.state;
+    if (status !== "failed" && status !== "cancelled") return;
+    const { value = null, error: itemError = null } = items[0];
+    const problem = copy(error ?? itemError);
     const details = { jobId: this.id, problem, value: copy(value) };
-    if (done.status === "cancelled") throw new JobCancelledError("the job was cancelled", details);
-    throw new JobFailedError(`the job failed${because(problem)}`, details);
+    if (status === "cancelled") throw new JobCancelledError("the job was cancelled", details);
+    throw new JobFailedError("the job failed", details);
   }
 }
 
 /** The items that an event has changed, with the ops that changed them. @param {Applied} applied @returns {[index: number, ops: Op[] | null][]} */
 function changedItems({ position: { document }, before, ops }) {
   const items = [...document.root.items.entries()];
-  const isWhole = ops?.some(({ tokens: [first, index] }) => first === undefined || (first === "items" && index === undefined));
-  if (items.length === 1 || isWhole) return items.map(([index]) => [index, ops]);
-  if (ops === null) return items.filter(([index, item]) => !same(item, before?.root.items[index])).map(([index]) => [index, null]);
-  /** @type {Map<number, Op[]>} */
-  const found = new Map();
-  for (const op of ops.filter(({ tokens }) => tokens[0] === "items")) {
+  const inItems = ops && ops.filter(({ tokens: [first = "items"] }) => first === "items");
+  if (items.length === 1 || inItems?.some(({ tokens }) => tokens.length < 2)) return items.map(([index]) => [index, inItems]);
+  if (inItems === null) return items.filter(([index, item]) => !same(item, before?.root.items[index])).map(([index]) => [index, null]);
+  const found = /** @type {Map<number, Op[]>} */ (new Map());
+  for (const op of inItems) {
     const own = found.get(Number(op.tokens[1]));
     if (own) own.push(op);
     else found.set(Number(op.tokens[1]), [op]);
@@ -326,86 +290,39 @@ function changedItems({ position: { document }, before, ops }) {
   return [...found].sort(([one], [other]) => one - other);
 }
 
-/** @param {import("./types.js").Problem | null} problem */
-function because(problem) {
-  return problem ? `: ${problem.detail ?? problem.title} [${problem.code}]` : "";
-}
-
 /** A job with one input. The server runs the job even if no client reads its event stream. */
 export class Job extends JobBase {
-  /** @override */
-  isSingle = true;
-
   /**
    * The job's text in pieces, as they arrive. If the server announces which part is stable, the rest is held back until then.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<string, void, undefined>}
    * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The server streams no text.
    */
   async *iterText({ signal } = {}) {
-    /** Changes of which not all text was yielded, as one change. @type {Change | null} */
-    let held = null;
-    /** Lengths of the text at the ends of these changes. @type {{end: number, position: Position}[]} */
-    let marks = [];
-    let [yielded, length] = [0, -1];
+    /** Changes whose text is not stable yet. None of them shortens the text of an earlier one. @type {Change[]} */
+    const held = [];
     try {
-      for await (const change of this.changes({ signal, isSilent: true })) {
-        if (held) merge(held, change);
-        else held = { ...change };
-        if (held.deleted > 0) {
-          const what = `the server retracted ${held.deleted} code points of text that this loop had yielded, ${causeOf(change.reason)}`;
-          throw new VoidTextError(what, { jobId: this.id, lastEventId: change.position.id.text });
+      for await (let change of this.changes({ signal })) {
+        for (let last; (last = held.at(-1)) && (last.length > change.length - lengthOf(change.text) || held.length >= MAX_HELD); held.pop()) {
+          change = merged(last, change);
         }
-        if (length < 0) yielded = length = this.#lengthAt(change.position) - lengthOf(change.text);
-        length -= change.deleted;
-        marks = marks.filter(({ end }) => end <= length).slice(0, MAX_MARKS - 1);
-        length += lengthOf(change.text);
-        marks.push({ end: length, position: change.position });
-        const stable = this.#stableLength(change.position) ?? length;
-        const ready = marks.filter(({ end }) => end <= stable);
+        held.push(change);
+        if (change.deleted > 0) throw voidText(change, this.id);
+        const ready = held.splice(0, held.filter(({ length }) => length <= change.stable).length);
         if (ready.length === 0) continue;
-        const { end, position } = ready[ready.length - 1];
-        const piece = firstPoints(held.text, end - yielded) ?? held.text;
-        held.text = held.text.slice(piece.length);
-        marks = marks.slice(ready.length);
-        if (marks.length === 0) held = null;
-        yielded = end;
-        this.commit(position);
+        this.commit(ready[ready.length - 1].position);
+        const piece = ready.map(({ text }) => text).join("");
         if (piece !== "") yield piece;
       }
-      const rest = held;
-      held = null;
-      if (rest) this.commit(rest.position);
-      if (rest?.text) yield rest.text;
     } finally {
-      if (held) this.requeue(held);
+      for (const change of held.reverse()) this.requeue(change);
     }
     this.requireSuccess();
     if (this.textColumn(0) === undefined) throw new NoTextError("the server streams no text in the value of this job", { jobId: this.id });
   }
 
-  /** @param {Position} position */
-  #lengthAt({ document, version }) {
-    const column = this.textColumn(0);
-    return column === undefined ? 0 : lengthOf(document.read(version, tokensOf(column)) ?? "");
-  }
-
-  /** @param {Position} position */
-  #stableLength({ document, version }) {
-    const stable = document.read(version, ["items", "0", "stable"]);
-    const column = this.textColumn(0) ?? "";
-    return isObject(stable) ? stable[column.slice("/items/0/value".length)] ?? 0 : null;
-  }
-
-  /**
-   * The changes of the job's text as they arrive: `deleted` code points are removed from its end, then `text` is appended.
-   * @param {LoopOptions} [options] @returns {AsyncGenerator<TextChange, void, undefined>}
-   */
-  async *iterTextDeltas({ signal } = {}) {
-    for await (const { position, deleted, text } of this.changes({ signal })) {
-      this.commit(position);
-      if (deleted > 0 || text !== "") yield { deleted, text };
-    }
-    this.requireSuccess();
+  /** The changes of the text: `deleted` code points are removed from its end, then `text` is appended. @param {LoopOptions} [options] */
+  async *iterTextDeltas(options) {
+    for await (const { deleted, text } of this.updates(options)) if (deleted > 0 || text !== "") yield { deleted, text };
   }
 
   /**
@@ -413,10 +330,8 @@ export class Job extends JobBase {
    * @param {LoopOptions} [options] @returns {AsyncGenerator<Token, void, undefined>} @throws {VoidTextError} Yielded tokens were retracted.
    */
   async *tokens({ signal } = {}) {
-    /** @type {number[]} */
-    const yielded = [];
-    /** @type {import("./tokens.js").Vocabulary | null | undefined} */
-    let vocabulary;
+    const yielded = /** @type {number[]} */ ([]);
+    let vocabulary = /** @type {import("./tokens.js").Vocabulary | null | undefined} */ (undefined);
     /** Document and number of its rewrites for which the yielded tokens were compared. @type {any[]} */
     let compared = [];
     for await (const _ of this.reads({ signal })) {
@@ -429,9 +344,8 @@ export class Job extends JobBase {
         if (yielded.some((id, at) => ids[at] !== id)) throw new VoidTextError("the server retracted yielded tokens", { jobId: this.id, advice });
       }
       if (ids.length === yielded.length) continue;
-      if (vocabulary === undefined && !hasTokenTexts(value)) {
-        this.endpoint ??= /** @type {string} */ ((await this.read()).endpoint);
-        vocabulary = await this.client.vocabulary(this.endpoint);
+      if (vocabulary === undefined && (!value.token_text || (value.top_ids && !value.top_text))) {
+        vocabulary = await this.client.vocabulary((await this.read({ signal })).endpoint);
       }
       for (const token of tokenRows(value, yielded.length, vocabulary)) {
         yielded.push(token.id);
@@ -458,21 +372,18 @@ export class Job extends JobBase {
 /** A job with many inputs. */
 export class BatchJob extends JobBase {
   /**
-   * The results of the items as they end, each with the index of its input. That of an item that failed is an ItemFailedError.
+   * The index and the result of each item as it ends. The loop consumes no updates. An item that failed has an ItemFailedError.
    * @param {LoopOptions} [options] @returns {AsyncGenerator<[index: number, result: any], void, undefined>}
    */
   async *asCompleted({ signal } = {}) {
-    /** @type {Set<number>} */
-    const yielded = new Set();
-    for await (const { position, index: changed } of this.changes({ signal, isSilent: true })) {
-      this.commit(position);
-      for (const index of yielded.size === 0 ? this.state.items.keys() : [changed]) {
+    const yielded = /** @type {Set<number>} */ (new Set());
+    for await (const _ of this.reads({ signal })) {
+      for (const index of this.state?.items.keys() ?? []) {
         if (yielded.has(index) || !ENDED.includes(this.state.items[index].status)) continue;
         yielded.add(index);
         yield [index, this.#resultOf(index)];
       }
     }
-    for (const index of this.state.items.keys()) if (!yielded.has(index)) yield [index, this.#resultOf(index)];
   }
 
   /**
@@ -492,14 +403,11 @@ export class BatchJob extends JobBase {
   #resultOf(index) {
     const { status, value = null, error = null } = copy(this.state.items[index]);
     if (status === "succeeded") return value;
-    const what = `item ${index} ${status === "cancelled" ? "was cancelled" : "failed"}${because(error)}`;
+    const what = `item ${index} ${status === "cancelled" ? "was cancelled" : "failed"}`;
     return new ItemFailedError(what, { jobId: this.id, problem: error, value, index, ended: status });
   }
 
-  /**
-   * Cancel the job or some of its items, and return the job's status.
-   * @param {number[] | null} [items] Indices of the items to cancel. By default, all. @param {LoopOptions} [options]
-   */
+  /** Cancel items, by default all, and return the job's status. @param {number[] | null} [items] Indices. @param {LoopOptions} [options] */
   cancel(items = null, { signal } = {}) {
     return this.cancelWith(items === null ? {} : { items }, signal);
   }

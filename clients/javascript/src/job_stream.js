@@ -1,61 +1,53 @@
-/**
- * The event stream of one job over several connections. It reads only while a caller waits, so a slow caller slows the server
- * down instead of filling memory.
- */
+/** The event stream of one job over several connections. It reads only while a caller waits, so a slow caller fills no memory. */
 
 import { Decoder } from "./event_decoder.js";
-import { InvalidData, ProtocolError, SilenceTimeoutError, TransportError } from "./errors.js";
+import { SilenceTimeoutError, TransportError } from "./errors.js";
 import { Follower } from "./follower.js";
 import { actionFor, isEventStream } from "./retry_policy.js";
 import { sleep } from "./session.js";
+import { InvalidData } from "./strict_json.js";
 
-/** @import { Applied, ConnectionEvent, Notice } from "./types.js" */
+/** @import { Applied, ConnectionEvent, JobEvent, JobParts } from "./types.js" */
 
 /** Time for the status line of a stream, and then for `hello`. */
 const HELLO_TIMEOUT_MS = 10_000;
-const DEFAULT_HEARTBEAT_MS = 15_000;
 const SILENT_HEARTBEATS = 2.5;
 /** Connections in a row that delivered nothing after which the job is read instead of its stream. */
 const SILENT_CONNECTIONS = 2;
 /** Reads of the job after which its stream is requested again. */
 const READS_PER_STREAM = 8;
 const LONGEST_POLL_MS = 30_000;
-/** Smallest limit for the length of an event. */
-const LEAST_EVENT_LENGTH = 2 ** 20;
 
 export class JobStream {
-  /** @type {AsyncGenerator<Applied | Notice, void> | null} */
-  #changes = null;
+  #changes = /** @type {AsyncGenerator<Applied, void> | null} */ (null);
   #stop = new AbortController();
-  #isOpen = false;
   #silentConnections = 0;
   #connections = 0;
+  #initial;
   #retries;
 
-  /** @param {import("./session.js").Session} session @param {string} id @param {string} jobUrl @param {(event: ConnectionEvent) => void} tell */
-  constructor(session, id, jobUrl, tell) {
+  /** @param {import("./session.js").Session} session @param {JobParts} parts @param {(event: JobEvent) => void} tell */
+  constructor(session, { id, url, eventsUrl, initial }, tell) {
     this.session = session;
     this.follower = new Follower(id, session.maxStateBytes);
-    this.jobUrl = jobUrl;
-    this.eventsUrl = `${jobUrl}/events`;
+    this.jobUrl = url;
+    this.eventsUrl = eventsUrl ?? `${url}/events`;
     this.tell = tell;
-    /** The job in the response to its submit, until it was adopted. @type {any} */
-    this.initial = null;
+    this.#initial = initial;
     this.#retries = session.retryState();
   }
 
-  /** The next change or notice, or null if the stream was closed. It reconnects as often as the retry policy allows. */
+  /** The next change, or null if the stream was closed. It reconnects as often as the retry policy allows. */
   async next() {
     this.#changes ??= this.#read(this.#stop.signal);
     const { value } = await this.#changes.next();
-    if (!value || this.follower.done) this.close();
+    if (!value || this.follower.ended) this.close();
     return value ?? null;
   }
 
   /** Close the connection. A later call of `next` opens another one. */
   close() {
-    if (this.#isOpen && !this.follower.done) this.#report("closed");
-    this.#isOpen = false;
+    if (this.#changes !== null && !this.follower.ended) this.#report("closed");
     this.#stop.abort();
     this.#stop = new AbortController();
     this.#changes?.return();
@@ -67,24 +59,32 @@ export class JobStream {
     this.tell({ type: "connection", state, connections: this.#connections, lastEventId: this.follower.id?.text ?? null, ...members });
   }
 
-  /** @param {AbortSignal} stop @returns {AsyncGenerator<Applied | Notice, void>} */
+  /** @param {AbortSignal} stop @returns {AsyncGenerator<Applied, void>} */
   async *#read(stop) {
     while (!stop.aborted) {
       try {
-        const job = this.initial;
-        this.initial = null;
+        const job = this.#initial;
+        this.#initial = null;
         const first = job && (await this.follower.adopt(job));
         if (first) yield first;
         if (this.#silentConnections >= SILENT_CONNECTIONS) yield* this.#poll(stop);
         yield* this.#connect(stop);
-      } catch (error) {
+      } catch (caught) {
         if (stop.aborted) return;
-        await sleep(this.#waitAfter(error instanceof InvalidData ? this.follower.resync(error) : error), stop).catch(() => {});
+        const error = caught instanceof InvalidData ? this.follower.resync(caught) : /** @type {any} */ (caught);
+        const { isEmpty, hasProgress } = this.follower.connection;
+        if (error instanceof SilenceTimeoutError && isEmpty) this.#silentConnections += 1;
+        if (!error?.interruption) throw error;
+        const isFirstContact = !this.session.contacted && !error.sent;
+        const retryInMs = this.#retries.waitAfter(error, { isFirstContact, hasProgress });
+        const state = error.interruption === "resync" ? "resync" : "lost";
+        this.#report(state, { why: error.what, retryInMs, failures: this.#retries.failures });
+        await sleep(retryInMs, stop).catch(() => {});
       }
     }
   }
 
-  /** Request the stream once, and read it until it is interrupted. @param {AbortSignal} stop @returns {AsyncGenerator<Applied | Notice, void>} */
+  /** Request the stream once, and read it until it is interrupted. @param {AbortSignal} stop @returns {AsyncGenerator<Applied, void>} */
   async *#connect(stop) {
     const { follower, session } = this;
     follower.connected();
@@ -97,45 +97,41 @@ export class JobStream {
     const action = actionFor(connection.status, "stream", { hasCursor: cursor !== undefined, usable: isEventStream(connection.headers) });
     if (action === "read_job") {
       connection.close();
-      const job = await this.#readJob(stop);
-      const end = (job.done ?? null) && (await follower.adopt(job));
+      const job = await this.readJob(stop);
+      const end = job.done && (await follower.adopt(job));
       if (end) return yield end;
       follower.id = null; // the log has no events after the cursor, so the cursor is of no use
       throw new TransportError("the server has no events after the cursor", { url: this.eventsUrl, jobId: follower.jobId });
     }
     if (action !== "use") {
-      const interruption = action === "wait" ? "busy" : action === "cut" && !connection.isHidden ? "cut" : null;
-      const error = await session.refused(connection, { jobId: follower.jobId, lastEventId: cursor, interruption });
+      const error = await session.refused(connection, action, { jobId: follower.jobId, lastEventId: cursor });
       throw action === "resync" ? new InvalidData(`the server rejected the cursor ${cursor}`) : error;
     }
     session.contacted = true;
-    this.#isOpen = true;
-    const decoder = new Decoder({ maxEventLength: Math.max(session.maxStateBytes, LEAST_EVENT_LENGTH) });
+    const decoder = new Decoder({ maxEventLength: Math.max(session.maxStateBytes, 2 ** 20) });
     const helloUntil = performance.now() + HELLO_TIMEOUT_MS;
     try {
       for (;;) {
-        const helloMs = follower.hello ? Infinity : Math.max(1, helloUntil - performance.now());
-        const chunk = await connection.next(Math.min(this.#silenceMs(), helloMs));
+        const { hello } = follower.connection;
+        const chunk = await connection.next(hello ? SILENT_HEARTBEATS * hello.heartbeat_ms : Math.max(1, helloUntil - performance.now()));
         if (chunk === null) throw new TransportError("the stream ended before the job did", { url: connection.url, jobId: follower.jobId });
         for (const event of decoder.feed(chunk)) {
           const found = await follower.receive(event);
           if (event.type === "hello") {
             this.#retries.live();
-            this.eventsUrl = session.link(follower.hello.events, connection.url) ?? this.eventsUrl;
+            this.eventsUrl = session.link(follower.connection.hello.events, connection.url) ?? this.eventsUrl;
             this.#report("connected");
           }
-          if (found?.type === "applied") this.#silentConnections = 0;
-          if (found) yield found;
+          if (found?.type === "applied") {
+            this.#silentConnections = 0;
+            yield found;
+          } else if (found) this.tell(found);
         }
       }
     } finally {
       this.#retries.delayMs = decoder.retryMs ?? this.#retries.delayMs;
       connection.close();
     }
-  }
-
-  #silenceMs() {
-    return SILENT_HEARTBEATS * (this.follower.hello?.heartbeat_ms ?? DEFAULT_HEARTBEAT_MS);
   }
 
   /** Read the job instead of its stream, because a proxy may hold the stream back. @param {AbortSignal} stop @returns {AsyncGenerator<Applied, void>} */
@@ -145,36 +141,15 @@ export class JobStream {
     let unchanged = 0;
     for (let read = 0; read < reads; read += 1) {
       if (read > 0) await sleep(Math.min(LONGEST_POLL_MS, 1000 * 2 ** unchanged) * (0.5 + Math.random()), stop);
-      this.follower.connected();
-      const applied = await this.follower.adopt(await this.#readJob(stop));
+      const applied = await this.follower.adopt(await this.readJob(stop));
       this.#retries.progress();
       unchanged = applied ? 0 : unchanged + 1;
       if (applied) yield applied;
     }
   }
 
-  /** @param {AbortSignal} signal */
-  async #readJob(signal) {
-    const { jobId } = this.follower;
-    const { body } = await this.session.request(this.jobUrl, "job", { jobId, signal, state: this.#retries });
-    if (body.id !== jobId) throw new ProtocolError(`the server sent the job ${body.id}`, { url: this.jobUrl, jobId });
-    return body;
-  }
-
-  /** The wait after an error. Errors after which the stream cannot continue are thrown. @param {any} error */
-  #waitAfter(error) {
-    const { follower, session } = this;
-    const isSilent = error instanceof SilenceTimeoutError;
-    if (isSilent && follower.hasDeliveredNothing) this.#silentConnections += 1;
-    const silenceMs = isSilent && this.#isOpen && follower.hello ? this.#silenceMs() : 0;
-    this.#isOpen = false;
-    const { interruption = null } = error;
-    if (interruption === null) throw error;
-    const askedMs = interruption === "cut" ? null : error.retryAfterMs;
-    const isFailure = interruption === "goaway" ? !follower.hasProgress : askedMs === null;
-    if (follower.hasProgress) this.#retries.progress();
-    const retryInMs = this.#retries.waitAfter(error, { askedMs, isFailure, isFirstContact: !session.contacted && !error.sent, silenceMs });
-    this.#report(interruption === "resync" ? "resync" : "lost", { why: error.what, retryInMs, failures: this.#retries.failures });
-    return retryInMs;
+  /** Request the whole job. @param {AbortSignal} [signal] @returns {Promise<any>} */
+  async readJob(signal) {
+    return (await this.session.request(this.jobUrl, "job", { jobId: this.follower.jobId, signal })).body;
   }
 }

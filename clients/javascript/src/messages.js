@@ -1,13 +1,12 @@
 /** The parts of messages that the client reads: members, types, numbers and words, as the schemas of the protocol allow. */
 
-import { tokensOf } from "./document.js";
-import { isInteger, isNumber, isObject } from "./strict_json.js";
+import { POINTER } from "./document.js";
+import { copy, isInteger, isObject } from "./strict_json.js";
 
 /** @import { EventId } from "./types.js" */
 /** @typedef {(value: any) => boolean} Fits */
 
 export const PROTOCOL = "tidewire/1";
-/** Statuses of a job that has ended. */
 export const ENDED = ["succeeded", "partially_failed", "failed", "cancelled"];
 const EVENT_ID = /^([1-9][0-9]{0,9})-([1-9][0-9]{0,14})$/;
 
@@ -67,23 +66,17 @@ const MEMBERS = {
   vocabulary: "hash:text tokens:text[] special?:0..[]",
 };
 
-/** @type {Record<string, Fits>} */
-const BASIC = {
+/** Whether a value fits a basic type, or the schema of a message or body. @type {Record<string, Fits>} */
+export const FITS = {
   text: (value) => typeof value === "string",
   name: (value) => typeof value === "string" && value !== "",
   flag: (value) => typeof value === "boolean",
-  number: isNumber,
+  number: (value) => typeof copy(value) === "number",
   object: isObject,
   array: Array.isArray,
   id: (value) => parseId(value) !== null,
-  pointer: (value) => {
-    try {
-      return Boolean(tokensOf(value));
-    } catch {
-      return false;
-    }
-  },
-  stable: (value) => isObject(value) && Object.entries(value).every(([path, n]) => BASIC.pointer(path) && isInteger(n, 0)),
+  pointer: (value) => typeof value === "string" && POINTER.test(value),
+  stable: (value) => isObject(value) && Object.entries(value).every(([path, n]) => FITS.pointer(path) && isInteger(n, 0)),
 };
 
 /** Rules beyond the members of a message. @type {Record<string, Fits>} */
@@ -98,8 +91,6 @@ const RULES = {
     (undelivered ?? []).every((/** @type {{index: number}} */ { index }) => index < (state?.items.length ?? 0)),
 };
 
-/** Whether a value fits the schema of each message and body. @type {Record<string, Fits>} */
-export const FITS = {};
 for (const [name, members] of Object.entries(MEMBERS)) {
   const all = [...members.matchAll(/(\w+)(\??):(\S+)/g)].map(([, key, mark, type]) => ({ key, isOptional: mark === "?", fits: fitsOf(type) }));
   FITS[name] = (value) =>
@@ -110,13 +101,10 @@ for (const [name, members] of Object.entries(MEMBERS)) {
 
 /** @param {string} type @returns {Fits} */
 function fitsOf(type) {
-  if (type.endsWith("[]")) {
-    const each = fitsOf(type.slice(0, -2));
-    return (value) => Array.isArray(value) && value.every(each);
-  }
+  if (type.endsWith("[]")) return (value) => Array.isArray(value) && value.every(fitsOf(type.slice(0, -2)));
   const words = type.split("|");
   if (words.length > 1) return (value) => words.includes(value);
   const [, least, most] = /^(\d+)\.\.(\d*)$/.exec(type) ?? [];
   if (least !== undefined) return (value) => isInteger(value, Number(least), most ? Number(most) : undefined);
-  return BASIC[type] ?? ((value) => FITS[type](value));
+  return (value) => FITS[type](value);
 }

@@ -1,6 +1,6 @@
 /** Policy for retries: the action after each response, and the wait before each retry. It sends nothing and never sleeps. */
 
-/** @import { RetryPolicy } from "./types.js" */
+/** @import { Action, RetryPolicy } from "./types.js" */
 
 const FIRST_WAIT_MS = 250;
 /** Attempts to reach a server before a response has proved that it is a Tidewire server. */
@@ -10,18 +10,15 @@ const REDIRECTS = [301, 302, 303, 307, 308];
 
 /**
  * The client's action after a response. `usable`: whether the body of a successful response has the requested content type.
- * @param {number} status @param {"stream" | "request" | "submit"} kind @param {{hasCursor?: boolean, usable?: boolean}} [request]
- * @returns {"use" | "read_job" | "resync" | "refresh" | "wait" | "redirect" | "cut" | "fatal"}
+ * @param {number} status @param {"stream" | "request" | "submit"} kind @param {{hasCursor?: boolean, usable?: boolean}} [request] @returns {Action}
  */
 export function actionFor(status, kind, { hasCursor = false, usable = true } = {}) {
   if (status === 429 || status === 503 || (status === 409 && kind === "submit")) return "wait";
   if (status === 401 || status === 403) return "refresh";
   if (REDIRECTS.includes(status)) return kind === "submit" ? "fatal" : "redirect";
-  if (kind === "stream") {
-    if (status === 200) return usable ? "use" : "cut";
-    if (status === 204) return "read_job";
-    if (status === 400 && hasCursor) return "resync";
-  } else if ([200, 201, 202, 204, 304].includes(status)) return "use";
+  if (kind === "stream" && status === 204) return "read_job";
+  if (kind === "stream" && status === 400 && hasCursor) return "resync";
+  if (kind === "stream" ? status === 200 && usable : [200, 201, 202, 204, 304].includes(status)) return "use";
   return status >= 400 && status < 500 ? "fatal" : "cut";
 }
 
@@ -43,8 +40,7 @@ export class RetryState {
   delayMs = 1000;
   failures = 0;
   #spentMs = 0;
-  /** @type {number | null} */
-  #began = null;
+  #began = /** @type {number | null} */ (null);
   #limits;
 
   /** @param {RetryPolicy} [policy] @throws {RangeError} A limit is out of range. */
@@ -62,7 +58,6 @@ export class RetryState {
     this.#began = performance.now();
   }
 
-  /** The stream is live. */
   live() {
     if (this.#began !== null) this.#spentMs += performance.now() - this.#began;
     this.#began = null;
@@ -74,35 +69,31 @@ export class RetryState {
   }
 
   /**
-   * Count an interruption, and return the wait before the next attempt in milliseconds, or throw the error.
-   * `askedMs` is the wait that the server asked for, which by default is not a failure, `isFirstContact` whether perhaps no
-   * server is at this address, and `silenceMs` the time during which a live stream sent nothing.
-   * @param {import("./errors.js").TidewireError} error
-   * @param {{askedMs?: number | null, isFailure?: boolean, isFirstContact?: boolean, silenceMs?: number}} [interruption]
+   * Count an interruption, and return the wait before the next attempt, or throw the error. `isFirstContact`: perhaps no server is there.
+   * @param {import("./errors.js").TidewireError} error @param {{isFirstContact?: boolean, hasProgress?: boolean}} [interruption]
    */
-  waitAfter(error, { askedMs = null, isFailure = askedMs === null, isFirstContact = false, silenceMs = 0 } = {}) {
-    const { patienceMs, attempts, jitter, minDelayMs, maxDelayMs } = this.#limits;
+  waitAfter(error, { isFirstContact = false, hasProgress = false } = {}) {
+    const { patienceMs, minDelayMs, maxDelayMs, jitter } = this.#limits;
+    const attempts = isFirstContact ? Math.min(this.#limits.attempts, FIRST_ATTEMPTS) : this.#limits.attempts;
+    const askedMs = error.interruption === "cut" ? null : error.retryAfterMs;
+    const isFailure = askedMs === null || (error.interruption === "goaway" && !hasProgress);
     this.live();
-    this.#spentMs += silenceMs;
+    if (hasProgress) this.progress();
     if (isFailure) this.failures += 1;
     const left = patienceMs - this.#spentMs;
-    /** @param {string} why */
-    const giveUp = (why) => {
+    let why = "";
+    if (left <= 0) why = `no progress, and patienceMs is ${patienceMs}`;
+    else if ((askedMs ?? 0) > left) why = `the server asked to wait ${askedMs} ms, but ${Math.round(left)} ms are left of patienceMs`;
+    else if (isFailure && this.failures >= attempts) why = `${this.failures} failures without progress, and ${attempts} attempts are allowed`;
+    if (why !== "") {
       error.message += ` The client gave up: ${why}.`;
       throw error;
-    };
-    if (isFailure && this.failures >= attempts) giveUp(`${this.failures} failures without progress, and attempts is ${attempts}`);
-    if (isFailure && isFirstContact && this.failures >= FIRST_ATTEMPTS) giveUp(`${FIRST_ATTEMPTS} attempts`);
-    if ((askedMs ?? 0) > left) giveUp(`the server asked to wait ${askedMs} ms, but ${Math.max(0, Math.round(left))} ms are left of patienceMs`);
-    if (left <= 0) giveUp(`no progress, and patienceMs is ${patienceMs}`);
-    let wait = 0;
-    if (isFailure && isFirstContact) wait = FIRST_WAIT_MS * 2 ** (this.failures - 1);
-    else if (isFailure) {
-      const grown = Math.min(maxDelayMs, Math.max(minDelayMs, this.delayMs) * 2 ** Math.min(this.failures - 1, 40));
-      wait = grown * (1 + jitter * (2 * Math.random() - 1));
     }
-    if (askedMs !== null) wait = Math.max(wait, Math.max(askedMs, MIN_REQUESTED_WAIT_MS) * (1 + jitter * Math.random()));
-    if (wait >= left) wait = left; // the last attempt is made at the end of the patience
+    const base = isFirstContact ? FIRST_WAIT_MS : Math.max(minDelayMs, this.delayMs);
+    const grown = Math.min(maxDelayMs, base * 2 ** Math.min(this.failures - 1, 40)) * (1 + jitter * (2 * Math.random() - 1));
+    const asked = Math.max(askedMs ?? 0, MIN_REQUESTED_WAIT_MS) * (1 + jitter * Math.random());
+    // The last attempt is made at the end of the patience.
+    const wait = Math.min(left, Math.max(isFailure ? grown : 0, askedMs === null ? 0 : asked));
     this.#spentMs += wait;
     return wait;
   }

@@ -1,14 +1,12 @@
 /** Requests to one server: credentials, time limits, redirects and retries. */
 
-import {
-  InvalidData, NotATidewireServerError, ProtocolError, RequestError, SilenceTimeoutError, TransportError, UnsupportedProtocolError, refusal,
-} from "./errors.js";
+import { NotATidewireServerError, ProtocolError, RequestError, SilenceTimeoutError, TransportError, UnsupportedProtocolError } from "./errors.js";
 import { FITS, PROTOCOL } from "./messages.js";
 import { RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
-import { copy, parse } from "./strict_json.js";
+import { InvalidData, copy, parse } from "./strict_json.js";
 
-/** @import { ClientOptions, ErrorDetails } from "./types.js" */
-/** @typedef {{method?: string, headers?: Record<string, string>, body?: string, timeoutMs?: number, signal?: AbortSignal}} RequestOptions */
+/** @import { Action, ClientOptions, ErrorDetails } from "./types.js" */
+/** @typedef {{headers?: Record<string, string>, body?: string, timeoutMs?: number, signal?: AbortSignal}} RequestOptions A body makes it a POST. */
 
 const MAX_REDIRECTS = 5;
 /** A longer timer fires at once. */
@@ -32,6 +30,26 @@ export function sleep(ms, signal) {
   });
 }
 
+/**
+ * Wait for a part of a response. If it takes too long, the request is aborted.
+ * @template T @param {Promise<T>} part @param {number} timeoutMs @param {AbortController} controller @param {ErrorDetails} place @returns {Promise<T>}
+ */
+async function arrived(part, timeoutMs, controller, place) {
+  const silent = () => controller.abort(new SilenceTimeoutError(`the server sent nothing for ${Math.round(timeoutMs)} ms`, place));
+  const timer = setTimeout(silent, Math.min(timeoutMs, LONGEST_TIMER_MS));
+  try {
+    return await part;
+  } catch (error) {
+    controller.signal.throwIfAborted();
+    controller.abort();
+    const { cause, message } = /** @type {any} */ (error);
+    const why = cause?.code ?? cause?.message ?? message;
+    throw new TransportError(`the connection failed: ${why}`, { ...place, sent: !NOT_SENT.includes(why), cause: error });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 /** A response whose body is read in chunks. */
 export class Connection {
   #reader;
@@ -42,27 +60,17 @@ export class Connection {
     this.url = response.url || url;
     this.status = response.status;
     this.headers = response.headers;
-    this.isHidden = response.type === "opaqueredirect";
     this.#reader = response.body?.getReader();
     this.#controller = controller;
   }
 
   /** The next bytes of the body, or null at its end. @param {number} timeoutMs */
   async next(timeoutMs) {
-    const silence = new SilenceTimeoutError(`the server sent no bytes for ${Math.round(timeoutMs)} ms`, { url: this.url });
-    const timer = setTimeout(() => this.#controller.abort(silence), Math.min(timeoutMs, LONGEST_TIMER_MS));
-    try {
-      return (await this.#reader?.read())?.value ?? null;
-    } catch (error) {
-      const failure = transportError(error, this.#controller.signal, "GET", this.url);
-      this.close();
-      throw failure;
-    } finally {
-      clearTimeout(timer);
-    }
+    const read = this.#reader && (await arrived(this.#reader.read(), timeoutMs, this.#controller, { url: this.url }));
+    return read?.value ?? null;
   }
 
-  /** The whole body as JSON. The connection is closed. @param {number} timeoutMs @param {number} maxBytes @throws {InvalidData} */
+  /** The whole body as JSON. The connection is closed. @param {number} timeoutMs @param {number} maxBytes */
   async json(timeoutMs, maxBytes) {
     const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
     const until = performance.now() + timeoutMs;
@@ -73,8 +81,6 @@ export class Connection {
         if (size > maxBytes) throw new ProtocolError(`the body of the response is larger than ${maxBytes} bytes`, { url: this.url });
       }
       return parse(text + utf8.decode());
-    } catch (error) {
-      throw error instanceof TypeError ? new InvalidData("not UTF-8") : error;
     } finally {
       this.close();
     }
@@ -86,138 +92,106 @@ export class Connection {
   }
 }
 
-/** @param {any} error @param {AbortSignal} signal @param {string} method @param {string} url */
-function transportError(error, signal, method, url) {
-  if (signal.aborted) return signal.reason;
-  const why = error?.cause?.code ?? error?.cause?.message ?? error?.message ?? String(error);
-  return new TransportError(`the connection failed: ${why}`, { method, url, sent: !NOT_SENT.includes(why), cause: error });
-}
-
 export class Session {
   /** Whether a response has proved that the server is a Tidewire server. */
   contacted = false;
-  /** @type {string | null} */
-  #credentials = null;
+  #credentials = /** @type {string | null} */ (null);
 
   /** @param {string} base @param {ClientOptions} options */
   constructor(base, options) {
+    this.base = base;
     this.origin = new URL(base).origin;
     this.options = options;
     this.answerTimeoutMs = options.answerTimeoutMs ?? 30_000;
     this.maxStateBytes = options.maxStateBytes ?? 16 * 2 ** 20;
     this.fetch = options.fetch ?? globalThis.fetch.bind(globalThis);
-  }
-
-  retryState() {
-    return new RetryState(this.options.retry);
-  }
-
-  /**
-   * Send one request, with other credentials if the server rejected those that it has.
-   * @param {string} url @param {RequestOptions} options @param {boolean} isRejected
-   */
-  async #sendOnce(url, { method = "GET", headers, body, timeoutMs = this.answerTimeoutMs, signal }, isRejected) {
-    /** @type {Record<string, string>} */
-    const all = IS_BROWSER ? { ...headers } : { ...headers, "accept-encoding": "identity" };
-    if (new URL(url).origin === this.origin) {
-      const { token } = this.options;
-      if (this.#credentials === null || isRejected) this.#credentials = (await (typeof token === "function" ? token() : token)) ?? null;
-      Object.assign(all, this.options.headers, this.#credentials === null ? {} : { authorization: `Bearer ${this.#credentials}` });
-    }
-    signal?.throwIfAborted();
-    const controller = new AbortController();
-    signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });
-    const silence = new SilenceTimeoutError(`the server did not respond in ${timeoutMs} ms`, { method, url });
-    const timer = setTimeout(() => controller.abort(silence), Math.min(timeoutMs, LONGEST_TIMER_MS));
-    try {
-      const response = await this.fetch(url, { method, headers: all, body, cache: "no-store", redirect: "manual", signal: controller.signal });
-      return new Connection(response, url, controller);
-    } catch (error) {
-      const failure = transportError(error, controller.signal, method, url);
-      controller.abort();
-      throw failure;
-    } finally {
-      clearTimeout(timer);
-    }
+    this.retryState = () => new RetryState(options.retry);
   }
 
   /** Send a request. Refresh the credentials once, and follow redirects of a GET. @param {string} url @param {RequestOptions} options */
-  async send(url, options) {
-    let refreshes = typeof this.options.token === "function" ? 1 : 0;
-    let redirects = (options.method ?? "GET") === "GET" ? MAX_REDIRECTS : 0;
-    for (let isRejected = false; ; ) {
-      const connection = await this.#sendOnce(url, options, isRejected);
+  async send(url, { headers, body, timeoutMs = this.answerTimeoutMs, signal }) {
+    const { token } = this.options;
+    const method = body === undefined ? "GET" : "POST";
+    let refreshes = typeof token === "function" ? 1 : 0;
+    let redirects = body === undefined ? MAX_REDIRECTS : 0;
+    for (;;) {
+      this.#credentials ??= (await (typeof token === "function" ? token() : token)) ?? null;
+      const all = new Headers({ ...headers, ...(IS_BROWSER ? {} : { "accept-encoding": "identity" }), ...this.options.headers });
+      if (this.#credentials !== null) all.set("authorization", `Bearer ${this.#credentials}`);
+      signal?.throwIfAborted();
+      const controller = new AbortController();
+      signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });
+      const sent = this.fetch(url, { method, headers: all, body, cache: "no-store", redirect: "manual", signal: controller.signal });
+      const response = await arrived(sent, timeoutMs, controller, { method, url });
+      if (response.type === "opaqueredirect") {
+        const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
+        throw new RequestError("the server redirects, which this client does not follow in a browser", { method, url, advice });
+      }
+      const connection = new Connection(response, url, controller);
       const action = actionFor(connection.status, "request");
       const location = connection.headers.get("location");
       const target = location === null ? null : this.link(location, connection.url);
-      isRejected = action === "refresh" && refreshes-- > 0;
-      const isRedirected = action === "redirect" && target !== null && redirects-- > 0;
-      if (!isRejected && !isRedirected) return connection;
-      if (isRedirected) url = target;
+      if (action === "refresh" && refreshes-- > 0) this.#credentials = null;
+      else if (action === "redirect" && target !== null && redirects-- > 0) url = target;
+      else return connection;
       connection.close();
     }
   }
 
-  /** The error for a response that is not what was requested. The response is closed. @param {Connection} connection @param {ErrorDetails} details */
-  async refused(connection, details) {
-    const { url, status, headers, isHidden } = connection;
-    /** @type {any} */
-    let problem = null;
-    try {
-      const body = status === 200 ? connection.close() : await connection.json(this.answerTimeoutMs, 2 ** 20);
-      if (FITS.problem(body)) problem = copy(body);
-    } catch (error) {
-      if (!(error instanceof InvalidData || error instanceof ProtocolError || error instanceof TransportError)) throw error;
-    }
+  /** The error for a response, which is closed. @param {Connection} connection @param {Action} action @param {ErrorDetails} details */
+  async refused(connection, action, details) {
+    const { url, status, headers } = connection;
+    const body = status === 200 ? connection.close() : await connection.json(this.answerTimeoutMs, 2 ** 20).catch(() => null);
+    const problem = FITS.problem(body) ? copy(body) : null;
     this.contacted ||= problem !== null;
-    if (isHidden) {
-      const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
-      return new RequestError("the server redirects, which this client does not follow in a browser", { url, advice, ...details });
-    }
-    return refusal(status, problem, { url, retryAfterMs: retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms, ...details });
+    const interruption = action === "wait" || action === "cut" ? action : null;
+    const askedMs = retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms;
+    return RequestError.from(status, problem, { url, retryAfterMs: askedMs, interruption, ...details });
   }
 
   /**
-   * Send a request until it has a response that fits a schema. `doubt` is called before a submit that may have arrived is
-   * repeated, and throws if it may not be repeated.
-   * @param {string} url @param {string} schema
-   * @param {RequestOptions & {kind?: "request" | "submit", jobId?: string, state?: RetryState, doubt?: (error: Error) => Promise<void>}} [options]
+   * Send a request until it has a response that fits a schema. With the member `json` it is a POST, with a `key` a submit.
+   * @param {string} url @param {string} schema @param {{json?: any, key?: string, jobId?: string, signal?: AbortSignal}} [options]
    * @returns {Promise<{body: any, connection: Connection}>}
    */
-  async request(url, schema, { kind = "request", jobId, state = this.retryState(), doubt, ...options } = {}) {
-    const { method = "GET", signal } = options;
+  async request(url, schema, { json, key, jobId, signal } = {}) {
+    const method = json === undefined ? "GET" : "POST";
+    const sent = { ...(json === undefined ? {} : { "content-type": "application/json" }), ...(key === undefined ? {} : { "idempotency-key": key }) };
+    const request = { headers: { accept: "application/json", ...sent }, body: JSON.stringify(json), signal };
+    const state = this.retryState();
     for (;;) {
-      let error;
-      let askedMs = null;
       state.begin();
       try {
-        const connection = await this.send(url, options);
-        const action = actionFor(connection.status, kind);
-        if (action === "use") {
-          const body = await this.#read(connection, schema, method);
-          state.live();
-          return { body, connection };
-        }
-        error = await this.refused(connection, { method, jobId });
-        if ((action !== "wait" && action !== "cut") || connection.isHidden) throw error;
-        if (action === "wait") askedMs = error.retryAfterMs;
-        else if (error.problem === null) await doubt?.(error);
+        const connection = await this.send(url, request);
+        const action = actionFor(connection.status, key === undefined ? "request" : "submit");
+        if (action !== "use") throw await this.refused(connection, action, { method, jobId });
+        return { body: await this.#read(connection, schema, method), connection };
       } catch (caught) {
-        if (!(caught instanceof TransportError)) throw caught;
-        error = caught;
-        if (error.sent) await doubt?.(error);
+        const error = /** @type {any} */ (caught);
+        if (!error?.interruption) throw error;
+        const isUnknown = error.interruption === "cut" && error.sent && error.problem === null;
+        if (isUnknown && key !== undefined && !(await this.#honorsKeys(signal))) {
+          error.message += " The job may have been started, and the server ignores the idempotency keys of callers without credentials.";
+          throw error;
+        }
+        // A browser does not show whether a server was reached, so a wrong URL must not look like an outage.
+        const isHidden = IS_BROWSER && error instanceof TransportError && !(error instanceof SilenceTimeoutError);
+        await sleep(state.waitAfter(error, { isFirstContact: !this.contacted && (isHidden || !error.sent) }), signal);
       }
-      // A browser does not show whether a server was reached, so a wrong URL must not look like an outage.
-      const isUnreached = error instanceof TransportError && (!error.sent || (IS_BROWSER && !(error instanceof SilenceTimeoutError)));
-      await sleep(state.waitAfter(error, { askedMs, isFirstContact: isUnreached && !this.contacted }), signal);
     }
+  }
+
+  /** Whether a submit that may have arrived can be repeated. @param {AbortSignal} [signal] */
+  async #honorsKeys(signal) {
+    if (this.options.token !== undefined || new Headers(this.options.headers).has("authorization")) return true;
+    return (await this.request(`${this.base}/v1`, "discovery", { signal })).body.capabilities.includes("idempotency");
   }
 
   /** @param {Connection} connection @param {string} schema @param {string} method */
   async #read(connection, schema, method) {
     const place = { method, url: connection.url, status: connection.status };
     const body = await connection.json(this.answerTimeoutMs, 4 * Math.max(this.maxStateBytes, 2 ** 20)).catch((error) => {
-      if (!(error instanceof InvalidData)) throw error;
+      if (!(error instanceof InvalidData || error instanceof TypeError)) throw error; // a TypeError: not UTF-8
       throw new (this.contacted ? ProtocolError : NotATidewireServerError)(`the response is not JSON: ${error.message}`, place);
     });
     if (schema === "discovery" && body?.protocol !== PROTOCOL && typeof body?.protocol === "string") {
@@ -225,13 +199,10 @@ export class Session {
     }
     if (!FITS[schema](body)) throw new ProtocolError(`the response does not fit the schema of ${schema}`, place);
     this.contacted = true;
-    return body;
+    return copy(body);
   }
 
-  /**
-   * A link as a URL, or null if it leads to another origin, because the credentials are only for the origin of the client.
-   * @param {string} link @param {string} at URL of the response that contains the link.
-   */
+  /** A link as a URL, or null if it leads to another origin, which must not get the credentials. @param {string} link @param {string} at */
   link(link, at) {
     try {
       const url = new URL(link, at);

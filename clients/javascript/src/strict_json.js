@@ -1,14 +1,8 @@
 /**
- * JSON as the protocol allows it, deep copies, and the canonical form of RFC 8785.
- *
- * `JSON.parse` accepts what the protocol forbids: members with the same name, integers beyond 2^53, numbers that are not
- * finite, lone surrogates, and any depth. It also reads `1.0` as the integer 1. `parse` replaces such a number by an object
- * that `isInteger` rejects and `copy` converts to a number.
+ * JSON as the protocol allows it, deep copies, and the canonical form of RFC 8785. `JSON.parse` reads `1.0` as the integer 1.
+ * `parse` replaces such a number by an object that `isInteger` rejects and `copy` converts to a number.
  */
 
-import { InvalidData } from "./errors.js";
-
-/** Maximum depth of arrays and objects. */
 const MAX_DEPTH = 64;
 const LONE_SURROGATE = /\p{Surrogate}/u;
 /** Numbers that may be an integer beyond 2^53, or an integer that is written with a fraction or an exponent. */
@@ -16,6 +10,15 @@ const UNUSUAL_NUMBER = /-?\d[\d.]{15,}(?:[eE][+-]?\d+)?|-?\d+(?:\.\d+)?[eE][+-]?
 const OUTSIDE_OF_STRINGS = new RegExp(`"|\\\\.|${UNUSUAL_NUMBER.source}`, "g");
 /** Name of the only member of the object that stands for a number such as 1.0. A server cannot guess it. */
 const DECIMAL = `decimal ${Math.random()} ${Math.random()}`;
+
+/** Data from a server that the protocol forbids, or that this client does not know. The client continues from a snapshot. */
+export class InvalidData extends Error {
+  /** @param {string} message @param {"malformed" | "unknown" | "check" | "unstable"} [kind] */
+  constructor(message, kind = "malformed") {
+    super(message);
+    this.kind = kind;
+  }
+}
 
 /** @param {string} text @returns {any} @throws {InvalidData} The text is not JSON that the protocol allows. */
 export function parse(text) {
@@ -31,10 +34,7 @@ export function parse(text) {
   return UNUSUAL_NUMBER.test(bare) ? JSON.parse(withDecimals(text)) : value;
 }
 
-/**
- * Check the depth, the numbers and the texts of a value, and return the number of its members.
- * @param {any} value @param {number} depth @param {boolean} hasEscapes @returns {number}
- */
+/** The number of members of a value that the protocol allows. @param {any} value @param {number} depth @param {boolean} hasEscapes */
 function countMembers(value, depth, hasEscapes) {
   if (typeof value === "number" && !Number.isFinite(value)) throw new InvalidData("a number is not finite");
   if (hasEscapes && typeof value === "string" && LONE_SURROGATE.test(value)) throw new InvalidData("a string contains a lone surrogate");
@@ -69,11 +69,6 @@ export function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value) && !Object.hasOwn(value, DECIMAL);
 }
 
-/** @param {unknown} value */
-export function isNumber(value) {
-  return typeof value === "number" || (typeof value === "object" && value !== null && Object.hasOwn(value, DECIMAL));
-}
-
 /** Set a member, even if its name is `__proto__`. @param {Record<string, any>} object @param {string} name @param {any} value */
 export function setMember(object, name, value) {
   if (name !== "__proto__") object[name] = value;
@@ -85,8 +80,7 @@ export function copy(value) {
   if (typeof value !== "object" || value === null) return value;
   if (Array.isArray(value)) return value.map(copy);
   if (Object.hasOwn(value, DECIMAL)) return value[DECIMAL];
-  /** @type {Record<string, any>} */
-  const members = {};
+  const members = /** @type {Record<string, any>} */ ({});
   for (const name of Object.keys(value)) setMember(members, name, copy(value[name]));
   return members;
 }
@@ -104,17 +98,15 @@ export function same(one, other) {
 export function* canonicalPieces(value) {
   if (typeof value !== "object" || value === null) return yield JSON.stringify(value);
   const isArray = Array.isArray(value);
-  let separator = isArray ? "[" : "{";
+  let separator = "";
+  yield isArray ? "[" : "{";
   for (const name of isArray ? value.keys() : Object.keys(value).sort()) {
     const start = isArray ? separator : `${separator}${JSON.stringify(name)}:`;
     const each = value[name];
-    if (typeof each !== "object" || each === null) yield start + JSON.stringify(each);
-    else {
-      yield start;
-      yield* canonicalPieces(each);
-    }
+    if (typeof each === "object") yield start;
+    if (typeof each === "object") yield* canonicalPieces(each);
+    else yield start + JSON.stringify(each);
     separator = ",";
   }
-  if (separator !== ",") yield separator;
   yield isArray ? "]" : "}";
 }

@@ -9,8 +9,6 @@ import { isInteger } from "./strict_json.js";
 export class Vocabulary {
   #tokens;
   #utf8 = new TextDecoder();
-  /** @type {string[]} */
-  #texts = [];
 
   /** @param {{hash: string, tokens: string[], special?: number[] | null}} body */
   constructor({ hash, tokens, special }) {
@@ -22,18 +20,10 @@ export class Vocabulary {
 
   /** The text of one token, with U+FFFD for bytes that are not a whole character. @param {number} id */
   text(id) {
-    const known = this.#texts[id];
-    if (known !== undefined) return known;
     const encoded = this.#tokens[id];
     if (encoded === undefined) throw new ProtocolError(`the token id ${id} is not in the vocabulary of ${this.#tokens.length} tokens`);
-    const bytes = Uint8Array.from(atob(encoded), (char) => char.charCodeAt(0));
-    return (this.#texts[id] = this.#utf8.decode(bytes));
+    return this.#utf8.decode(Uint8Array.from(atob(encoded), (char) => char.charCodeAt(0)));
   }
-}
-
-/** Whether the value contains the texts of its tokens. @param {any} value */
-export function hasTokenTexts(value) {
-  return value?.token_text !== undefined && (value.top_ids === undefined || value.top_text !== undefined);
 }
 
 /**
@@ -43,9 +33,8 @@ export function hasTokenTexts(value) {
  */
 export function tokenRows(value, start = 0, vocabulary = null) {
   const ids = value?.token_ids;
-  if (!Array.isArray(ids)) {
-    throw new TidewireError("the job's value has no token columns", { advice: "Request them with the input: logprobs: true, or top_logprobs: n." });
-  }
+  const missing = "Request them with the input: logprobs: true, or top_logprobs: n.";
+  if (!Array.isArray(ids)) throw new TidewireError("the job's value has no token columns", { advice: missing });
   /** @param {any} id @param {any} known */
   const textOf = (id, known) => {
     if (!isInteger(id, 0)) throw new ProtocolError(`${JSON.stringify(id)} is not a token id`);

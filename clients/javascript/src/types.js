@@ -59,24 +59,23 @@
  *   retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
  * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null, problem?: Problem | null,
  *   advice?: string, value?: unknown, index?: number, ended?: string, sent?: boolean,
- *   retryAfterMs?: number | null, interruption?: "cut" | "goaway" | "busy" | "resync" | null, cause?: unknown}} ErrorDetails
+ *   retryAfterMs?: number | null, interruption?: "cut" | "goaway" | "wait" | "resync" | null, cause?: unknown}} ErrorDetails
  *
+ * @typedef {"use" | "read_job" | "resync" | "refresh" | "wait" | "redirect" | "cut" | "fatal"} Action What follows from a response.
  * @typedef {{type: string, data: string, id: string | null, lastEventId: string}} ServerEvent `id` is null without an `id` field.
  * @typedef {{epoch: number, seq: number, text: string}} EventId
- * @typedef {{type: "queue" | "progress", data: any}} Notice
  * @typedef {{deleted: number, text: string}} TextChange Code points that were removed from the end, and text that was appended.
- * @typedef {{name: string, path: string, tokens: string[], argument: any}} Op
- * @typedef {{next: Version | null, reverse: Op[]}} Version A state that existed. `reverse` leads from it to the one before.
- * @typedef {{document: import("./document.js").Document, version: Version, id: EventId}} Position
+ * @typedef {{name: string, path: string, tokens: string[], argument: any, isCell?: boolean}} Op `isCell`: an array grows by one element.
+ * @typedef {import("./document.js").Document} Document
+ * @typedef {{document: Document, id: EventId, next: Position | null, reverse: Op[]}} Position `reverse` leads to the state before.
  *
  * A change of a job's state. `firstSeq` is the first event that it covers, `before` the document that a snapshot replaced,
  * `reason` the reason of a snapshot, and `ops` are those of a diff, or null.
- * @typedef {{type: "applied", position: Position, firstSeq: number, before: import("./document.js").Document | null,
- *   isVisible: boolean, reason: string | null, ops: Op[] | null}} Applied
+ * @typedef {{type: "applied", position: Position, firstSeq: number, before: Document | null, isVisible: boolean,
+ *   reason: string | null, ops: Op[] | null}} Applied
  *
- * A change of one item. `diffs` are the ops of the diffs that it covers, or null if it covers a snapshot.
- * @typedef {{position: Position, firstSeq: number, index: number, deleted: number, text: string, isVisible: boolean,
- *   diffs: Op[][] | null, reason: string | null}} Change
+ * A change of one item. `length` is that of the text after it, `stable` that of the part of the text that no event retracts.
+ * @typedef {Omit<Applied, "type" | "before"> & TextChange & {index: number, length: number, stable: number}} Change
  *
  * @typedef {{id: string, url: string, eventsUrl?: string | null, initial?: any, checkpoint?: Checkpoint | null, listener?: Listener}} JobParts
  */

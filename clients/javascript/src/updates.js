@@ -7,25 +7,30 @@ import { copy } from "./strict_json.js";
 
 /** @import { Change, Problem } from "./types.js" */
 
-/** Diffs of merged changes that are kept. Beyond it, `update.ops` is null. */
-const MAX_MERGED_DIFFS = 1024;
+/** Ops of merged changes that are kept. Beyond it, `update.ops` is null. */
+const MAX_MERGED_OPS = 1024;
 
-/** Why text was retracted. @param {string | null} reason Reason of a snapshot, or null. */
-export function causeOf(reason) {
-  if (reason === "restart") return "because a new attempt of the job started";
-  return reason === "rewound" ? "because the server's log had lost its last events" : "by a rollback";
+/** The error for a change that retracts text. @param {Change} change @param {string} [jobId] */
+export function voidText({ deleted, reason, position }, jobId) {
+  const lost = reason === "rewound" ? "because the server's log had lost its last events" : "by a rollback";
+  const cause = reason === "restart" ? "because a new attempt of the job started" : lost;
+  const what = `the server retracted ${deleted} code points of text that it had delivered, ${cause}`;
+  return new VoidTextError(what, { jobId, lastEventId: position.id.text });
 }
 
-/** Merge a change into an earlier one of the same item. @param {Change} earlier @param {Change} change */
-export function merge(earlier, change) {
+/** Two changes of an item as one. @param {Change} earlier @param {Change} change @returns {Change} */
+export function merged(earlier, change) {
   const rest = withoutLast(earlier.text, change.deleted);
-  earlier.deleted += rest === undefined ? change.deleted - lengthOf(earlier.text) : 0;
-  earlier.text = (rest ?? "") + change.text;
-  earlier.position = change.position;
-  earlier.isVisible ||= change.isVisible;
-  earlier.reason = change.reason ?? earlier.reason;
-  const diffs = earlier.diffs && change.diffs && [...earlier.diffs, ...change.diffs];
-  earlier.diffs = diffs && diffs.length <= MAX_MERGED_DIFFS ? diffs : null;
+  const ops = earlier.ops && change.ops && [...earlier.ops, ...change.ops];
+  return {
+    ...change,
+    firstSeq: earlier.firstSeq,
+    deleted: earlier.deleted + (rest === undefined ? change.deleted - lengthOf(earlier.text) : 0),
+    text: (rest ?? "") + change.text,
+    isVisible: earlier.isVisible || change.isVisible,
+    reason: change.reason ?? earlier.reason,
+    ops: ops && ops.length <= MAX_MERGED_OPS ? ops : null,
+  };
 }
 
 /** The value of a job after an event, with the change since the previous update. */
@@ -50,7 +55,7 @@ export class Update {
   /** @param {string} name */
   #member(name) {
     const { position, index } = this.#change;
-    return position.document.read(position.version, ["items", String(index), name]) ?? null;
+    return position.document.read(position, ["items", String(index), name]) ?? null;
   }
 
   /**
@@ -59,13 +64,8 @@ export class Update {
    * @throws {VoidTextError} This update retracts text, and `deleted` was not read before.
    */
   get text() {
-    const { deleted, text, reason } = this.#change;
-    if (deleted > 0 && !this.#isDeletedRead) {
-      const advice = "Read update.deleted before update.text, and remove that many code points from the end; update.value is the whole value.";
-      const what = `the server retracted ${deleted} code points at the end of the text, ${causeOf(reason)}`;
-      throw new VoidTextError(what, { lastEventId: this.id, advice });
-    }
-    return text;
+    if (this.#change.deleted > 0 && !this.#isDeletedRead) throw voidText(this.#change);
+    return this.#change.text;
   }
 
   /** Number of code points that were removed from the end of the text. A loop that reads it must remove them. */
@@ -101,10 +101,9 @@ export class Update {
    * @returns {[op: string, path: string, argument?: any][] | null}
    */
   get ops() {
-    const { diffs, index } = this.#change;
-    if (diffs === null) return null;
+    const { ops, index } = this.#change;
     const root = `/items/${index}/value`;
-    return diffs.flat().flatMap(({ name, path, argument }) => {
+    return ops && ops.flatMap(({ name, path, argument }) => {
       // An op on something that contains the value replaces it.
       if (root.startsWith(`${path}/`)) return [["s", "", this.value]];
       if (path !== root && !path.startsWith(`${root}/`)) return [];

@@ -311,6 +311,55 @@ const BEHAVIORS = {
     assert.deepEqual(texts, [["abd", "1-4"]]);
   },
 
+  async "text is yielded up to its stable part, and another loop gets the rest"() {
+    const stable = (n) => [["s", "/items/0/stable", { "": n }]];
+    const events = [
+      ["1-1", ...snapshot("", { stable: { "": 0 } })], ["1-2", "abc"], ["1-3", "de"], ["1-4", stable(3)],
+      ["1-5", [["t", VALUE, 1], ["a", VALUE, "fg"]]], ["1-6", stable(4)], ["1-7", stable(6)], ["1-8", "h"],
+    ];
+    const { url } = await scripted({ connections: [events, events.slice(7)] });
+    const job = new Client(url, { retry: { attempts: 1 } }).job(JOB);
+    const texts = [];
+    await assert.rejects(async () => {
+      for await (const text of job.iterText()) texts.push([text, job.checkpoint().cursor]);
+    }, tidewire.TransportError);
+    assert.deepEqual(texts, [["abc", "1-2"], ["dfg", "1-7"]]);
+    const rest = [];
+    await assert.rejects(async () => {
+      for await (const delta of job.iterTextDeltas()) rest.push(delta);
+    }, tidewire.TransportError);
+    assert.deepEqual(rest, [{ deleted: 0, text: "h" }]);
+  },
+
+  async "text in an element that is appended is delivered"() {
+    const parts = `${VALUE}/parts`;
+    const events = [["1-1", ...snapshot({ parts: [] }, { columns: [`${parts}/0/text`] })], ["1-2", [["a", parts, [{ text: "ab" }]]]], ["1-3", "c"]];
+    const { url } = await scripted({ connections: [events] });
+    const texts = [];
+    await assert.rejects(async () => {
+      for await (const update of new Client(url, { retry: { attempts: 1 } }).job(JOB)) texts.push(update.text);
+    }, tidewire.TransportError);
+    assert.deepEqual(texts, ["", "ab", "c"]);
+  },
+
+  async "results as they complete do not disturb a loop"(url) {
+    const batch = await new Client(url).submitBatch("point", [{ x: 1 }, { x: 2, fail: true }, { x: 3 }]);
+    const completed = [];
+    const updates = [];
+    await Promise.all([
+      (async () => {
+        for await (const [index, result] of batch.asCompleted()) completed.push([index, result.x ?? result.ended]);
+      })(),
+      (async () => {
+        for await (const update of batch) updates.push(update.index);
+      })(),
+    ]);
+    assert.deepEqual(completed.sort(), [[0, 1], [1, "failed"], [2, 3]]);
+    assert.ok(updates.includes(0) && updates.includes(2));
+    for await (const [index] of batch.asCompleted()) completed.push(index);
+    assert.deepEqual(completed.slice(3), [0, 1, 2]);
+  },
+
   async "a value without text has no text to iterate"(url) {
     const job = await new Client(url).submit("count", { n: 2 });
     await assert.rejects(async () => {

@@ -6,12 +6,12 @@ import { join } from "node:path";
 import { textChange } from "../../../clients/javascript/src/code_points.js";
 import { digest } from "../../../clients/javascript/src/digests.js";
 import { Document, changeOfText, tokensOf } from "../../../clients/javascript/src/document.js";
-import { InvalidData, TidewireError } from "../../../clients/javascript/src/errors.js";
+import { TidewireError } from "../../../clients/javascript/src/errors.js";
 import { Decoder } from "../../../clients/javascript/src/event_decoder.js";
 import { Follower } from "../../../clients/javascript/src/follower.js";
 import { FITS, compareIds, parseId } from "../../../clients/javascript/src/messages.js";
 import { actionFor, isEventStream, retryAfterMs } from "../../../clients/javascript/src/retry_policy.js";
-import { canonicalPieces, copy, parse, same as equal } from "../../../clients/javascript/src/strict_json.js";
+import { InvalidData, canonicalPieces, copy, parse, same as equal } from "../../../clients/javascript/src/strict_json.js";
 
 const SHORT = 200; // bytes: up to here a stream is cut at every place, beyond it into pieces of a few sizes
 const JOB = "2yJq8sVbT1mHkP0dXw4RcA";
