@@ -1,8 +1,9 @@
 """Overhead of a server in front of an engine with OpenAI's API: tokens per second through the server and from the engine alone.
 
 Two engines are measured: a scripted one that generates 2,000 tokens per second in total, whatever the number of streams, and
-`transformers serve` with the default model. All processes run on the same machine, so the server and the engine share its
-cores. The script alternates between both ways, so that a change of the machine's load affects both.
+`transformers serve` with the default model. The engine alone gets the same requests that the server sends to it. All processes
+run on the same machine, so the server and the engine share its cores. The script alternates between both ways, so that a
+change of the machine's load affects both.
 
     python bench/upstream.py --rounds 5
 """
@@ -27,12 +28,15 @@ from engine_load import run, serving
 from measured import installed, save
 
 from tidewire_server.default_model import default_model
+from tidewire_server.generation.generate_input_and_value import Generate
+from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS, request_body
 
 RESULTS = Path(__file__).parent / "results" / "upstream.json"
 STREAMS = (1, 64)
 RATE = 2000
-TOKENS = {"scripted": {1: 2000, 64: 125}, "transformers serve": {1: 64, 64: 16}}
+TOKENS = {"scripted": {1: 2000, 64: 125}, "transformers serve": {1: 64, 64: 32}}
 """Number of tokens of each stream, by engine and number of streams."""
+KINDS = {"scripted": "vllm", "transformers serve": "transformers"}
 BAR = 10.0
 """Maximum overhead in percent."""
 START_LIMIT = 120.0
@@ -106,17 +110,19 @@ def wait_for(url: str) -> None:
         time.sleep(0.1)
 
 
-def seconds_alone(port: int, model: str, streams: int, tokens: int) -> float:
-    """Return the time in which the engine alone answers a number of requests."""
-    body = json.dumps(
-        {"model": model, "prompt": "def f(", "max_tokens": tokens, "temperature": 0, "stream": True}
-    )
-    head = (
-        "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n{body}"
-    ).encode()
+def seconds_alone(kind: str, port: int, model: str, streams: int, tokens: int, **members: object) -> float:
+    """Return the time in which the engine alone answers the requests that the server would send to it."""
+    heads = []
+    for number in range(streams):
+        request = Generate.model_validate({"max_tokens": tokens, "seed": number, **members})
+        path, content = request_body(request, ENGINE_KINDS[kind], model)
+        body = json.dumps(content)
+        heads.append(
+            f"POST /v1/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
 
-    async def one() -> None:
+    async def one(head: bytes) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head)
         tail = b""
@@ -129,7 +135,7 @@ def seconds_alone(port: int, model: str, streams: int, tokens: int) -> float:
 
     async def every() -> float:
         begun = time.perf_counter()
-        await asyncio.gather(*(one() for _ in range(streams)))
+        await asyncio.gather(*map(one, heads))
         return time.perf_counter() - begun
 
     return asyncio.run(every())
@@ -168,7 +174,7 @@ def measure(name: str, engine: int, model: str, rounds: int, log: str) -> list[d
             tokens = TOKENS[name][streams]
             body = {"prompt": "def f(", "temperature": 0}
             ways: dict[str, Callable[[], float]] = {
-                "alone": partial(seconds_alone, engine, model, streams, tokens),
+                "alone": partial(seconds_alone, KINDS[name], engine, model, streams, tokens, **body),
                 "through": partial(seconds_through, process, port, streams, tokens, **body),
             }
             found: dict[str, list[float]] = {way: [] for way in ways}

@@ -33,7 +33,7 @@ FINAL = [{"status": "succeeded", "value": "Hello"}]
 ENDED = job(state("Hello", status="succeeded"), cursor="1-6", columns=[TEXT], ended=ending(FINAL))
 CREATED = answer(201, job(columns=[TEXT]), Location="/v1/jobs/j1")
 KEYS = answer(200, discovery("count", capabilities=["idempotency"]))
-SOON = {"connect_timeout": 0.1, "answer_timeout": 0.1}
+SOON = {"connect_timeout": 0.3, "answer_timeout": 0.1}
 """Options of a client that does not wait long for a response."""
 
 
@@ -95,7 +95,7 @@ async def test_a_job_behind_a_buffering_proxy_is_submitted_and_read(held, caplog
 async def test_reads_in_place_of_a_stream_slow_down_and_do_not_exhaust_the_policy():
     reads = [answer(200, running("Hel", "1-3"))] * 6 + [answer(200, ENDED)]
     timing, waits = silent_soon()
-    retry = RetryPolicy(patience=1.5, jitter=0)
+    retry = RetryPolicy(patience=4.5, jitter=0)
     with ScriptedServer(by_kind(streams=[[HOLD]], reads=reads)) as server:
         async with with_timing(AsyncClient(server.url, retry=retry, **SOON), timing) as client:
             assert await client.job("j1").result() == "Hello"

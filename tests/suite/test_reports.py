@@ -242,6 +242,16 @@ def test_a_partial_run_is_marked_in_every_report(tmp_path):
     assert badge.summary(report) == ("part · 1/1", badge.GRAY)
 
 
+def test_a_run_without_failures_says_how_many_requirements_were_not_tried():
+    whole = verdict_with("area.one", CHOICE[:1], (CHOICE[0], True))
+    untried = Verdict("area.two", (CHOICE[1],), "x", Outcome.SKIPPED, "too slow", SkipReason.UNTESTED)
+    broken = verdict_with("area.three", (CHOICE[2],), (CHOICE[2], False))
+    line = "nothing failed; 1 requirement was not tried, for the reasons below"
+    assert line in terminal_output(report_of(whole, untried))
+    assert "nothing failed" not in terminal_output(report_of(whole))
+    assert "nothing failed" not in terminal_output(report_of(whole, untried, broken))
+
+
 # ---- grouping of failures with the same symptom --------------------------------------------------------------------
 
 

@@ -115,20 +115,21 @@ def continued(headers: Iterable[tuple[bytes, bytes]]) -> AbstractContextManager[
     if not _INSTALLED:
         return _NO_TRACE
     parents = [value for name, value in headers if name == b"traceparent"]
-    if len(parents) != 1 or len(parents[0]) > MAX_HEADER_LENGTH or _has_span(context.get_current()):
+    if len(parents) != 1 or len(parents[0]) > MAX_HEADER_LENGTH or _has_span():
         return _NO_TRACE
     caller = _stored(parents[0].decode("latin-1"))
     return _attached(caller) if _has_span(caller) else _NO_TRACE
 
 
-@contextlib.contextmanager
-def submitting(endpoint: str) -> Iterator[None]:
+def submitting(endpoint: str) -> AbstractContextManager[None]:
     """Trace a `with` block that submits a job, and calls `accepted`. In this block, `trace_headers` returns the
     `JobRecord.traceparent` of a new job.
     """
-    if not _INSTALLED or not (_has_sdk() or _has_span(context.get_current())):
-        yield
-        return
+    return _submitting(endpoint) if _INSTALLED and (_has_span() or _has_sdk()) else _NO_TRACE
+
+
+@contextlib.contextmanager
+def _submitting(endpoint: str) -> Iterator[None]:
     span = _start(f"submit {endpoint}", None, trace.SpanKind.SERVER, {"tidewire.endpoint": endpoint})
     end: tuple[str, str | None] = ("failed", "internal")
     try:
@@ -144,8 +145,8 @@ def submitting(endpoint: str) -> Iterator[None]:
 
 def accepted(job: TracedJob, *, replayed: bool) -> None:
     """Name the job in the span of `submitting`. An earlier request with the same idempotency key may have created it."""
-    if _INSTALLED:
-        span = trace.get_current_span()
+    span = trace.get_current_span() if _INSTALLED else None
+    if span is not None and span is not trace.INVALID_SPAN:
         span.set_attributes({"tidewire.job.id": job.id, "tidewire.replayed": replayed})
         if replayed and job.traceparent is not None:
             span.add_link(_span_context(_stored(job.traceparent)))
@@ -207,7 +208,7 @@ def trace_headers() -> dict[str, str]:
     thread runs. Without a trace, the result is empty.
     """
     carrier: dict[str, str] = {}
-    if _INSTALLED:
+    if _INSTALLED and trace.get_current_span() is not trace.INVALID_SPAN:
         _propagator.inject(carrier)
     return carrier
 
@@ -250,5 +251,6 @@ def _span_context(found: Any) -> Any:
     return trace.get_current_span(found).get_span_context()
 
 
-def _has_span(found: Any) -> bool:
-    return bool(_span_context(found).is_valid)
+def _has_span(found: Any = None) -> bool:
+    span = trace.get_current_span(found)
+    return span is not trace.INVALID_SPAN and bool(span.get_span_context().is_valid)

@@ -67,7 +67,8 @@ class ProgressLine:
     def __init__(self, total: float | None = None, unit: str = "") -> None:
         self._tasks = Tasks(speed_estimate_period=RATE_WINDOW)
         self._tasks.add_task("", total=total)
-        self._task, self.unit = self._tasks.tasks[0], unit
+        self._task = self._tasks.tasks[0]
+        self.unit: str = unit
 
     def update(self, done: float | None, total: float | None, unit: str) -> None:
         """Show other numbers. None: as before."""

@@ -37,7 +37,7 @@ class Output:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._handle: Any = None
         self._bundle: dict[str, str] = {}
         events = kernel_shell().events

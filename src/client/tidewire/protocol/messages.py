@@ -28,11 +28,12 @@ M = TypeVar("M", bound=WireModel)
 PROTOCOL: Final = "tidewire/1"
 
 ItemStatus = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-JobStatus = Literal["queued", "running", "succeeded", "partially_failed", "failed", "cancelled"]
+JobEnd = Literal["succeeded", "partially_failed", "failed", "cancelled"]
+JobStatus = Literal["queued", "running", JobEnd]
 SnapshotReason = Literal["start", "compacted", "restart", "rewound"]
 GoawayReason = Literal["restart", "rotate", "slow_consumer", "auth_expired"]
 
-ENDED: Final = frozenset({"succeeded", "partially_failed", "failed", "cancelled"})
+ENDED: Final = frozenset(get_args(JobEnd))
 """The statuses in which a job or an item has ended."""
 
 ITEM_STATUSES: Final = frozenset(get_args(ItemStatus))
@@ -95,7 +96,7 @@ class Done(WireModel, frozen=True, kw_only=True):
     state.
     """
 
-    status: Literal["succeeded", "partially_failed", "failed", "cancelled"]
+    status: JobEnd
     usage: dict[str, Any] = field(default_factory=dict)
     error: Problem | None = None
     check: list[Any] = field(default_factory=list)

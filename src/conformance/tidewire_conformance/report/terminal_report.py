@@ -43,6 +43,10 @@ class _Printer:
             if grade.total or grade.advice_total:
                 counts = f"{grade.held}/{grade.total} MUST · {grade.advice_held}/{grade.advice_total} SHOULD"
                 self._line(f"  {grade.profile:<9} {counts}", "" if grade.is_whole else "yellow")
+        if report.unjudged and report.met and not report.failures:
+            count = len(report.unjudged)
+            what = "1 requirement was" if count == 1 else f"{count} requirements were"
+            self._line(f"  nothing failed; {what} not tried, for the reasons below", "")
         if report.part:
             self._line(f"  only a part of the suite was run: {report.part}", "yellow")
         if run.cut_short:

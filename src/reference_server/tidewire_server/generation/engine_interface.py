@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from tidewire_server.generation.generate_input_and_value import LIMITED_BY_MAX_TOP, Generate
 from tidewire_server.generation.vocabulary import Vocabulary
@@ -90,8 +90,7 @@ class ContinuationError(EngineError):
     """The engine cannot continue a text, because the logged tokens do not belong to its model."""
 
 
-@dataclass(frozen=True)
-class TokenUsage:
+class TokenUsage(NamedTuple):
     """Numbers of tokens that a model has read and generated for one request."""
 
     prompt_tokens: int

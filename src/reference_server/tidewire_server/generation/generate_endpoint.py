@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
@@ -270,7 +270,7 @@ def _logged_tokens(value: Any, request: Generate, caps: EngineCapabilities) -> L
     usage = TokenUsage(**mark) if mark else None
     if ids and usage is not None:
         # Each element of the columns is a token, so their number is that of the whole text.
-        usage, counted = replace(usage, completion_tokens=len(ids)), len(text)
+        usage, counted = usage._replace(completion_tokens=len(ids)), len(text)
     return LoggedTokens(ids or [], text, reasoning, usage, counted)
 
 
@@ -337,7 +337,7 @@ async def _write(
             more = max(0, delta.usage.completion_tokens - tokens)
             endpoint.generated_tokens = (endpoint.generated_tokens or 0) + more
             tokens = delta.usage.completion_tokens
-            stream.usage(**asdict(delta.usage))
+            stream.usage(**delta.usage._asdict())
         most = request.max_tokens
         if most is None and caps.context is not None:
             most = caps.context - delta.prompt_tokens
@@ -373,7 +373,7 @@ class _UsageMarks:
         now = asyncio.get_running_loop().time()
         self._unwritten = delta.usage, self._length
         if delta.finish_reason is not None:
-            self._stream.set("/usage", asdict(delta.usage))
+            self._stream.set("/usage", delta.usage._asdict())
         elif now >= self._next:
             self._next = now + MARK_INTERVAL
             self.write()
@@ -383,7 +383,7 @@ class _UsageMarks:
         if self._unwritten is not None:
             usage, length = self._unwritten
             self._unwritten = None
-            self._stream.set("/usage", {**asdict(usage), "characters": length})
+            self._stream.set("/usage", {**usage._asdict(), "characters": length})
 
 
 def _replace(delta: Delta, request: Generate, stream: Stream[Any]) -> None:

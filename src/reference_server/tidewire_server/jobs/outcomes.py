@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import JsonValue
 
 from tidewire.protocol import problems, strict_json
-from tidewire.protocol.messages import Done, JobStatus
+from tidewire.protocol.messages import Done, JobEnd
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.errors import InvalidValueError, ItemError, LogUnavailableError, StateTooLargeError
 from tidewire_server.jobs.job_resource import timestamp
@@ -155,7 +155,7 @@ def _truncate_detail(found: Problem) -> Problem:
     return found
 
 
-def status_of(items: Sequence[str]) -> JobStatus:
+def status_of(items: Sequence[str]) -> JobEnd:
     """Return the status of a job whose items have all ended. The argument `items` contains the statuses of the
     items.
     """
@@ -178,7 +178,7 @@ def error_of(errors: Sequence[Problem], items: int) -> Problem:
 
 
 def done_of(
-    status: JobStatus,
+    status: JobEnd,
     usage: Mapping[str, int | float],
     error: Problem | None,
     expires_at: float,
@@ -186,16 +186,14 @@ def done_of(
     checks: list[JsonValue],
 ) -> Done:
     """Create the data of the `done` event."""
-    members: dict[str, Any] = {
-        "status": status,
-        "usage": usage,
-        "check": checks,
-        "digest": digest,
-        "expires_at": timestamp(expires_at),
-    }
-    if error is not None:
-        members["error"] = error
-    return Done.model_validate(members)
+    return Done(
+        status=status,
+        usage=dict(usage),
+        check=checks,
+        digest=digest,
+        expires_at=timestamp(expires_at),
+        error=error,
+    )
 
 
 def add_usage(total: dict[str, int | float], used: Mapping[str, int | float]) -> None:

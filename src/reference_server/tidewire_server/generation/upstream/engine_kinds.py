@@ -186,15 +186,11 @@ def check_kind(request: Generate, kind: EngineKind) -> None:
     if request.json_schema is not None and schema is not None and schema.only_messages and source == "prompt":
         member, reason = "json_schema", "works only with messages, and not with a prompt"
     elif request.max_tokens is None and source not in kind.rest_of_context:
-        member, reason = (
-            "max_tokens",
-            "must be a number, because the engine cannot fill the rest of its context",
-        )
+        member = "max_tokens"
+        reason = "must be a number, because the engine cannot fill the rest of its context"
     elif "logprobs" in request.columns and request.logprobs_mode != kind.logprobs_mode:
-        member, reason = (
-            "logprobs_mode",
-            f"must be {kind.logprobs_mode!r}, because the engine computes only these",
-        )
+        member = "logprobs_mode"
+        reason = f"must be {kind.logprobs_mode!r}, because the engine computes only these"
     if member:
         raise InputError(f"with {kind.title}, {member} {reason}", member=member)
 
@@ -207,6 +203,11 @@ def can_continue_text(request: Generate, kind: EngineKind, usage: TokenUsage | N
     return request.messages is None or request.messages[-1].role != "assistant"
 
 
+_DEFAULTS: Final = {
+    name: field.get_default(call_default_factory=True) for name, field in Generate.model_fields.items()
+}
+
+
 def request_body(
     request: Generate, kind: EngineKind, model: str, *, text: str = "", generated: int = 0
 ) -> tuple[str, dict[str, Any]]:
@@ -214,8 +215,7 @@ def request_body(
     body: dict[str, Any] = {"model": model, "stream": True, **kind.always}
     for name, sent in kind.members.items():
         value = getattr(request, name)
-        default = Generate.model_fields[name].get_default(call_default_factory=True)
-        neutral = value == default and sent.neutral is not None
+        neutral = value == _DEFAULTS[name] and sent.neutral is not None
         body[sent.name] = sent.neutral if neutral else sent.convert(value)
     if request.max_tokens is None:
         body["max_tokens"] = kind.rest_of_context["prompt" if request.messages is None else "messages"]
