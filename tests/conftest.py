@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,15 @@ def pytest_collection():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop():
-    """Thaw what is frozen at the end: `gc.get_referrers`, which hypothesis needs to be imported, does not see it."""
+    """Thaw what is frozen at the end: `gc.get_referrers`, which hypothesis needs to be imported, does not see it.
+
+    Its plugin imports it then. If it is imported, pytest need not walk the modules and tests once more.
+    """
     try:
         return (yield)
     finally:
-        gc.unfreeze()
+        if "hypothesis" not in sys.modules:
+            gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,6 @@
 """The page at `/` in Chromium: axe-core in each view, state and theme, a phone's width, the keyboard, and reduced motion."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from playwright.sync_api import expect
@@ -28,6 +28,14 @@ def url():
 def locked():
     with running("support.page_server:page_server", tokens=["ada:sesame"], operator_tokens=["other"]) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def visitor(browser):
+    """Context of all views. A new one for each view takes a second of processor time."""
+    with watched(browser, reduced_motion="reduce") as visitor:
+        visitor.context.new_page()
+        yield visitor
 
 
 def first_visit(page, url, locked):
@@ -125,19 +133,26 @@ def findings(page) -> list[str]:
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.__name__)
-def test_axe_finds_nothing_in_both_themes_and_widths(browser, url, locked, view):
-    with watched(browser, reduced_motion="reduce") as visitor:
-        page = visitor.context.new_page()
-        view(page, url, locked)
-        # The script of axe-core is evaluated by the debugger, which the content security policy does not concern.
-        page.evaluate(AXE.read_text(encoding="utf-8"))
-        for size in (WIDE, PHONE):
-            page.set_viewport_size(size)
-            for scheme in ("light", "dark"):
-                page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-                assert findings(page) == [], (size, scheme)
-        width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        assert width[0] <= width[1], "the page scrolls sideways on a phone"
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([(WIDE, "light"), (PHONE, "dark")], id="some"),
+        pytest.param([*product((WIDE, PHONE), ("light", "dark"))], id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_axe_finds_nothing_in_both_themes_and_widths(visitor, url, locked, view, looks):
+    [page] = visitor.context.pages
+    page.set_viewport_size(WIDE)
+    view(page, url, locked)
+    # The script of axe-core is evaluated by the debugger, which the content security policy does not concern.
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    for size, scheme in looks:
+        page.set_viewport_size(size)
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        assert findings(page) == [], (size, scheme)
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width[0] <= width[1], "the page scrolls sideways on a phone"
+    assert visitor.faults == []
 
 
 def test_keyboard_alone_leads_to_a_result(browser, url):

@@ -19,14 +19,21 @@ def url():
         yield url
 
 
-@pytest.fixture
-def visitor(browser):
+@pytest.fixture(scope="module")
+def visitor(browser, url):
+    """A visitor with one page, which the tests use in turn: to load it takes a second of processor time."""
     with watched(browser) as visitor:
+        visitor.open(url)
         yield visitor
 
 
-def test_two_clicks_lead_to_a_stream(visitor, url):
-    page = visitor.open(url)
+@pytest.fixture
+def page(visitor):
+    yield visitor.context.pages[0]
+    assert visitor.faults == []
+
+
+def test_two_clicks_lead_to_a_stream(page):
     shown = page.locator(".side [aria-current]")
     expect(shown).to_have_text(page.locator("main h1, main h2").first.inner_text())
     page.get_by_role("button", name="words: 300").click()
@@ -39,16 +46,14 @@ def test_two_clicks_lead_to_a_stream(visitor, url):
     status(page, "⊘ cancelled")
 
 
-def test_text_is_shown_and_copied_completely(visitor, url):
-    page = visitor.open(url)
+def test_text_is_shown_and_copied_completely(page, url):
     run_job(page, url, "talk", words=280, pause=0)
     status(page, "✓ succeeded")
     assert shown_text(page) == sentence(280)
     assert copied(page, "#result .text") == sentence(280)
 
 
-def test_long_text_is_copied_without_the_breaks_of_its_blocks(visitor, url):
-    page = visitor.open(url)
+def test_long_text_is_copied_without_the_breaks_of_its_blocks(page, url):
     run_job(page, url, "flood_text", messages=4000, rate=100_000)
     status(page, "✓ succeeded")
     page.wait_for_function("() => document.querySelectorAll('#result .block').length > 3")
@@ -57,8 +62,7 @@ def test_long_text_is_copied_without_the_breaks_of_its_blocks(visitor, url):
     assert copied(page, "#result .text") == text
 
 
-def test_tokens_are_shaded_and_show_their_alternatives(visitor, url):
-    page = visitor.open(url)
+def test_tokens_are_shaded_and_show_their_alternatives(page, url):
     run_job(page, url, "flood_tokens", messages=600, rate=100_000)
     status(page, "✓ succeeded")
     page.wait_for_function("() => document.querySelectorAll('#result .block span').length === 600")
@@ -101,8 +105,7 @@ def test_a_tap_shows_alternatives_on_a_phone(browser, url):
         assert box["x"] + box["width"] <= PHONE["width"]
 
 
-def test_tree_shows_members_and_groups_of_a_long_array(visitor, url):
-    page = visitor.open(url)
+def test_tree_shows_members_and_groups_of_a_long_array(page, url):
     run_job(page, url, "flood_tree", messages=1200, rate=100_000)
     status(page, "✓ succeeded")
     tree = page.locator("#result .tree")
@@ -115,8 +118,7 @@ def test_tree_shows_members_and_groups_of_a_long_array(visitor, url):
     expect(tree).to_contain_text("at: 1198")
 
 
-def test_picture_refines_itself(visitor, url):
-    page = visitor.open(url)
+def test_picture_refines_itself(page, url):
     run_job(page, url, "draw", prompt="x", steps=3, pause=0.1)
     status(page, "✓ succeeded")
     image = page.locator("#result img")
@@ -124,7 +126,7 @@ def test_picture_refines_itself(visitor, url):
     assert image.evaluate("(image) => image.naturalWidth") == 192
 
 
-def test_chosen_file_travels_as_base64(visitor, url, tmp_path):
+def test_chosen_file_travels_as_base64(page, url, tmp_path):
     import base64
 
     from support.page_server import picture
@@ -132,7 +134,8 @@ def test_chosen_file_travels_as_base64(visitor, url, tmp_path):
     content = picture(1, 1, size=16)
     file = tmp_path / "waves.png"
     file.write_bytes(base64.b64decode(content))
-    page = visitor.open(f"{url}/#/endpoints/invert")
+    page.goto(f"{url}/#/endpoints/invert")
+    expect(page.get_by_role("heading", name="invert", exact=True)).to_be_visible()
     page.get_by_label("image").set_input_files(file)
     expect(page.get_by_role("img", name="Chosen file waves.png")).to_be_visible()
     page.get_by_role("button", name="Run").click()
@@ -140,9 +143,10 @@ def test_chosen_file_travels_as_base64(visitor, url, tmp_path):
     expect(page.locator("#result")).to_contain_text(str(len(content)))
 
 
-def test_waiting_job_shows_its_position_and_its_estimate(visitor, url):
-    page = visitor.open(url)
-    running = httpx.post(f"{url}/v1/endpoints/wait_in_line/jobs", json={"input": {"seconds": 60}}).json()["id"]
+def test_waiting_job_shows_its_position_and_its_estimate(page, url):
+    running = httpx.post(f"{url}/v1/endpoints/wait_in_line/jobs", json={"input": {"seconds": 60}}).json()[
+        "id"
+    ]
     run_job(page, url, "wait_in_line", seconds=1)
     expect(page.locator(".queue")).to_contain_text("Position 1 in the queue")
     expect(page.get_by_text("The job keeps its place in the queue")).to_be_visible()
@@ -151,8 +155,7 @@ def test_waiting_job_shows_its_position_and_its_estimate(visitor, url):
     expect(page.locator("#result .text")).to_contain_text("9")
 
 
-def test_failed_job_shows_its_error_and_its_partial_value(visitor, url):
-    page = visitor.open(url)
+def test_failed_job_shows_its_error_and_its_partial_value(page, url):
     run_job(page, url, "fail", after=2)
     status(page, "✕ failed")
     expect(page.locator(".banner.bad")).to_have_text(
@@ -161,8 +164,8 @@ def test_failed_job_shows_its_error_and_its_partial_value(visitor, url):
     assert shown_text(page) == "word 0 word 1 "
 
 
-def test_invalid_input_is_shown_at_its_field(visitor, url):
-    page = visitor.open(f"{url}/#/endpoints/train")
+def test_invalid_input_is_shown_at_its_field(page, url):
+    page.goto(f"{url}/#/endpoints/train")
     page.get_by_label("layers").fill("500")
     page.get_by_role("button", name="Run").click()
     expect(page.get_by_label("layers")).to_have_attribute("aria-invalid", "true")
@@ -170,8 +173,9 @@ def test_invalid_input_is_shown_at_its_field(visitor, url):
     expect(page.get_by_label("layers")).to_be_focused()
 
 
-def test_input_survives_the_change_between_form_and_json(visitor, url):
-    page = visitor.open(f"{url}/#/endpoints/train")
+def test_input_survives_the_change_between_form_and_json(page, url):
+    page.goto(f"{url}/#/endpoints/train")
+    page.reload()
     page.get_by_role("button", name="lion · layers: 24").click()
     page.get_by_label("resume").check()
     page.get_by_role("button", name="Edit as JSON").click()
@@ -184,18 +188,21 @@ def test_input_survives_the_change_between_form_and_json(visitor, url):
     expect(page.get_by_label("resume")).not_to_be_checked()
 
 
-def test_items_of_a_batch_are_shown_one_at_a_time(visitor, url):
+def test_items_of_a_batch_are_shown_one_at_a_time(page, url):
     inputs = [{"text": "a" * length} for length in (4, 7, 9)]
     job = httpx.post(f"{url}/v1/endpoints/lengths/jobs", json={"inputs": inputs}).json()["id"]
-    page = visitor.open(f"{url}/#/jobs/{job}")
+    page.goto(f"{url}/#/jobs/{job}")
     status(page, "✓ succeeded")
     expect(page.locator("#result")).to_have_text("4")
     page.get_by_label("Item of the job").select_option("2 of 3 – succeeded")
     expect(page.locator("#result")).to_have_text("7")
 
 
-def test_page_works_below_a_path_prefix(visitor):
-    with running("support.page_server:page_server", root_path="/ai") as url:
+def test_page_works_below_a_path_prefix(browser):
+    with (
+        running("support.page_server:page_server", root_path="/ai") as url,
+        watched(browser) as visitor,
+    ):
         page = visitor.open(f"{url}/ai/")
         page.get_by_role("button", name="words: 40").click()
         page.get_by_role("button", name="Run").click()

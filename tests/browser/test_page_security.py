@@ -97,10 +97,26 @@ def hostile():
         yield url
 
 
+@pytest.fixture(scope="module")
+def victim(browser, hostile):
+    """A visitor with one page of the hostile server, which several tests use in turn."""
+    with watched(browser) as visitor:
+        page = visitor.open(hostile)
+        page.on("dialog", lambda dialog: visitor.faults.append(f"dialog: {dialog.message}"))
+        yield visitor
+
+
+@pytest.fixture
+def hostile_page(victim):
+    """The page, in which a test must leave no error."""
+    yield victim.context.pages[0]
+    assert victim.faults == []
+
+
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_hostile_endpoint_is_shown_as_text_and_runs(visitor, hostile, name):
-    page = visitor.open(f"{hostile}/#/endpoints/{quote(name, safe='')}")
-    page.on("dialog", lambda dialog: visitor.faults.append(f"dialog: {dialog.message}"))
+def test_hostile_endpoint_is_shown_as_text_and_runs(hostile_page, hostile, name):
+    page = hostile_page
+    page.goto(f"{hostile}/#/endpoints/{quote(name, safe='')}")
     expect(page.locator(".call h1")).to_have_text(name)
     expect(page.locator("#endpoints .name").nth(0)).to_contain_text("<img src=x onerror")
     page.get_by_role("button", name="Edit as JSON").click()
@@ -117,8 +133,9 @@ def test_hostile_endpoint_is_shown_as_text_and_runs(visitor, hostile, name):
     assert page.locator("img:not([src='page/icon.svg'])").count() == 0, "this is not a PNG image"
 
 
-def test_hostile_values_are_complete_as_text(visitor, hostile):
-    page = visitor.open(f"{hostile}/#/endpoints/{quote(NAMES[0], safe='')}")
+def test_hostile_values_are_complete_as_text(hostile_page, hostile):
+    page = hostile_page
+    page.goto(f"{hostile}/#/endpoints/{quote(NAMES[0], safe='')}")
     page.get_by_role("button", name="Run").click()
     expect(page.locator(".job-head .chip")).to_contain_text("failed")
     tree = page.locator("#result .tree")
@@ -129,8 +146,9 @@ def test_hostile_values_are_complete_as_text(visitor, hostile):
     assert len(shown_text(page)) == 200_000
 
 
-def test_script_in_a_url_of_the_page_does_nothing(visitor, hostile):
-    page = visitor.open(f"{hostile}/#/endpoints/{quote(SCRIPT, safe='')}")
+def test_script_in_a_url_of_the_page_does_nothing(hostile_page, hostile):
+    page = hostile_page
+    page.goto(f"{hostile}/#/endpoints/{quote(SCRIPT, safe='')}")
     expect(page.get_by_role("alert").first).to_contain_text("onerror")
     for link in ("jobs/..%2F..%2Fmetrics", "jobs/%E0%A4%A", "endpoints/%", "jobs/"):
         page.goto(f"{hostile}/#/{link}")

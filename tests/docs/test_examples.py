@@ -111,6 +111,16 @@ def test_resume_continues_after_a_kill_and_prints_the_whole_text(url, tmp_path):
     assert not (tmp_path / "resume.json").exists()
 
 
+FIRST_VECTOR = "5000 vectors. The nearest one to 'Order 0: 0 parts for customer 0' is 'Order "
+
+
+def test_embeddings_are_written_to_a_file(tmp_path):
+    done = run("embeddings.py", cwd=tmp_path)
+    assert done.stdout.startswith(FIRST_VECTOR)
+    assert len((tmp_path / "embeddings.jsonl").read_bytes().splitlines()) >= 5000
+
+
+@pytest.mark.slow
 def test_embeddings_continue_after_a_kill(tmp_path):
     process = subprocess.Popen(
         [sys.executable, str(EXAMPLES / "embeddings.py")],
@@ -127,9 +137,7 @@ def test_embeddings_continue_after_a_kill(tmp_path):
     process.wait()
     size = file.stat().st_size
     done = run("embeddings.py", cwd=tmp_path)
-    assert done.stdout.startswith(
-        "5000 vectors. The nearest one to 'Order 0: 0 parts for customer 0' is 'Order "
-    )
+    assert done.stdout.startswith(FIRST_VECTOR)
     assert done.stderr.endswith("5,000 of 5,000")
     assert file.stat().st_size > size
     again = run("embeddings.py", cwd=tmp_path)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
+from support.tables import for_each_case
 
 ROOT = Path(__file__).parents[2]
 NAMED = sorted(
@@ -11,7 +11,7 @@ NAMED = sorted(
 )
 
 
-@pytest.mark.parametrize("name", NAMED)
+@for_each_case((name,) for name in NAMED)
 def test_a_named_test_exists(name):
     path, _, function = name.partition("::")
     assert (ROOT / path).exists()

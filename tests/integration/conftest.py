@@ -1,22 +1,7 @@
-"""Fixtures, and the pytest plugin of schemathesis, which is loaded for `test_openapi.py` only.
-
-pyproject.toml disables the plugin because loading it takes a second.
-"""
-
-import importlib.util
-
 import pytest
 
 from support import fake_and_real
 from support.server_process import ServerProcess
-
-INSTALLED = importlib.util.find_spec("schemathesis") is not None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collectstart(collector):
-    if INSTALLED and isinstance(collector, pytest.Module) and collector.path.name == "test_openapi.py":
-        collector.config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
 
 
 @pytest.fixture(scope="module")

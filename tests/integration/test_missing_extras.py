@@ -111,9 +111,11 @@ def test_a_broken_base_install_is_not_reported_as_a_missing_extra(run_without):
     ("arguments", "missing", "extra"),
     [
         (["serve"], "orjson", "server"),
-        (["serve", "mine.py:server", "--port", "0"], "orjson", "server"),
+        pytest.param(["serve", "mine.py:server", "--port", "0"], "orjson", "server", marks=pytest.mark.slow),
         (["conformance", "http://127.0.0.1:1"], "jsonschema", "conformance"),
-        (["conformance", "--client", "true"], "jsonschema", "conformance"),
+        pytest.param(
+            ["conformance", "--client", "true"], "jsonschema", "conformance", marks=pytest.mark.slow
+        ),
         (["codegen", "http://127.0.0.1:1"], "datamodel_code_generator", "codegen"),
     ],
 )
@@ -155,7 +157,7 @@ def test_help_and_client_commands_need_only_the_cli_extra(run_without):
     ("hidden", "module", "missing", "extra"),
     [
         (CLI, "tidewire_server", "typer", "server"),
-        (CLI, "tidewire_conformance", "typer", "conformance"),
+        pytest.param(CLI, "tidewire_conformance", "typer", "conformance", marks=pytest.mark.slow),
         (SUITE, "tidewire_conformance", "jsonschema", "conformance"),
     ],
 )
@@ -177,7 +179,12 @@ def test_serve_names_a_missing_engine_package(run_without, hidden):
     [
         (["orjson"], "import tidewire_server", "server"),
         (["uvicorn"], "from tidewire_server import Server; Server().run(port=0)", "server"),
-        (["httptools"], "from tidewire_server import Server; Server().run(port=0)", "server"),
+        pytest.param(
+            ["httptools"],
+            "from tidewire_server import Server; Server().run(port=0)",
+            "server",
+            marks=pytest.mark.slow,
+        ),
         (
             ["torch"],
             "from tidewire_server import Server, generation; generation.add_generate(Server())",

@@ -9,37 +9,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
 
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
-from schemathesis.checks import not_a_server_error  # noqa: E402
-from schemathesis.specs.openapi.checks import (  # noqa: E402
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from tidewire_server import Server
 
-from tidewire_server import Server  # noqa: E402
-
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-]
-schema = schemathesis.openapi.from_path(Path(__file__).parents[2] / "spec/openapi.yaml")
-rng = random.Random(7)
+FILE = Path(__file__).parents[2] / "spec/openapi.yaml"
 existing_ids: dict[str, str] = {}
-
-
-@schema.hook
-def map_path_parameters(context, path_parameters):
-    """Replace half of the random names and ids by existing ones; random values never exist on the server."""
-    if path_parameters and rng.random() < 0.5:
-        return {name: existing_ids.get(name, value) for name, value in path_parameters.items()}
-    return path_parameters
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +33,44 @@ def url():
         yield running
 
 
-@pytest.mark.timeout(120)
-@schema.parametrize()
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_each_response_conforms_to_the_openapi_file(case, url):
-    case.call_and_validate(base_url=url, checks=CHECKS, timeout=20)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("count", [8, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_each_response_conforms_to_the_openapi_file(url, mode, count):
+    # Imported here, because to import the package takes a second.
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    expected = [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_headers_conformance,
+        checks.response_schema_conformance,
+    ]
+    schema = schemathesis.openapi.from_path(FILE)
+    rng = random.Random(7)
+
+    @schema.hook
+    def map_path_parameters(context, path_parameters):
+        """Replace half of the random names and ids by existing ones; random values never exist on the server."""
+        if path_parameters and rng.random() < 0.5:
+            return {name: existing_ids.get(name, value) for name, value in path_parameters.items()}
+        return path_parameters
+
+    operations = [each.ok() for each in schema.get_all_operations()]
+    assert len(operations) == 10
+    for operation in operations:
+
+        @settings(
+            max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+        )
+        @given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
+        def check(case):
+            case.call_and_validate(base_url=url, checks=expected, timeout=20)
+
+        try:
+            check()
+        except Unsatisfiable:
+            assert (mode, operation.label) == ("negative", "GET /v1"), "all other requests can be invalid"

@@ -133,7 +133,7 @@ def unchunked(answer: bytes) -> bytes:
 
 def test_a_reader_with_a_full_socket_catches_up_without_delaying_others():
     with serving(make_server()) as peer:
-        job = peer.start("many", {"letters": 60_000})
+        job = peer.start("many", {"letters": 20_000})
         url = httpx.URL(peer.url)
         with socket.socket() as stuck_socket:
             stuck_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

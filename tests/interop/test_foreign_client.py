@@ -151,7 +151,7 @@ def third_party_url(request):
         yield url
 
 
-@pytest.mark.parametrize("how", ["fin", "rst"])
+@pytest.mark.parametrize("how", ["fin", pytest.param("rst", marks=pytest.mark.slow)])
 def test_cuts_within_events_of_third_party_servers_lose_nothing(third_party_url, how):
     with FaultProxy(address(third_party_url), plan=cut_inside_events(CUTS, how)) as proxy:
         output = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})

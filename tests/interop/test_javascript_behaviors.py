@@ -10,30 +10,32 @@ from support.foreign_programs import INTEROP, NODE, javascript_server, needs_nod
 from support.sample_server import served
 from tidewire import Checkpoint, Client
 
-pytestmark = [needs_node, pytest.mark.timeout(60)]
+pytestmark = [needs_node, pytest.mark.timeout(180)]
 
 SCRIPT = INTEROP / "javascript/behaviors.mjs"
 
 
 def node(*arguments):
-    return subprocess.run(
-        [str(NODE), SCRIPT, *arguments], capture_output=True, text=True, timeout=50, check=False
-    )
+    command = [str(NODE), SCRIPT, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=True).stdout
 
 
-NAMES = json.loads(node("--list").stdout) if NODE else ["none"]
+NAMES = json.loads(node()) if NODE else ["none"]
 
 
 @pytest.fixture(scope="module")
-def url():
-    with served(retry=0.02) as found:
-        yield found
+def errors(request):
+    """Errors of the selected behaviors by name, or None. All run in one process, which must also end."""
+    tests = {item.name for item in request.session.items}
+    selected = [name for name in NAMES if f"{test_behavior.__name__}[{name}]" in tests]
+    with served(retry=0.02) as url:
+        lines = map(json.loads, node(url, *selected).splitlines())
+        return {line["name"]: line["error"] for line in lines}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_behavior(name, url):
-    result = node(name, url)
-    assert result.returncode == 0, result.stderr
+def test_behavior(name, errors):
+    assert errors[name] is None
 
 
 def test_python_continues_from_a_checkpoint_of_javascript():

@@ -54,21 +54,15 @@ def package(tmp_path_factory):
     return folder
 
 
-def compiled(package, program, folder):
-    (folder / "node_modules").mkdir()
-    (folder / "node_modules/tidewire").symlink_to(package)
-    (folder / "program.mts").write_text(program, encoding="utf-8")
+def test_only_programs_with_correct_types_compile_with_the_package(package, tmp_path):
+    wrong = PROGRAM.replace("event.position.toFixed()", "event.position.trim()")
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules/tidewire").symlink_to(package)
+    (tmp_path / "correct.mts").write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "wrong.mts").write_text(wrong, encoding="utf-8")
     options = ("--strict", "--noEmit", "--target", "es2022", "--module", "nodenext")
-    return tsc(*options, "program.mts", cwd=folder)
-
-
-def test_a_typescript_program_compiles_with_the_package(package, tmp_path):
-    assert compiled(package, PROGRAM, tmp_path) == (0, "")
-
-
-def test_a_wrong_type_does_not_compile(package, tmp_path):
-    code, output = compiled(
-        package, PROGRAM.replace("event.position.toFixed()", "event.position.trim()"), tmp_path
-    )
+    code, output = tsc(*options, "correct.mts", "wrong.mts", cwd=tmp_path)
     assert code != 0
-    assert "trim" in output
+    [error] = output.splitlines()
+    assert error.startswith("wrong.mts")
+    assert "'trim' does not exist" in error

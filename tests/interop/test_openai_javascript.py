@@ -33,8 +33,9 @@ def url():
         yield url
 
 
-def javascript(package, url, api, **request):
-    command = [NODE, "read_streams.mjs", f"{url}/openai/v1", api, json.dumps(request)]
+def javascript(package, url, *requests):
+    """The events of each request; a request is an API and a body."""
+    command = [NODE, "read_streams.mjs", f"{url}/openai/v1", json.dumps(requests)]
     run = subprocess.run(command, cwd=package, capture_output=True, text=True, encoding="utf-8", timeout=60)
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.split("\n") if line]
@@ -49,7 +50,7 @@ STEPS = "+né 😀\nsleep 0.02\n+👩‍🚀 \u2028 end\r\nsleep 0.02\n+."
 
 def test_both_packages_read_the_same_text_of_a_completion(package, url):
     request = {"model": "generate", "prompt": STEPS}
-    ours = javascript(package, url, "completions", **request)
+    [ours] = javascript(package, url, ("completions", request))
     with openai_client(url) as client:
         theirs = python(client.completions.create(**request, stream=True))
     texts = ["".join(chunk["choices"][0]["text"] for chunk in chunks) for chunks in (ours, theirs)]
@@ -65,18 +66,22 @@ def test_both_packages_resume_a_response_with_the_same_events(package, url):
         ).json()
         name = f"resp_{job['id']}"
         whole = python(client.responses.retrieve(name, stream=True))
-        for event in whole[::3]:
-            after = event["sequence_number"]
-            theirs = python(client.responses.retrieve(name, stream=True, starting_after=after))
-            assert javascript(package, url, "retrieve", id=name, after=after) == theirs
+        cursors = [event["sequence_number"] for event in whole[::3]]
+        theirs = [
+            python(client.responses.retrieve(name, stream=True, starting_after=after)) for after in cursors
+        ]
+    ours = javascript(package, url, *(("retrieve", {"id": name, "after": after}) for after in cursors))
+    assert ours == theirs
 
 
 def test_both_packages_raise_the_error_of_a_stream_that_fails(package, url):
-    *chunks, thrown = javascript(
-        package, url, "completions", model="generate", prompt="+one\nsleep 0.05\nfail"
+    (*chunks, thrown), [refused] = javascript(
+        package,
+        url,
+        ("completions", {"model": "generate", "prompt": "+one\nsleep 0.05\nfail"}),
+        ("chat", {"model": "generate", "messages": [], "tools": [1]}),
     )
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "one"
     assert thrown["thrown"] == "APIError"
     assert "the step failed on purpose" in thrown["message"]
-    (refused,) = javascript(package, url, "chat", model="generate", messages=[], tools=[1])
     assert refused == {"thrown": "BadRequestError", "status": 400} | {"message": refused["message"]}

@@ -110,9 +110,7 @@ def random_op(draw, value):
     return ["d", build(tokens)]
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_random_diffs_have_the_same_result_in_document_apply_and_model(seed):
     draw = random.Random(seed)
     applied = refused = 0
@@ -178,10 +176,10 @@ def test_computed_diffs_lead_through_the_same_states(seed):
             assert canonical_text(view.value()) == expected
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_failure_at_the_end_of_a_diff_rolls_back_all_its_ops(seed):
     draw = random.Random(seed)
-    for _ in range(400):
+    for _ in range(130):
         value = random_state(draw)
         document = Document(value, COLUMNS)
         for _ in range(STEPS):

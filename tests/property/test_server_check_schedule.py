@@ -46,7 +46,9 @@ async def test_event_for_each_append_has_a_check_at_the_configured_interval(merg
     assert checks == (0 if merge else 3)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 20))]
+)
 @pytest.mark.parametrize("merge", [False, True])
 @on_event_loop
 async def test_readers_document_equals_the_writers_for_any_mixture_of_changes(seed, merge):

@@ -59,7 +59,9 @@ def content_of(event: bytes) -> object:
     return orjson.loads(event.partition(b"\ndata:")[2])
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 100))]
+)
 def test_merged_events_lead_to_the_states_of_the_logged_events(seed):
     columns = COLUMNS[: 1 + seed % 2]
     writer = Writer(seed, columns)

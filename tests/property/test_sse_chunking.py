@@ -276,9 +276,10 @@ def test_random_streams_are_decoded_as_the_standard_requires(count):
     assert events > count
 
 
-def test_event_is_delivered_with_the_chunk_that_completes_it():
+@pytest.mark.parametrize("count", [400, pytest.param(4_000, marks=pytest.mark.slow)])
+def test_event_is_delivered_with_the_chunk_that_completes_it(count):
     rng = random.Random(20_262)
-    for _ in range(2_000):
+    for _ in range(count):
         chunks = random_chunks(rng, random_stream(rng))
         decoder, events, fed = Decoder(), [], b""
         for chunk in chunks:

@@ -142,8 +142,9 @@ def test_schema_at_the_limits_is_cheap(schemas: SchemaProcess, name: str):
     assert_cheap(walk)
 
 
-def test_fuzzed_schemas_are_cheap(schemas: SchemaProcess):
-    walks = [schemas.walk(hostile_schema(seed), seed) for seed in range(200)]
+@pytest.mark.parametrize("count", [150, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_fuzzed_schemas_are_cheap(schemas: SchemaProcess, count: int):
+    walks = [schemas.walk(hostile_schema(seed), seed) for seed in range(count)]
     for walk in walks:
         assert_cheap(walk)
     # The fuzzer reaches the compiler and the masks.

@@ -6,6 +6,7 @@ import json
 import httpx_sse._decoders
 import pytest
 
+from support.tables import for_each_case
 from tidewire.protocol.sse import Decoder
 from tidewire_conformance import specification
 from tidewire_conformance.judging import apply_diffs
@@ -76,18 +77,18 @@ def test_differences_from_httpx_sse_are_listed():
 def vectors(folder):
     for file in sorted((specification.folder() / "vectors" / folder).glob("*.json")):
         for vector in json.loads(file.read_text())["vectors"]:
-            yield pytest.param(vector, id=f"{file.stem}-{vector['name']}")
+            yield f"{file.stem}-{vector['name']}", vector
 
 
 FRAMING = [
-    each
-    for each in vectors("sse")
-    if each.id.startswith("framing-") and "initial_last_event_id" not in each.values[0]
+    (name, vector)
+    for name, vector in vectors("sse")
+    if name.startswith("framing-") and "initial_last_event_id" not in vector
 ]
 
 
-@pytest.mark.parametrize("vector", FRAMING)
-def test_decoding_matches_the_framing_vectors(vector):
+@for_each_case(FRAMING, ids=lambda name, vector: name)
+def test_decoding_matches_the_framing_vectors(name, vector):
     stream = base64.b64decode(vector["stream"])
     expected = [
         (event.get("type", "message"), event["data"], event.get("id", "")) for event in vector["events"]
@@ -104,15 +105,15 @@ def test_blocks_keep_the_raw_bytes():
 
 
 DIFFS = [
-    each
-    for each in vectors("diff")
-    if {"before", "diff"} <= each.values[0].keys()
-    and "stable" not in each.id  # The vectors named "stable" belong to another check.
+    (name, vector)
+    for name, vector in vectors("diff")
+    if {"before", "diff"} <= vector.keys()
+    and "stable" not in name  # The vectors named "stable" belong to another check.
 ]
 
 
-@pytest.mark.parametrize("vector", DIFFS)
-def test_applying_diffs_matches_the_vectors(vector):
+@for_each_case(DIFFS, ids=lambda name, vector: name)
+def test_applying_diffs_matches_the_vectors(name, vector):
     before = json.dumps(vector["before"])
     state = State(vector["before"], tuple(vector.get("columns", ())))
     try:

@@ -29,7 +29,7 @@ WHOLE_RUN = [check for check in CHECKS if check.whole_run]
 ALONE = [check for check in CHECKS if not check.whole_run]
 PATIENCE, SHORT_PATIENCE = 0.2, 0.02
 """Factors of all timeouts, without and with mutations. A replayed response arrives at once or never."""
-QUICK, ALL = 15, 2000
+QUICK, ALL = 6, 2000
 """Number of mutated conversations, and of mutated descriptions, in `make test` and in `make slow`. `make test` mutates the
 conversations of the checks in `QUICK_AREA` only."""
 QUICK_AREA = "resume."

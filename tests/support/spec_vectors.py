@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.tables import for_each_case
+
 SPEC = Path(__file__).resolve().parents[2] / "spec"
 FOLDER = SPEC / "vectors"
 NAMES = sorted(str(file.relative_to(FOLDER).with_suffix("")) for file in FOLDER.glob("*/*.json"))
@@ -17,7 +19,14 @@ def load_vectors(name):
 
 
 def for_each_vector(name):
-    """Parametrize a test over the vectors of a file, as the argument `vector`."""
+    """Run a test with each vector of a file as its only argument, all in one test."""
+    return for_each_case(
+        ((vector,) for vector in load_vectors(name)["vectors"]), ids=lambda vector: vector["name"]
+    )
+
+
+def parametrize_by_vector(name):
+    """Parametrize a test over the vectors of a file, as the argument `vector`, next to fixtures."""
     return pytest.mark.parametrize("vector", load_vectors(name)["vectors"], ids=lambda vector: vector["name"])
 
 

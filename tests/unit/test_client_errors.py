@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from support.tables import for_each_case
 from tidewire import errors
 from tidewire.errors import Where, refusal
 from tidewire.protocol.problems import REGISTRY, problem
@@ -37,13 +38,13 @@ def test_documented_tree_shows_every_class_below_its_parent():
     }
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@for_each_case((kind,) for kind in CLASSES)
 def test_every_class_has_a_docstring_and_a_name_ending_in_error(kind):
     assert kind.__name__.endswith("Error")
     assert kind.__doc__
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@for_each_case((kind,) for kind in CLASSES)
 def test_error_message_and_attributes_survive_pickling(kind):
     where = Where("GET", "http://h/v1/jobs/j1/events", "j1", "1-17", 410, "r-9")
     error = kind(
@@ -59,7 +60,7 @@ def test_error_message_and_attributes_survive_pickling(kind):
         assert (one.job_id, one.last_event_id, one.retryable) == ("j1", "1-17", False)
 
 
-@pytest.mark.parametrize("kind", CLASSES)
+@for_each_case((kind,) for kind in CLASSES)
 def test_unknown_attributes_are_none(kind):
     error = kind("the stream ended early.")
     assert str(error).startswith("the stream ended early.")
@@ -80,7 +81,7 @@ def test_timeout_classes_subclass_the_builtin_timeout_error(kind):
     assert issubclass(kind, TimeoutError)
 
 
-@pytest.mark.parametrize("code", REGISTRY)
+@for_each_case((code,) for code in REGISTRY)
 def test_every_registered_problem_code_maps_to_a_request_error(code):
     error = refusal(problem(code, "what happened here"))
     assert isinstance(error, errors.RequestError)

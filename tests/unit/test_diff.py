@@ -1,11 +1,13 @@
 """`tidewire.protocol.diff`: the specification's vectors, the shape of diffs, and refused input."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from support.random_json import canonical_text
+from support.tables import for_each_case
 from tidewire.protocol.diff import DiffError, IntegrityError, UnknownOpError, apply, diff
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH
 
@@ -26,7 +28,7 @@ def nested(depth, inner=0):
 # --- test vectors
 
 
-@pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
+@for_each_case(((vector,) for vector in APPLIED), ids=lambda vector: vector["name"])
 def test_diff_of_each_vector_is_applied(vector):
     before = canonical_text(vector["before"])
     after = apply(vector["before"], vector["diff"], columns=vector.get("columns", ()))
@@ -34,9 +36,8 @@ def test_diff_of_each_vector_is_applied(vector):
     assert canonical_text(vector["before"]) == before
 
 
-@pytest.mark.parametrize(
-    "vector",
-    [v for v in REFUSED if v["outcome"] in OUTCOMES and "stable" not in v["name"]],
+@for_each_case(
+    ((v,) for v in REFUSED if v["outcome"] in OUTCOMES and "stable" not in v["name"]),
     ids=lambda vector: vector["name"],
 )
 def test_diff_of_each_refused_vector_is_refused(vector):
@@ -48,7 +49,7 @@ def test_diff_of_each_refused_vector_is_refused(vector):
     assert canonical_text(vector["before"]) == before
 
 
-@pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
+@for_each_case(((vector,) for vector in APPLIED), ids=lambda vector: vector["name"])
 def test_diff_is_computed_for_each_vector(vector):
     ops = diff(vector["before"], vector["after"])
     assert canonical_text(apply(vector["before"], ops)) == canonical_text(vector["after"])
@@ -269,12 +270,7 @@ def test_diff_is_minimal_for_common_changes(old, new, ops):
     assert canonical_text(apply(old, ops)) == canonical_text(new)
 
 
-@pytest.mark.parametrize(
-    "one", [1, 1.0, True, 0, 0.0, -0.0, False, None, "", "0", [], {}, [1], [True]], ids=repr
-)
-@pytest.mark.parametrize(
-    "other", [1, 1.0, True, 0, 0.0, -0.0, False, None, "", "0", [], {}, [1], [True]], ids=repr
-)
+@for_each_case(product([1, 1.0, True, 0, 0.0, -0.0, False, None, "", "0", [], {}, [1], [True]], repeat=2))
 def test_values_of_different_types_differ(one, other):
     for old, new in (
         (one, other),

@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from support.random_json import canonical_text, random_value
+from support.tables import for_each_case
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError, apply
 from tidewire.protocol.document import Document
@@ -73,7 +74,7 @@ def test_trusted_append_of_the_wrong_kind_is_refused(pointer, addition, message)
 # --- test vectors
 
 
-@pytest.mark.parametrize("vector", APPLIED, ids=lambda vector: vector["name"])
+@for_each_case(((vector,) for vector in APPLIED), ids=lambda vector: vector["name"])
 def test_diff_of_each_vector_is_applied(vector):
     document = Document(vector["before"], vector.get("columns", ()))
     kept = document.view()
@@ -82,7 +83,7 @@ def test_diff_of_each_vector_is_applied(vector):
     assert canonical_text(kept.value()) == canonical_text(vector["before"])
 
 
-@pytest.mark.parametrize("vector", REFUSED, ids=lambda vector: vector["name"])
+@for_each_case(((vector,) for vector in REFUSED), ids=lambda vector: vector["name"])
 def test_refused_diff_leaves_the_document_unchanged(vector):
     columns = vector.get("columns", ())
     document = Document(vector["before"], columns)

@@ -118,12 +118,18 @@ def modules(package):
 
 
 @cache
+def nodes(path):
+    """Return all nodes of a module's syntax tree."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
+@cache
 def imports(package):
     """Map each module to the modules of the same package that it imports anywhere in its code."""
     known = modules(package)
     found = defaultdict(set)
     for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 wanted = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -204,7 +210,7 @@ def test_only_two_folders_import_uvicorn():
     importers = {
         name.rpartition(".")[0]
         for name, path in modules("tidewire_server").items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if (isinstance(node, ast.Import) and any(one.name.split(".")[0] == "uvicorn" for one in node.names))
         or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "uvicorn")
     }
@@ -232,8 +238,7 @@ def test_names_of_modules_and_classes_are_unique(package):
     for name, path in modules(package).items():
         if not path.stem.startswith("__") and name not in FORMER_PATHS:
             names[path.stem] += 1
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        classes.update(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        classes.update(node.name for node in nodes(path) if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
     assert [name for name, count in classes.items() if count > 1] == []
 

@@ -32,12 +32,13 @@ def modules(package):
 def imports(path, *, at_top=False):
     """Return the modules that a file imports, except imports for type checkers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    every = [*ast.walk(tree)]
     skipped = set()
-    for node in ast.walk(tree):
+    for node in every:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             skipped.update(id(below) for child in node.body for below in ast.walk(child))
     found = []
-    for node in tree.body if at_top else ast.walk(tree):
+    for node in tree.body if at_top else every:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):

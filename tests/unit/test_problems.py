@@ -1,5 +1,6 @@
 import pytest
 
+from support.tables import for_each_case
 from tidewire.protocol.problems import REGISTRY, Problem, problem, to_json
 
 
@@ -10,7 +11,7 @@ def test_each_code_with_a_status_to_retry_has_a_retry_after():
             assert kind.retry_after_ms is not None, code
 
 
-@pytest.mark.parametrize("code", REGISTRY)
+@for_each_case((code,) for code in REGISTRY)
 def test_problem_has_the_members_of_its_registry_entry_and_is_decoded_unchanged(code):
     one = problem(code, "what happened", pointer="/input", limit=3)
     body = to_json(one)

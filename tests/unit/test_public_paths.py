@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from support.tables import for_each_case
+
 PATHS = {
     "tidewire": [
         "Client", "AsyncClient", "Job", "AsyncJob", "BatchJob", "AsyncBatchJob", "Update", "ItemUpdate", "TextDelta",
@@ -32,9 +34,7 @@ PATHS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module, names in PATHS.items() for name in names]
-)
+@for_each_case((module, name) for module, names in PATHS.items() for name in names)
 def test_public_name_is_importable_from_its_path(module, name):
     assert getattr(import_module(module), name) is not None
 

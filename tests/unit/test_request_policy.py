@@ -1,9 +1,11 @@
 """Request policy: the action for each status and fault, the wait after each interruption, and the limits."""
 
 import random
+from itertools import product
 
 import pytest
 
+from support.tables import for_each_case
 from tidewire.following.http_status_actions import STATUS_TABLE, Action, RequestKind, action_for
 from tidewire.following.request_policy import (
     FAULT_TABLE,
@@ -40,8 +42,7 @@ def drawn(seed=7, **limits):
 # ---- actions -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", RequestKind)
-@pytest.mark.parametrize("status", [*STATUS_TABLE, 418, 500])
+@for_each_case(product([*STATUS_TABLE, 418, 500], RequestKind))
 def test_first_response_gets_the_action_of_the_status_table(status, kind):
     assert policy().action(status, kind, has_cursor=True) is action_for(status, kind, has_cursor=True)
 

@@ -24,6 +24,7 @@ from support.spec_document import (
     exchanges,
     extract,
 )
+from support.tables import for_each_case
 from tidewire.following.follower import Cause, Fatal, Follower, Reconnect
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
@@ -529,7 +530,7 @@ def check_schemas_of(events):
         assert breaches(name, strict_json.loads(event.data)) == [], event
 
 
-@pytest.mark.parametrize("fence", TRANSCRIPTS, ids=lambda fence: fence.tags["transcript"])
+@for_each_case(((fence,) for fence in TRANSCRIPTS), ids=lambda fence: fence.tags["transcript"])
 def test_transcript_has_valid_requests_and_bodies(fence):
     found = list(exchanges(fence.text))
     assert found
@@ -546,7 +547,7 @@ def test_transcript_has_valid_requests_and_bodies(fence):
             assert isinstance(strict_json.loads(exchange.body), dict)
 
 
-@pytest.mark.parametrize("fence", TRANSCRIPTS, ids=lambda fence: fence.tags["transcript"])
+@for_each_case(((fence,) for fence in TRANSCRIPTS), ids=lambda fence: fence.tags["transcript"])
 def test_streams_of_a_transcript_apply_up_to_a_valid_done_event(fence):
     # Streams that begin after a cursor, or omit events, are checked where the transcript is replayed.
     for exchange in exchanges(fence.text):
@@ -567,7 +568,7 @@ def test_streams_of_a_transcript_apply_up_to_a_valid_done_event(fence):
             assert exchange.cut == (follower.done is None)
 
 
-@pytest.mark.parametrize("fence", TRANSCRIPTS, ids=lambda fence: fence.tags["transcript"])
+@for_each_case(((fence,) for fence in TRANSCRIPTS), ids=lambda fence: fence.tags["transcript"])
 def test_transcript_covers_requirements_of_servers(fence):
     roles = {one.id: one.role for one in document.requirements}
     covered = extract.identifiers(fence.tags["covers"])

@@ -1,7 +1,10 @@
 """Action for each HTTP status, by kind of request."""
 
+from itertools import product
+
 import pytest
 
+from support.tables import for_each_case
 from tidewire.following.http_status_actions import (
     Action,
     RequestKind,
@@ -34,8 +37,7 @@ COMMON_ACTIONS = {
 }
 
 
-@pytest.mark.parametrize("kind", RequestKind)
-@pytest.mark.parametrize(("status", "action"), COMMON_ACTIONS.items())
+@for_each_case((kind, *row) for kind, row in product(RequestKind, COMMON_ACTIONS.items()))
 def test_status_with_the_same_action_for_all_kinds_of_requests(kind, status, action):
     assert action_for(status, kind) is action
 

@@ -1,8 +1,11 @@
 """`tidewire.http.links_and_origins`: links are resolved as in RFC 3986, with and without the fast path."""
 
+from itertools import product
+
 import httpx
 import pytest
 
+from support.tables import for_each_case
 from tidewire.errors import ProtocolError
 from tidewire.http.links_and_origins import resolve, same_origin
 from tidewire.http.transport import origin
@@ -37,8 +40,7 @@ LINKS = (
 )
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("link", LINKS)
+@for_each_case(product(BASES, LINKS))
 def test_link_is_resolved_like_httpx_does(base, link):
     assert resolve(base, link) == str(httpx.URL(base).join(link))
 
@@ -60,7 +62,6 @@ URLS = [
 ]
 
 
-@pytest.mark.parametrize("one", URLS)
-@pytest.mark.parametrize("other", URLS)
+@for_each_case(product(URLS, repeat=2))
 def test_urls_have_the_same_origin_if_scheme_host_and_port_are_equal(one, other):
     assert same_origin(one, other) == (origin(one) == origin(other))

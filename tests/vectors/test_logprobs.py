@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from support.spec_vectors import SPEC, for_each_vector, load_vectors
+from support.spec_vectors import SPEC, for_each_vector, load_vectors, parametrize_by_vector
 
 # ---- vectors against the definitions of the chapter
 
@@ -112,7 +112,7 @@ def torch():
     return pytest.importorskip("torch", reason="the engine needs torch")
 
 
-@for_each_vector("logprobs/top")
+@parametrize_by_vector("logprobs/top")
 def test_engine_returns_the_candidates_of_the_vector(vector, torch):
     from tidewire_server.generation.torch_engine.sampling.top_n import score
 
@@ -151,7 +151,7 @@ def test_engine_cuts_ties_as_the_vector_requires(vector, torch):
     assert top_ids(logits, min(vector["n"], logits.shape[1])).tolist() == [vector["top_ids"]]
 
 
-@for_each_vector("logprobs/rounding")
+@parametrize_by_vector("logprobs/rounding")
 def test_engine_rounds_as_the_vector_requires(vector, torch):
     import numpy as np
 
@@ -179,7 +179,7 @@ def next_token(torch, logits, members, *, max_top=20):
     return token, {name: json.loads(value) for name, value in values.items()}, is_number
 
 
-@for_each_vector("logprobs/ties")
+@parametrize_by_vector("logprobs/ties")
 def test_engine_treats_ties_as_the_vector_requires(vector, torch):
     members = {"top_logprobs": min(vector["n"], vector["max_top"]), "ties": vector["ties"]}
     found = next_token(torch, logits_of(vector), members, max_top=vector["max_top"])[1]
@@ -188,7 +188,7 @@ def test_engine_treats_ties_as_the_vector_requires(vector, torch):
     assert found.get("tie_counts") == vector.get("tie_count")
 
 
-@for_each_vector("logprobs/processed")
+@parametrize_by_vector("logprobs/processed")
 def test_engine_scores_the_processed_distribution_of_the_vector(vector, torch):
     logits = logits_of(vector)
     members = {**vector["input"], "logprobs_mode": "processed", "top_logprobs": len(logits)}
@@ -212,7 +212,7 @@ def members_served():
     return CORE_MEMBERS | SUPPORTED_MEMBERS
 
 
-@for_each_vector("logprobs/columns")
+@parametrize_by_vector("logprobs/columns")
 def test_engine_returns_the_columns_of_the_vector_or_refuses_the_input(vector, torch):
     from tidewire_server.generation.engine_interface import EngineCapabilities, InputError, check_members
     from tidewire_server.generation.generate_input_and_value import Generate

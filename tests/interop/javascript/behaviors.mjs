@@ -1,4 +1,5 @@
-// Behaviors of the JavaScript package: `node behaviors.mjs NAME URL` runs one of the functions below against a server.
+// Behaviors of the JavaScript package: `node behaviors.mjs URL NAME...` runs some of the functions below against a server, one
+// after another, and prints one JSON object per line: the name, and the error or null. Without arguments, it prints all names.
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
@@ -449,6 +450,19 @@ const BEHAVIORS = {
   },
 };
 
-const [name, url] = process.argv.slice(2);
-if (name === "--list") console.log(JSON.stringify(Object.keys(BEHAVIORS)));
-else await BEHAVIORS[name](url);
+const PATIENCE_MS = 30_000;
+
+const [url, ...names] = process.argv.slice(2);
+if (url === undefined) console.log(JSON.stringify(Object.keys(BEHAVIORS)));
+for (const name of names) {
+  let timer;
+  const hung = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`has not ended within ${PATIENCE_MS} ms`)), PATIENCE_MS);
+  });
+  const error = await Promise.race([BEHAVIORS[name](url), hung]).then(
+    () => null,
+    (error) => error?.stack ?? `${error}`,
+  );
+  clearTimeout(timer);
+  console.log(JSON.stringify({ name, error }));
+}

@@ -1,20 +1,23 @@
-// Read the streams of a request with the JavaScript package `openai`, and print one JSON value per line.
-// Arguments: base URL, `chat`, `completions`, `responses` or `retrieve`, and the body of the request.
+// Read the streams of requests with the JavaScript package `openai`, and print a JSON array of the events of each on one line.
+// Arguments: base URL, and a JSON array of requests, each with `chat`, `completions`, `responses` or `retrieve` and its body.
 import OpenAI from "openai";
 
-const [baseURL, api, body] = process.argv.slice(2);
+const [baseURL, requests] = process.argv.slice(2);
 const client = new OpenAI({ baseURL, apiKey: "any", maxRetries: 0 });
-const request = JSON.parse(body);
 
 const streams = {
-  chat: () => client.chat.completions.create({ ...request, stream: true }),
-  completions: () => client.completions.create({ ...request, stream: true }),
-  responses: () => client.responses.create({ ...request, stream: true }),
-  retrieve: () => client.responses.retrieve(request.id, { stream: true, starting_after: request.after }),
+  chat: (body) => client.chat.completions.create({ ...body, stream: true }),
+  completions: (body) => client.completions.create({ ...body, stream: true }),
+  responses: (body) => client.responses.create({ ...body, stream: true }),
+  retrieve: ({ id, after }) => client.responses.retrieve(id, { stream: true, starting_after: after }),
 };
 
-try {
-  for await (const event of await streams[api]()) console.log(JSON.stringify(event));
-} catch (error) {
-  console.log(JSON.stringify({ thrown: error.constructor.name, status: error.status ?? null, message: error.message }));
+for (const [api, body] of JSON.parse(requests)) {
+  const events = [];
+  try {
+    for await (const event of await streams[api](body)) events.push(event);
+  } catch (error) {
+    events.push({ thrown: error.constructor.name, status: error.status ?? null, message: error.message });
+  }
+  console.log(JSON.stringify(events));
 }
