@@ -187,7 +187,7 @@ def _wrong_paths(name: str, value: Any, types_only: bool) -> list[list[str | int
 
 
 def _is_wrong_type(error: ValidationError) -> bool:
-    if error.validator in {"enum", "const"}:  # The schemas name no type beside these words.
+    if error.validator in {"enum", "const"}:  # The schemas name no type for these words.
         found: Any = error.validator_value
         words: list[Any] = found if error.validator == "enum" else [found]
         return type(error.instance) not in map(type, words)
