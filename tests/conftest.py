@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -21,6 +22,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # processes that they start connect only to servers of their own, so a folder without certificates is enough.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+
+# A shell without job control starts a background command with SIGINT ignored, and every process that a test interrupts would
+# inherit this.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
