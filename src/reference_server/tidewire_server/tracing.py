@@ -19,7 +19,6 @@ contain ids, times, numbers and error codes, but never an input, a value, a toke
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -103,7 +102,7 @@ class JobSpan:
 # ---- requests ----------------------------------------------------------------------------------------------------
 
 
-def continued(headers: Iterable[tuple[bytes, bytes]]) -> AbstractContextManager[None]:
+def continued(headers: Iterable[tuple[bytes, bytes]]) -> contextlib.AbstractContextManager[None]:
     """Continue the trace that a request names, during a `with` block.
 
     A header that is not valid is ignored, and so is `traceparent` if it occurs twice. If the program already has a span
@@ -112,20 +111,20 @@ def continued(headers: Iterable[tuple[bytes, bytes]]) -> AbstractContextManager[
     Args:
         headers: Headers of the ASGI scope.
     """
-    if not _INSTALLED:
-        return _NO_TRACE
-    parents = [value for name, value in headers if name == b"traceparent"]
+    parents = [value for name, value in headers if name == b"traceparent"] if _INSTALLED else []
     if len(parents) != 1 or len(parents[0]) > MAX_HEADER_LENGTH or _has_span():
         return _NO_TRACE
     caller = _stored(parents[0].decode("latin-1"))
     return _attached(caller) if _has_span(caller) else _NO_TRACE
 
 
-def submitting(endpoint: str) -> AbstractContextManager[None]:
+def submitting(endpoint: str) -> contextlib.AbstractContextManager[None]:
     """Trace a `with` block that submits a job, and calls `accepted`. In this block, `trace_headers` returns the
     `JobRecord.traceparent` of a new job.
     """
-    return _submitting(endpoint) if _INSTALLED and (_has_span() or _has_sdk()) else _NO_TRACE
+    if _INSTALLED and (_has_span() or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)):
+        return _submitting(endpoint)
+    return _NO_TRACE
 
 
 @contextlib.contextmanager
@@ -197,7 +196,7 @@ def start_run(job: TracedJob, index: int) -> JobSpan | None:
     return JobSpan(_start(f"run {job.endpoint}", parent, trace.SpanKind.CONSUMER, attributes))
 
 
-def running(span: JobSpan | None, job: str) -> AbstractContextManager[None]:
+def running(span: JobSpan | None, job: str) -> contextlib.AbstractContextManager[None]:
     """Set the job of the current task. In the `with` block, spans of this task and of its threads are below the job's span."""
     JOB_ID.set(job)
     return _NO_TRACE if span is None else _attached(trace.set_span_in_context(span._span))
@@ -220,10 +219,6 @@ def trace_id() -> str | None:
 
 
 # ---- OpenTelemetry -----------------------------------------------------------------------------------------------
-
-
-def _has_sdk() -> bool:
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def _start(name: str, parent: Any, kind: Any, attributes: dict[str, Any], links: Any = ()) -> Any:
@@ -252,5 +247,4 @@ def _span_context(found: Any) -> Any:
 
 
 def _has_span(found: Any = None) -> bool:
-    span = trace.get_current_span(found)
-    return span is not trace.INVALID_SPAN and bool(span.get_span_context().is_valid)
+    return bool(_span_context(found).is_valid)
