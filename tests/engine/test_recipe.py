@@ -33,7 +33,7 @@ def library(tmp_path: Path) -> Path:
 def run_recipe(library: Path, out: Path) -> int:
     listed = library.parent / "corpus.json"
     folders = ["--out", str(out), "--stdlib", str(library), "--corpus", str(listed)]
-    return recipe.main([*folders, "--steps", "2", "--batch", "2"])
+    return recipe.main([*folders, "--steps", "4", "--batch", "2"])
 
 
 def test_recipe_writes_a_checkpoint_that_the_engine_serves(start: Start, library: Path, tmp_path: Path):
@@ -49,7 +49,7 @@ def test_recipe_writes_a_checkpoint_that_the_engine_serves(start: Start, library
         "MODEL_CARD.md",
     }
     record = json.loads((out / "training.json").read_text())
-    assert (record["state"], record["result"]["steps"], record["corpus"]["drift"]) == ("complete", 2, [])
+    assert (record["state"], record["result"]["steps"], record["corpus"]["drift"]) == ("complete", 4, [])
     assert f"{record['result']['bits_per_byte']:.3f} bits per byte" in (out / "MODEL_CARD.md").read_text()
     assert len(generate_one(start(out), prompt="def f", max_tokens=5).text) == 5
 

@@ -4,12 +4,12 @@ import { CheckpointError, EndpointNotFoundError } from "./errors.js";
 import { BatchJob, Job } from "./job.js";
 import { FITS } from "./messages.js";
 import { Session } from "./session.js";
-import { Vocabulary } from "./tokens.js";
+import { textOfTokens } from "./tokens.js";
 
 /** @import { AttachOptions, Checkpoint, ClientOptions, JobParts, LoopOptions, SubmitOptions, WaitOptions } from "./types.js" */
 
 export class Client {
-  #vocabularies = /** @type {Map<string, Vocabulary>} */ (new Map());
+  #vocabularies = /** @type {Map<string, (id: number) => string>} */ (new Map());
 
   /** @param {string | URL} url URL of the server. In a browser, it may be relative to the page. @param {ClientOptions} [options] */
   constructor(url, options = {}) {
@@ -83,7 +83,7 @@ export class Client {
     return found.slice(0, limit);
   }
 
-  /** The vocabulary of an endpoint, or null if it has none. @param {string} endpoint */
+  /** The texts of an endpoint's token ids, or null if it has no vocabulary. @param {string} endpoint */
   async vocabulary(endpoint) {
     const known = this.#vocabularies.get(endpoint);
     if (known) return known;
@@ -92,9 +92,8 @@ export class Client {
     const link = description.links?.vocabulary;
     if (typeof link !== "string") return null;
     const { body } = await this.session.request(this.session.link(link, connection.url) ?? `${url}/vocabulary`, "vocabulary");
-    const vocabulary = new Vocabulary(body);
-    this.#vocabularies.set(endpoint, vocabulary);
-    return vocabulary;
+    this.#vocabularies.set(endpoint, textOfTokens(body));
+    return this.#vocabularies.get(endpoint) ?? null;
   }
 
   /** @param {"endpoints" | "jobs"} kind @param {unknown} name Name of an endpoint, or id of a job. */
@@ -155,9 +154,7 @@ function readCheckpoint(checkpoint) {
   try {
     const saved = typeof checkpoint === "string" ? JSON.parse(checkpoint) : checkpoint;
     if (FITS.checkpoint(saved)) return saved;
-  } catch {
-    // What is not JSON is no checkpoint.
-  }
+  } catch {} // what is not JSON is no checkpoint
   const advice = "Pass the unchanged output of job.checkpoint() of this protocol, or its JSON text.";
   throw new CheckpointError("the checkpoint is not valid", { advice });
 }

@@ -14,9 +14,9 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
-/** CRC-32 of ISO-HDLC of the UTF-8 of a text. @param {string} text */
-export function crc32(text) {
-  let crc = -1;
+/** CRC-32 of ISO-HDLC of the UTF-8 of a text. @param {string} text @param {number} [before] CRC-32 of the text before it. */
+export function crc32(text, before = 0) {
+  let crc = ~before;
   for (const byte of encoder.encode(text)) crc = (crc >>> 8) ^ CRC_TABLE[(crc ^ byte) & 0xff];
   return ~crc >>> 0;
 }

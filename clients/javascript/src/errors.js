@@ -29,6 +29,8 @@ export class TidewireError extends Error {
     this.index = details.index;
     /** `failed` or `cancelled`, if an item has ended without success. */
     this.ended = details.ended;
+    /** Time for which the server sent nothing, after which the client gave up the connection. */
+    this.silentMs = details.silentMs ?? 0;
     /** Whether a request that failed may have reached the server. */
     this.sent = details.sent ?? true;
     /** How a stream was interrupted that continues, or null. @type {ErrorDetails["interruption"]} */

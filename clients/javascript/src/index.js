@@ -3,6 +3,5 @@
 export { Client } from "./client.js";
 export { BatchJob, Job } from "./job.js";
 export { Update } from "./updates.js";
-export { Vocabulary, tokenRows } from "./tokens.js";
 export * from "./errors.js";
 export * from "./types.js";

@@ -277,15 +277,14 @@ export class JobBase {
 
 /** The items that an event has changed, with the ops that changed them. @param {Applied} applied @returns {[index: number, ops: Op[] | null][]} */
 function changedItems({ position: { document }, before, ops }) {
-  const items = [...document.root.items.entries()];
+  const items = /** @type {any[]} */ (document.root.items);
   const inItems = ops && ops.filter(({ tokens: [first = "items"] }) => first === "items");
-  if (items.length === 1 || inItems?.some(({ tokens }) => tokens.length < 2)) return items.map(([index]) => [index, inItems]);
-  if (inItems === null) return items.filter(([index, item]) => !same(item, before?.root.items[index])).map(([index]) => [index, null]);
+  if (items.length === 1 || inItems?.some(({ tokens }) => tokens.length < 2)) return items.map((_, index) => [index, inItems]);
+  if (inItems === null) return [...items.keys()].filter((index) => !same(items[index], before?.root.items[index])).map((index) => [index, null]);
   const found = /** @type {Map<number, Op[]>} */ (new Map());
   for (const op of inItems) {
-    const own = found.get(Number(op.tokens[1]));
-    if (own) own.push(op);
-    else found.set(Number(op.tokens[1]), [op]);
+    const index = Number(op.tokens[1]);
+    if (!found.get(index)?.push(op)) found.set(index, [op]);
   }
   return [...found].sort(([one], [other]) => one - other);
 }
@@ -331,7 +330,7 @@ export class Job extends JobBase {
    */
   async *tokens({ signal } = {}) {
     const yielded = /** @type {number[]} */ ([]);
-    let vocabulary = /** @type {import("./tokens.js").Vocabulary | null | undefined} */ (undefined);
+    let vocabulary = /** @type {((id: number) => string) | null | undefined} */ (undefined);
     /** Document and number of its rewrites for which the yielded tokens were compared. @type {any[]} */
     let compared = [];
     for await (const _ of this.reads({ signal })) {

@@ -77,6 +77,7 @@ export class RetryState {
     const attempts = isFirstContact ? Math.min(this.#limits.attempts, FIRST_ATTEMPTS) : this.#limits.attempts;
     const askedMs = error.interruption === "cut" ? null : error.retryAfterMs;
     const isFailure = askedMs === null || (error.interruption === "goaway" && !hasProgress);
+    if (this.#began === null) this.#spentMs += error.silentMs; // of a live stream, whose other time does not count
     this.live();
     if (hasProgress) this.progress();
     if (isFailure) this.failures += 1;

@@ -35,7 +35,8 @@ export function sleep(ms, signal) {
  * @template T @param {Promise<T>} part @param {number} timeoutMs @param {AbortController} controller @param {ErrorDetails} place @returns {Promise<T>}
  */
 async function arrived(part, timeoutMs, controller, place) {
-  const silent = () => controller.abort(new SilenceTimeoutError(`the server sent nothing for ${Math.round(timeoutMs)} ms`, place));
+  const what = `the server sent nothing for ${Math.round(timeoutMs)} ms`;
+  const silent = () => controller.abort(new SilenceTimeoutError(what, { ...place, silentMs: timeoutMs }));
   const timer = setTimeout(silent, Math.min(timeoutMs, LONGEST_TIMER_MS));
   try {
     return await part;
@@ -144,8 +145,8 @@ export class Session {
     const body = status === 200 ? connection.close() : await connection.json(this.answerTimeoutMs, 2 ** 20).catch(() => null);
     const problem = FITS.problem(body) ? copy(body) : null;
     this.contacted ||= problem !== null;
-    const interruption = action === "wait" || action === "cut" ? action : null;
     const askedMs = retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms;
+    const interruption = action === "wait" || action === "cut" ? action : null;
     return RequestError.from(status, problem, { url, retryAfterMs: askedMs, interruption, ...details });
   }
 

@@ -5,30 +5,18 @@ import { isInteger } from "./strict_json.js";
 
 /** @import { Token } from "./types.js" */
 
-/** The bytes of every token id of an endpoint. */
-export class Vocabulary {
-  #tokens;
-  #utf8 = new TextDecoder();
-
-  /** @param {{hash: string, tokens: string[], special?: number[] | null}} body */
-  constructor({ hash, tokens, special }) {
-    this.hash = hash;
-    this.#tokens = tokens;
-    /** Ids of tokens that add nothing to a text. */
-    this.special = new Set(special ?? []);
-  }
-
-  /** The text of one token, with U+FFFD for bytes that are not a whole character. @param {number} id */
-  text(id) {
-    const encoded = this.#tokens[id];
-    if (encoded === undefined) throw new ProtocolError(`the token id ${id} is not in the vocabulary of ${this.#tokens.length} tokens`);
-    return this.#utf8.decode(Uint8Array.from(atob(encoded), (char) => char.charCodeAt(0)));
-  }
+/** A function that returns the text of a token id, with U+FFFD for bytes that are not a whole character. @param {{tokens: string[]}} vocabulary */
+export function textOfTokens({ tokens }) {
+  const utf8 = new TextDecoder();
+  return (/** @type {number} */ id) => {
+    if (tokens[id] === undefined) throw new ProtocolError(`the token id ${id} is not in the vocabulary of ${tokens.length} tokens`);
+    return utf8.decode(Uint8Array.from(atob(tokens[id]), (char) => char.charCodeAt(0)));
+  };
 }
 
 /**
  * Convert the columns of a generation's value to tokens, which takes a vocabulary unless the value contains their texts.
- * @param {any} value @param {number} [start] Index of the first token. @param {Vocabulary | null} [vocabulary] @returns {Token[]}
+ * @param {any} value @param {number} [start] Index of the first token. @param {((id: number) => string) | null} [vocabulary] @returns {Token[]}
  * @throws {TidewireError} The columns are missing or not valid, or the texts are unknown.
  */
 export function tokenRows(value, start = 0, vocabulary = null) {
@@ -39,8 +27,8 @@ export function tokenRows(value, start = 0, vocabulary = null) {
   const textOf = (id, known) => {
     if (!isInteger(id, 0)) throw new ProtocolError(`${JSON.stringify(id)} is not a token id`);
     if (typeof known === "string") return known;
-    if (vocabulary) return vocabulary.text(id);
-    const advice = "Pass the endpoint's vocabulary, or submit with token_text: true.";
+    if (vocabulary) return vocabulary(id);
+    const advice = "Submit with token_text: true.";
     throw new TidewireError("the texts of the job's tokens are unknown", { advice });
   };
   return ids.slice(start).map((id, n) => {

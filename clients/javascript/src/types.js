@@ -58,7 +58,7 @@
  * @typedef {{code: string, title: string, status: number, detail?: string | null, pointer?: string | null,
  *   retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
  * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null, problem?: Problem | null,
- *   advice?: string, value?: unknown, index?: number, ended?: string, sent?: boolean,
+ *   advice?: string, value?: unknown, index?: number, ended?: string, sent?: boolean, silentMs?: number,
  *   retryAfterMs?: number | null, interruption?: "cut" | "goaway" | "wait" | "resync" | null, cause?: unknown}} ErrorDetails
  *
  * @typedef {"use" | "read_job" | "resync" | "refresh" | "wait" | "redirect" | "cut" | "fatal"} Action What follows from a response.

@@ -3,6 +3,8 @@
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
+import { crc32 } from "../../../clients/javascript/src/digests.js";
+import { Document } from "../../../clients/javascript/src/document.js";
 import * as tidewire from "../../../clients/javascript/src/index.js";
 
 const { Client } = tidewire;
@@ -16,7 +18,7 @@ const textOf = async (loop) => {
 };
 
 /** Serves the job JOB, whose stream consists of snapshots and diffs, on one connection or several, and other paths as JSON. */
-async function scripted({ connections, paths = {} }) {
+async function scripted({ connections, paths = {}, heartbeatMs = 15000, ends = true }) {
   const requests = [];
   const server = createServer((request, response) => {
     requests.push(request);
@@ -25,9 +27,9 @@ async function scripted({ connections, paths = {} }) {
     const events = connections.shift();
     if (events === undefined) return response.destroy();
     response.writeHead(200, { "content-type": "text/event-stream" });
-    response.write(`retry:1\nevent:hello\ndata:${JSON.stringify({ protocol: "tidewire/1", job: JOB, events: `/v1/jobs/${JOB}/events`, head: "1-1", heartbeat_ms: 15000 })}\n\n`);
+    response.write(`retry:1\nevent:hello\ndata:${JSON.stringify({ protocol: "tidewire/1", job: JOB, events: `/v1/jobs/${JOB}/events`, head: "1-1", heartbeat_ms: heartbeatMs })}\n\n`);
     for (const [id, data, type] of events) response.write(`id:${id}\n${type ? `event:${type}\n` : ""}data:${JSON.stringify(data)}\n\n`);
-    response.end();
+    if (ends) response.end();
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   server.unref();
@@ -310,6 +312,52 @@ const BEHAVIORS = {
       for await (const text of job.iterText()) texts.push([text, job.checkpoint().cursor]);
     }, tidewire.TransportError);
     assert.deepEqual(texts, [["abd", "1-4"]]);
+  },
+
+  async "the silence of a live stream counts toward the patience"() {
+    const connections = Array.from({ length: 500 }, () => [["1-1", ...snapshot("")]]);
+    const { url, requests } = await scripted({ connections, heartbeatMs: 20, ends: false });
+    const job = new Client(url, { retry: { patienceMs: 500, maxDelayMs: 1 } }).job(JOB);
+    await assert.rejects(textOf(job), tidewire.SilenceTimeoutError);
+    assert.ok(requests.length >= 2 && requests.length <= 11, `${requests.length} connections, each silent for 50 ms`);
+  },
+
+  async "checks of a growing text read each part of it once"() {
+    const encode = TextEncoder.prototype.encode;
+    let encoded = 0;
+    TextEncoder.prototype.encode = function (text) {
+      encoded += text.length;
+      return encode.call(this, text);
+    };
+    try {
+      const document = new Document({ items: [{ value: "" }] }, [VALUE], { epoch: 1, seq: 1, text: "1-1" });
+      const whole = "né 😀 ".repeat(1000);
+      for (let end = 6; end <= whole.length; end += 6) {
+        document.apply({ ops: [["a", VALUE, whole.slice(end - 6, end)]], check: [] });
+        document.verify([[VALUE, [...whole.slice(0, end)].length, crc32(whole.slice(0, end))]]);
+      }
+      const ofExpected = (whole.length * (whole.length / 6 + 1)) / 2;
+      assert.equal(encoded, ofExpected + whole.length);
+      document.apply([["t", VALUE, 2], ["a", VALUE, "x"]]);
+      const now = `${whole.slice(0, -3)}x`;
+      document.verify([[VALUE, [...now].length, crc32(now)]]);
+      assert.throws(() => document.verify([[VALUE, [...now].length, crc32(whole)]]), /check/);
+    } finally {
+      TextEncoder.prototype.encode = encode;
+    }
+  },
+
+  async "an op reads the stable texts of its own item only"() {
+    let reads = 0;
+    const items = Array.from({ length: 100 }, () => ({ status: "running", value: "ab", get stable() {
+      reads += 1;
+      return { "": 1 };
+    } }));
+    const document = new Document({ items }, [], { epoch: 1, seq: 1, text: "1-1" });
+    document.apply([["s", "/items/7/status", "succeeded"]]);
+    assert.ok(reads > 0 && reads <= 2, `${reads} reads`);
+    assert.throws(() => document.apply([["s", "/items/7/value", "b"]]), /stable prefix of {2}in item 7/);
+    assert.throws(() => document.apply([["d", "/items/0"], ["s", "/items/3/value", ""]]), /stable prefix/);
   },
 
   async "text is yielded up to its stable part, and another loop gets the rest"() {
