@@ -141,11 +141,12 @@ def waits(condition):
         time.sleep(0.05)
 
 
-def test_hidden_tabs_close_their_streams_and_resume_when_shown():
+@pytest.mark.parametrize(("messages", "rate"), [(1000, 10), pytest.param(3000, 60, marks=pytest.mark.slow)])
+def test_hidden_tabs_close_their_streams_and_resume_when_shown(messages, rate):
     with running(SERVER) as url, browser_tabs() as browser:
         jobs = [
             httpx.post(
-                f"{url}/v1/endpoints/flood_text/jobs", json={"input": {"messages": 1000, "rate": 10}}
+                f"{url}/v1/endpoints/flood_text/jobs", json={"input": {"messages": messages, "rate": rate}}
             ).json()["id"]
             for _ in range(TABS)
         ]

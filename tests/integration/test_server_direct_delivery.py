@@ -131,9 +131,10 @@ def unchunked(answer: bytes) -> bytes:
     return body
 
 
-def test_a_reader_with_a_full_socket_catches_up_without_delaying_others():
+@pytest.mark.parametrize("letters", [20_000, pytest.param(60_000, marks=pytest.mark.slow)])
+def test_a_reader_with_a_full_socket_catches_up_without_delaying_others(letters):
     with serving(make_server()) as peer:
-        job = peer.start("many", {"letters": 20_000})
+        job = peer.start("many", {"letters": letters})
         url = httpx.URL(peer.url)
         with socket.socket() as stuck_socket:
             stuck_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -246,8 +246,8 @@ def test_resets_during_a_submit_do_not_affect_others(peer, address):
 
 
 @pytest.mark.usefixtures("quiet_stream")
-def test_three_thousand_pipelined_requests_are_answered_in_order(address):
-    count = 3_000
+@pytest.mark.parametrize("count", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_thousands_of_pipelined_requests_are_answered_in_order(address, count):
     pipelined = b"".join(
         b"GET /v1/jobs/n%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % number for number in range(count)
     )

@@ -383,7 +383,8 @@ def test_a_goaway_at_shutdown_has_a_random_wait_that_grows_with_the_number_of_re
     assert max(waits) > longest / 2
 
 
-def test_a_hundred_concurrent_clients_each_get_their_text(peer):
+@pytest.mark.parametrize("clients", [100, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_concurrent_clients_each_get_their_text(peer, clients):
     async def one(http: httpx.AsyncClient, number: int) -> None:
         text = f"client {number}"
         body = {"input": {"text": text, "pause": 0.001}}
@@ -396,6 +397,6 @@ def test_a_hundred_concurrent_clients_each_get_their_text(peer):
     async def all_of_them() -> None:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=peer.url, timeout=30, limits=limits) as http:
-            await asyncio.gather(*(one(http, number) for number in range(100)))
+            await asyncio.gather(*(one(http, number) for number in range(clients)))
 
     asyncio.run(all_of_them())

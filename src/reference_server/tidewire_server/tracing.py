@@ -144,8 +144,8 @@ def _submitting(endpoint: str) -> Iterator[None]:
 
 def accepted(job: TracedJob, *, replayed: bool) -> None:
     """Name the job in the span of `submitting`. An earlier request with the same idempotency key may have created it."""
-    span = trace.get_current_span() if _INSTALLED else None
-    if span is not None and span is not trace.INVALID_SPAN:
+    if _INSTALLED and _has_span():
+        span = trace.get_current_span()
         span.set_attributes({"tidewire.job.id": job.id, "tidewire.replayed": replayed})
         if replayed and job.traceparent is not None:
             span.add_link(_span_context(_stored(job.traceparent)))
@@ -207,7 +207,7 @@ def trace_headers() -> dict[str, str]:
     thread runs. Without a trace, the result is empty.
     """
     carrier: dict[str, str] = {}
-    if _INSTALLED and trace.get_current_span() is not trace.INVALID_SPAN:
+    if _INSTALLED and _has_span():
         _propagator.inject(carrier)
     return carrier
 

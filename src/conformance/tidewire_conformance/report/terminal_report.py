@@ -46,7 +46,7 @@ class _Printer:
         if report.unjudged and report.met and not report.failures:
             count = len(report.unjudged)
             what = "1 requirement was" if count == 1 else f"{count} requirements were"
-            self._line(f"  nothing failed; {what} not tried, for the reasons below", "")
+            self._line(f"  nothing failed; {what} not tried, for the reasons below")
         if report.part:
             self._line(f"  only a part of the suite was run: {report.part}", "yellow")
         if run.cut_short:

@@ -144,9 +144,6 @@ def _write(value: Any, max_depth: int, put: Callable[[bytes], None]) -> None:
 
 
 def _write_text(text: Any, put: Callable[[bytes], None]) -> None:
-    if type(text) is str and text.isascii() and len(text) <= PART:
-        put(encode_basestring(text).encode())
-        return
     pieces = (text,) if type(text) is str else text.pieces()
     put(b'"')
     for piece in pieces:
