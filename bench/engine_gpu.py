@@ -11,8 +11,7 @@ the weights of a step once.
 Then 64 requests run concurrently, first in the engine with the 5 most probable tokens at each position, then in
 continuous batching of transformers, which returns no most probable tokens.
 
-    python bench/engine_gpu.py                         on a GPU, less than eight minutes
-    python bench/engine_gpu.py --compile               also decodes with torch.compile(mode="reduce-overhead")
+    python bench/engine_gpu.py                         on a GPU, about three minutes
     python bench/engine_gpu.py --device cpu --tiny     tests the script in seconds; the numbers are meaningless
 """
 
@@ -260,27 +259,22 @@ def reading(c: Checkpoint, runner: Runner, batch: int, members: dict[str, Any], 
     return timed(c.device, run)
 
 
-def measure(name: str, c: Checkpoint, plan: Plan, *, compiled: bool) -> list[dict[str, Any]]:
-    runners = {"eager": runner_of(c, max(plan.batches))}
-    if compiled:
-        model = torch.compile(c.model.__call__, mode="reduce-overhead", dynamic=False)
-        runners["compiled"] = runner_of(dataclasses.replace(c, model=cast("Any", model)), max(plan.batches))
+def measure(name: str, c: Checkpoint, plan: Plan) -> list[dict[str, Any]]:
+    runner = runner_of(c, max(plan.batches))
     settings = {f"n = {n}": GREEDY | {"top_logprobs": n} for n in plan.tops}
     settings["typical-p 0.9"] = {"typical_p": 0.9, "seed": 1}
-    kinds = [("decode", decoding, runner) for runner in runners] + [("prefill", reading, "eager")]
     rows = []
-    for kind, time_of, runner in kinds:
+    for kind, time_of in (("decode", decoding), ("prefill", reading)):
         for batch in plan.batches:
             taken: dict[str, list[float]] = {one: [] for one in settings}
             for turn in range(plan.rounds + 1):
                 for one, members in settings.items():
-                    spent = time_of(c, runners[runner], batch, members, plan)
+                    spent = time_of(c, runner, batch, members, plan)
                     if turn:  # the first round is the warm-up
                         taken[one].append(spent)
             row = {
                 "model": name,
                 "kind": kind,
-                "runner": runner,
                 "batch": batch,
                 "ms": {one: statistics.median(times) for one, times in taken.items()},
                 "shares": {
@@ -291,7 +285,7 @@ def measure(name: str, c: Checkpoint, plan: Plan, *, compiled: bool) -> list[dic
             }
             rows.append(row)
             cells = "  ".join(f"{one} {row['shares'][one]:+.1f} %" for one in settings if one != "n = 0")
-            print(f"  {kind}, {runner}, {batch:2} requests: {row['ms']['n = 0']:.3f} ms  {cells}", flush=True)
+            print(f"  {kind}, {batch:2} requests: {row['ms']['n = 0']:.3f} ms  {cells}", flush=True)
     return rows
 
 
@@ -380,7 +374,7 @@ def judge(
             {"what": f"{name}, tokens/s", "percent": percent, "target": target, "met": percent >= target}
         )
     for row in rows:
-        if (row["kind"], row["runner"]) != ("decode", "eager"):
+        if row["kind"] != "decode":
             continue
         name = row["model"]
         if row["batch"] == 64:
@@ -408,7 +402,6 @@ def main() -> None:
     parser.add_argument(
         "--tiny", action="store_true", help="use a tiny model and few steps, to test the script"
     )
-    parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
     parser.add_argument(
         "--output", type=Path, help=f"JSON file; the default is {RESULTS.name}, or none with --tiny"
     )
@@ -436,7 +429,7 @@ def main() -> None:
         checkpoint = checkpoint_of(random_module(sizes, device), device)
         floors[name] = 1e3 * checkpoint.weight_bytes / speed
         print(f"  floor of a step: {floors[name]:.3f} ms")
-        rows.extend(measure(name, checkpoint, plan, compiled=arguments.compile))
+        rows.extend(measure(name, checkpoint, plan))
         free(device)
         ours = ours_per_second(checkpoint, plan)
         del checkpoint

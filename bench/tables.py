@@ -577,7 +577,7 @@ def engine_gpu() -> str:
     settings = list(result["rows"][0]["ms"])
     rows = [
         [
-            f"{row['model']}, {row['kind']}" + (", compiled" if row["runner"] == "compiled" else ""),
+            f"{row['model']}, {row['kind']}",
             str(row["batch"]),
             f"{row['ms'][settings[0]]:.2f}",
             *(f"{row['shares'][one]:+.1f} %" for one in settings[1:]),

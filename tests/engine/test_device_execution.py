@@ -15,6 +15,7 @@ from support.model_checkpoints import random_llama
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import step_runner
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch
+from tidewire_server.generation.torch_engine.decode_graphs import DecodeGraphs, padded_length, padded_slots
 from tidewire_server.generation.torch_engine.device_execution import HostCopy
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
@@ -58,6 +59,16 @@ def steps_on(device: torch.device, checkpoint: Checkpoint, *members: dict[str, A
     return [
         (token, progress and [(one.id, one.values) for one in progress.added]) for token, progress in results
     ]
+
+
+def counted(method: Any, calls: list[Any]) -> Any:
+    """Return a method that also adds each call to a list."""
+
+    def call(self: Any) -> Any:
+        calls.append(self)
+        return method(self)
+
+    return call
 
 
 class Allocations(TorchDispatchMode):
@@ -114,15 +125,72 @@ def test_results_of_a_step_are_one_copy(
     assert min(copies) > 2
 
 
+# ---- CUDA graphs -----------------------------------------------------------------------------------------------
+
+
+def test_padded_shapes_hold_the_step_and_are_few():
+    for most in (1, 5, 64):
+        assert all(slots <= padded_slots(slots, most) <= most for slots in range(1, most + 1))
+    assert {padded_slots(slots, 40) for slots in range(1, 41)} == {1, 2, 4, 8, 16, 32, 40}
+    for most in (1, 300, 8192):
+        lengths = {length: padded_length(length, most) for length in range(1, most + 1)}
+        assert all(length <= padded <= max(length + 255, 1.25 * length) for length, padded in lengths.items())
+        assert max(lengths.values()) == most
+    assert len(set(lengths.values())) == 16
+
+
 @pytest.mark.gpu
-def test_step_on_a_gpu_waits_for_nothing_but_one_copy(tmp_path: Path):
+def test_graphs_decode_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU")
+    checkpoint = load(random_llama(tmp_path), device="cuda:0", dtype="float32")
+    replays: list[Any] = []
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted(torch.cuda.CUDAGraph.replay, replays))
+    with_graphs = [steps_on(checkpoint.device, checkpoint, *members) for members in (MEMBERS, SEARCHES)]
+    assert len(replays) > 2
+    monkeypatch.setattr(step_runner, "LlamaModel", type(None))
+    replays.clear()
+    without = [steps_on(checkpoint.device, checkpoint, *members) for members in (MEMBERS, SEARCHES)]
+    assert replays == []
+    assert with_graphs == without
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_decoding_continues_if_no_graph_can_be_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU")
+    folder = random_llama(tmp_path)
+    checkpoint = load(folder, device="cuda:0", dtype="float32")
+
+    def forward(self: DecodeGraphs, slots: int, length: int) -> torch.Tensor:
+        return self._tokens.tolist()  # type: ignore[return-value] # a capture must not wait for the device
+
+    monkeypatch.setattr(DecodeGraphs, "_forward", forward)
+    expected = steps_on(torch.device("cpu"), load(folder, device="cpu"), *MEMBERS)
+    assert steps_on(checkpoint.device, checkpoint, *MEMBERS) == expected
+    assert [one.message[:42] for one in caplog.records] == ["decoding continues without CUDA graphs, be"]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings(
+    "ignore:Synchronization debug mode is a prototype", "ignore:Warning. Profiler clears events"
+)
+def test_step_on_a_gpu_waits_for_nothing_but_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if not torch.cuda.is_available():
         pytest.skip("torch finds no GPU")
     folder = random_llama(tmp_path)
     device = torch.device("cuda", 0)
     checkpoint = load(folder, device="cuda:0", dtype="float32")
+    captures = []
+    monkeypatch.setattr(
+        torch.cuda.CUDAGraph, "capture_end", counted(torch.cuda.CUDAGraph.capture_end, captures)
+    )
     expected = steps_on(torch.device("cpu"), load(folder, device="cpu"), *MEMBERS)
     steps_on(device, checkpoint, *MEMBERS)  # loads the kernels
+    captures.clear()
     # A step that waits for the device raises an error. The reads wait for an event, which is allowed.
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -132,5 +200,7 @@ def test_step_on_a_gpu_waits_for_nothing_but_one_copy(tmp_path: Path):
         torch.cuda.set_sync_debug_mode("default")
     names = Counter(event.name for event in profiler.events())
     assert sum(count for name, count in names.items() if "Memcpy DtoH" in name) == STEPS
-    assert names["cudaDeviceSynchronize"] <= 1  # the profiler's own, when it stops
+    assert captures
+    # One is the profiler's own, when it stops. A capture, which happens once for each shape, begins with one.
+    assert names["cudaDeviceSynchronize"] <= 1 + len(captures)
     assert names["cudaStreamSynchronize"] == 0

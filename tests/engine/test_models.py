@@ -1,5 +1,6 @@
 """Forward passes of the engine's own models, compared with the module of transformers."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,12 @@ from transformers import (
 )
 
 from support.model_checkpoints import CONTEXT, random_tokenizer, save
-from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
+from tidewire_server.generation.torch_engine.models.attention import (
+    AttentionContext,
+    PrefillChunk,
+    StaticDecode,
+    Step,
+)
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
@@ -54,6 +60,7 @@ OWN = [
     LlamaConfig(**SIZES, num_key_value_heads=4, rope_parameters=YARN, rms_norm_eps=0.1),
     MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=None),
 ]
+WINDOW = MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=8)
 OTHERS = [
     LlamaConfig(**SIZES, num_key_value_heads=2, attention_bias=True),
     LlamaConfig(**SIZES, num_key_value_heads=2, hidden_act="gelu"),
@@ -71,8 +78,22 @@ def cache_for(checkpoint: Checkpoint, slots: int) -> KVCache:
     return KVCache(c.layers, slots, c.kv_heads, CONTEXT, c.head_size, c.dtype, c.device)
 
 
+def static_decode(cache: KVCache, positions: list[int | None]) -> StaticDecode:
+    rows = [cache.row(slot, cache.scratch if p is None else p) for slot, p in enumerate(positions)]
+    return StaticDecode(cache, torch.tensor(rows), torch.tensor([p or 0 for p in positions]), CONTEXT)
+
+
+def decode(cache: KVCache, positions: list[int | None]) -> Step:
+    return Step(cache, positions, [])
+
+
 @torch.inference_mode()
-def logits_in_steps(checkpoint: Checkpoint, texts: list[list[int]], prompts: list[int]) -> list[torch.Tensor]:
+def logits_in_steps(
+    checkpoint: Checkpoint,
+    texts: list[list[int]],
+    prompts: list[int],
+    decoding: Callable[[KVCache, list[int | None]], AttentionContext] = decode,
+) -> list[torch.Tensor]:
     """Return the logits of each token from the last token of its prompt on: read the prompts in two chunks, then decode."""
     cache = cache_for(checkpoint, len(texts) + 1)
     slots = range(1, len(texts) + 1)  # slot 0 stays idle
@@ -94,14 +115,18 @@ def logits_in_steps(checkpoint: Checkpoint, texts: list[list[int]], prompts: lis
             break
         tokens = [0] + [0 if i is None else text[i] for text, i in zip(texts, at, strict=True)]
         wanted = [slot for slot, i in zip(slots, at, strict=True) if i is not None]
-        out = forward(checkpoint, tokens, [0, *(i or 0 for i in at)], wanted, Step(cache, [None, *at], []))
+        out = forward(checkpoint, tokens, [0, *(i or 0 for i in at)], wanted, decoding(cache, [None, *at]))
         for slot, row in zip(wanted, out, strict=True):
             rows[slot - 1].append(row)
     return [torch.stack(own) for own in rows]
 
 
 def forward(
-    checkpoint: Checkpoint, tokens: list[int], positions: list[int], wanted: list[int], context: Step
+    checkpoint: Checkpoint,
+    tokens: list[int],
+    positions: list[int],
+    wanted: list[int],
+    context: AttentionContext,
 ) -> torch.Tensor:
     return checkpoint.model(
         tokens=torch.tensor(tokens),
@@ -123,6 +148,16 @@ def test_logits_equal_those_of_transformers(tmp_path: Path, config: PreTrainedCo
         with torch.no_grad():
             expected = model(torch.tensor([text])).logits[0, prompt - 1 :]
         assert torch.allclose(logits, expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("config", [OWN[0], WINDOW], ids=["llama", "mistral"])
+def test_decoding_with_static_shapes_computes_the_same_logits(tmp_path: Path, config: PreTrainedConfig):
+    checkpoint = load(saved(tmp_path, config), device="cpu")
+    texts = [[(7 * i + 3 * j) % 265 for j in range(length)] for i, length in enumerate((40, 9, 23))]
+    prompts = [30, 6, 21]
+    expected = logits_in_steps(checkpoint, texts, prompts)
+    for own, exact in zip(logits_in_steps(checkpoint, texts, prompts, static_decode), expected, strict=True):
+        torch.testing.assert_close(own, exact, rtol=1e-4, atol=1e-4)
 
 
 class Synchronizations(TorchDispatchMode):

@@ -31,6 +31,17 @@ SECONDS = 60
 """A generous bound: an actor is a process, which imports the server."""
 
 
+class OnGPU:
+    def __init__(self):
+        import torch
+
+        self.weight = torch.eye(2, device="cuda")
+
+    def __call__(self, xs: list[float]) -> list[tuple[float, str | None, int]]:
+        products = self.weight.new_tensor([[x, 0.0] for x in xs]) @ self.weight
+        return [(x, os.environ.get("CUDA_VISIBLE_DEVICES"), os.getpid()) for x in products[:, 0].tolist()]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _cluster():
     """A local cluster that outlives the servers, because it takes longer to start than most tests."""
@@ -583,3 +594,16 @@ def test_actors_end_with_the_server(tmp_path):
         pid = int(peer.value("f", {"texts": "a"}).split()[3])
 
     eventually(lambda: not Path(f"/proc/{pid}").exists(), within=SECONDS)
+
+
+@pytest.mark.gpu
+def test_actor_loads_its_model_on_its_gpu_and_is_replaced_there():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU")
+    with served(OnGPU, ray_workers(1, num_gpus=1), on_restart="rerun") as peer:
+        (first,) = peer.run("f", inputs=[{"xs": 2.0}])["state"]["items"]
+        os.kill(first["value"][2], signal.SIGKILL)
+        (second,) = peer.run("f", inputs=[{"xs": 3.0}])["state"]["items"]
+    assert (first["value"][:2], second["value"][:2]) == ([2.0, "0"], [3.0, "0"])
+    assert first["value"][2] != second["value"][2]

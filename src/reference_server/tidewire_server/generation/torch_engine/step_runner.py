@@ -10,9 +10,11 @@ import numpy as np
 import torch
 
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch, Searched, SearchStep
+from tidewire_server.generation.torch_engine.decode_graphs import DecodeGraphs
 from tidewire_server.generation.torch_engine.device_execution import HostCopy, to_device
 from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
 from tidewire_server.generation.torch_engine.sampling.postprocess import PromptScores, Sampled, SampledTokens
@@ -68,6 +70,9 @@ class Runner:
         self._device = checkpoint.device
         self._cache = cache
         self._last = torch.zeros(cache.slots, dtype=torch.int64, device=checkpoint.device)
+        # Modules of transformers may read values on the host, which a graph cannot contain.
+        has_graphs = checkpoint.device.type == "cuda" and isinstance(checkpoint.model, LlamaModel)
+        self._graphs = DecodeGraphs(checkpoint.model, cache, self._last) if has_graphs else None
 
     @torch.inference_mode()
     def run(self, step: StepPlan[R]) -> StepResult[R]:
@@ -134,6 +139,10 @@ class Runner:
         decode_positions = [positions_of.get(slot) for slot in range(decoding)]
         positions = [position or 0 for position in decode_positions]
         wanted = [*positions_of]
+        if self._graphs is not None and not step.prefill:
+            logits = self._graphs.logits(decode_positions)
+            if logits is not None:
+                return logits[to_device(wanted, self._device, torch.int64)].float()
         prompts: list[int] = []
         chunks = []
         for part in step.prefill:

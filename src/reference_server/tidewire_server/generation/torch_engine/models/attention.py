@@ -108,7 +108,7 @@ class Step:
         self._rows = to_device(rows, cache.device)
         self._parts: list[tuple[slice, _Decode | _Chunk]] = []
         if decode_positions:
-            decode = _Decode(cache, decode_positions)
+            decode = _decode_of_texts(cache, decode_positions)
             self._parts.append((slice(0, len(decode_positions)), decode))
         for chunk in chunks:
             span = slice(chunk.row, chunk.row + chunk.end - chunk.start)
@@ -122,21 +122,58 @@ class Step:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
+class StaticDecode:
+    """Attention context of a forward pass that decodes one token in each of the first slots, with shapes that do not depend on
+    the lengths of the texts, so that the pass can be captured as a CUDA graph.
+
+    Args:
+        cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
+        rows: Row of the cache for each slot's current token, [B], int64; see `KVCache.row`. The scratch position for a slot
+            that does not decode.
+        ends: Position of the current token of each slot, [B], int64. Any position for a slot that does not decode.
+        length: Number of positions to read in each slot, greater than all positions.
+    """
+
+    def __init__(self, cache: KVCache, rows: torch.Tensor, ends: torch.Tensor, length: int) -> None:
+        self._cache = cache
+        self._rows = rows
+        self._decode = _Decode(cache, ends, length, lowest=0)
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key_value: torch.Tensor, kind: AttentionKind
+    ) -> torch.Tensor:
+        self._cache.write(layer, self._rows, key_value)
+        return self._decode.attend(layer, query, kind)
+
+
+def _decode_of_texts(cache: KVCache, positions: list[int | None]) -> _Decode:
+    """Return the attention for one token of each slot, which reads as far as the longest text.
+
+    The output of a slot that does not decode is not used. It also reads as far as the longest text, so that no mask is
+    necessary if all texts are equally long.
+    """
+    running = [position for position in positions if position is not None]
+    longest = max(running)
+    ends = [longest if position is None else position for position in positions]
+    return _Decode(cache, to_device(ends, cache.device), longest + 1, lowest=min(running))
+
+
 class _Decode:
     """Attention for one token of each slot.
 
     Query heads that share a key-value head are placed on the query axis, so that the cache is read only once for all of
-    them. The reads end at the longest text.
+    them.
+
+    Args:
+        cache: Keys and values of all slots.
+        ends: Position of the token of each of the first slots, [B].
+        length: Number of positions to read in each slot.
+        lowest: A lower bound of the positions.
     """
 
-    def __init__(self, cache: KVCache, positions: list[int | None]) -> None:
-        running = [position for position in positions if position is not None]
-        length, lowest = max(running) + 1, min(running)
-        self._views = cache.read(slice(0, len(positions)), length)
-        # The output of a slot that does not decode is not used. It reads as far as the longest text, so that no mask is
-        # necessary if all texts are equally long.
-        ends = [length - 1 if position is None else position for position in positions]
-        rows = to_device(ends, cache.device)[:, None, None, None]
+    def __init__(self, cache: KVCache, ends: torch.Tensor, length: int, *, lowest: int) -> None:
+        self._views = cache.read(slice(0, len(ends)), length)
+        rows = ends[:, None, None, None]
         self._masks = _Masks(rows, lowest, torch.arange(length, device=cache.device), cache.dtype)
         self._same_end = lowest == length - 1
 

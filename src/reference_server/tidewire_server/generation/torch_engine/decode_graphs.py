@@ -1,0 +1,117 @@
+"""CUDA graphs of decoding steps (`DecodeGraphs`): one launch instead of some hundred operators.
+
+The host needs longer to launch the operators of a forward pass one by one than a GPU needs to compute them: twice as long for 8
+billion parameters and one request on an NVIDIA H200. A graph records the operators once. It needs the same shapes and the same memory each time, so the number of slots and
+the number of positions that attention reads are rounded up, and each combination has its own graph, captured at its first
+step. The graphs share their temporary memory, because only one of them runs at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from tidewire_server.generation.torch_engine.device_execution import to_device
+from tidewire_server.generation.torch_engine.models.attention import StaticDecode
+from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
+from tidewire_server.generation.torch_engine.models.transformers_model import Model
+
+logger = logging.getLogger(__name__)
+
+MIN_LENGTH: Final = 256
+"""Lowest number of positions that a graph reads in each slot, and the smallest distance between two such numbers."""
+
+_WARM_UP: Final = 2
+"""Number of runs before the capture. Libraries allocate memory at their first run, which a capture does not allow."""
+
+
+class DecodeGraphs:
+    """Forward passes over one token of each slot, as CUDA graphs.
+
+    Args:
+        model: The model. The shapes of its tensors must not depend on values.
+        cache: Keys and values of all slots.
+        tokens: The last token of each slot, on the device. Each step reads it.
+    """
+
+    def __init__(self, model: Model, cache: KVCache, tokens: torch.Tensor) -> None:
+        self._model = model
+        self._cache = cache
+        self._tokens = tokens
+        self._inputs = torch.zeros((2, cache.slots), dtype=torch.int64, device=cache.device)
+        """Positions of the current tokens of all slots, and their rows in the cache."""
+        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        """Graph and logits for each number of slots and of positions."""
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(cache.device)  # type: ignore[no-untyped-call]
+        self._failed = False
+
+    def logits(self, positions: Sequence[int | None]) -> torch.Tensor | None:
+        """Compute the logits of the next tokens.
+
+        Args:
+            positions: Position of the current token of each of the first slots. None for a slot that does not decode.
+
+        Returns:
+            Logits, [slots, V], valid until the next call. Those of slots that do not decode have no meaning. None if the graph
+            cannot be captured, in this call or in an earlier one.
+        """
+        if self._failed:
+            return None
+        cache = self._cache
+        slots = padded_slots(len(positions), cache.slots)
+        length = padded_length(1 + max(p for p in positions if p is not None), cache.context)
+        given = [*positions, *[None] * (slots - len(positions))]
+        rows = [cache.row(slot, cache.scratch if p is None else p) for slot, p in enumerate(given)]
+        inputs = to_device([[p or 0 for p in given], rows], cache.device)
+        self._inputs[:, :slots].copy_(inputs)
+        if (slots, length) not in self._graphs:
+            try:
+                self._graphs[slots, length] = self._capture(slots, length)
+            except RuntimeError as error:
+                self._failed = True
+                logger.warning(
+                    "decoding continues without CUDA graphs, because one cannot be captured: %s", error
+                )
+                return None
+        graph, logits = self._graphs[slots, length]
+        graph.replay()
+        return logits
+
+    def _capture(self, slots: int, length: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        current = torch.cuda.current_stream(self._cache.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(_WARM_UP):
+                self._forward(slots, length)
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device meanwhile, for example the functions of other endpoints.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            logits = self._forward(slots, length)
+        return graph, logits
+
+    def _forward(self, slots: int, length: int) -> torch.Tensor:
+        positions, rows = self._inputs[:, :slots]
+        return self._model(
+            tokens=self._tokens[:slots],
+            positions=positions,
+            wanted=torch.arange(slots, device=self._cache.device),
+            context=StaticDecode(self._cache, rows, positions, length),
+        )
+
+
+def padded_slots(slots: int, most: int) -> int:
+    """Return the number of slots of the graph for a step: the next power of two, or all slots."""
+    return min(1 << (slots - 1).bit_length(), most)
+
+
+def padded_length(length: int, most: int) -> int:
+    """Return the number of positions that the graph for a step reads in each slot: the length of the longest text, rounded up to
+    a multiple of `MIN_LENGTH` or, if that is less than a quarter of it, by at most a quarter.
+    """
+    unit = max(MIN_LENGTH, (1 << length.bit_length()) >> 3)
+    return min(-(-length // unit) * unit, most)
