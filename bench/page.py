@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import engine_tables
 import log_tables
 import tables
 
@@ -126,7 +127,7 @@ def main() -> None:
             "A ratio above 1 means that tidewire takes less time. The script is `python bench/engine_cpu.py`.\n\n"
             "[How the engine works](engine.md) shows which parts of a step take how much time, and lists the changes that were tried\n"
             "and rejected.",
-            tables.engine_cpu,
+            engine_tables.engine_cpu,
         ),
         section(
             "The text engine on a GPU",
@@ -138,7 +139,7 @@ def main() -> None:
             "shape, and 2 % more with the 8B shape. With one request and the 8B shape, reading the weights must be 75 % of a step.\n"
             "With 64 requests, the engine with n = 5 must generate twice as many tokens per second as continuous batching of transformers\n"
             "without most probable tokens.",
-            tables.engine_gpu,
+            engine_tables.engine_gpu,
         ),
         section(
             "Stalled readers",
@@ -253,7 +254,7 @@ def main() -> None:
             "the default model and a random Llama model of 100 million parameters. The table shows the CPU time that each setting\n"
             "adds to a step, in comparison with temperature 0. The script is `python bench/engine_sampling.py`. The targets apply to\n"
             "the vocabulary of 32,000 tokens.",
-            tables.engine_sampling,
+            engine_tables.engine_sampling,
         ),
         section(
             "Top-n log-probabilities over HTTP",
@@ -262,7 +263,7 @@ def main() -> None:
             "The script is `python bench/engine_http.py`.\n\n"
             "The server sends each token as a separate event, because a step of the model takes longer than the period in which the\n"
             "server merges events.",
-            tables.engine_http,
+            engine_tables.engine_http,
         ),
         section(
             "In front of an engine",
@@ -270,7 +271,7 @@ def main() -> None:
             "engine generates 2,000 tokens per second in total. `transformers serve` runs the default model on the CPU and shares the\n"
             "cores with the server. The overhead is the part of the tokens per second that is lost. The script is `python\n"
             "bench/upstream.py`.",
-            tables.upstream,
+            engine_tables.upstream,
         ),
         section(
             "Continuing a text after a restart",
@@ -278,7 +279,7 @@ def main() -> None:
             'tokens. The table compares this with `on_restart="rerun"`, where the texts have no ids. 16 raw readers read 16 texts of\n'
             "the default model, with 256 tokens each. The bytes include the framing. With `top_logprobs`, the events have the ids in\n"
             "both cases. The script is `python bench/engine_restart.py`.",
-            tables.engine_restart,
+            engine_tables.engine_restart,
         ),
         section(
             "Cost of a token outside the device",
@@ -286,7 +287,7 @@ def main() -> None:
             "The table shows the CPU time of the server for everything else: text, lists of candidates, JSON, the log, its digest and\n"
             "the event stream. The script is `python bench/engine_host.py`. The targets are 20 µs per token without candidates, and\n"
             "30 µs per token with five candidates.",
-            tables.engine_host,
+            engine_tables.engine_host,
         ),
         section(
             "What simpler code costs",
