@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -516,3 +517,18 @@ def test_a_server_that_is_stopped_hands_its_jobs_over(replicas):
     check_reader(readers[moving], staying, moving, list(range(60)))
     check_reader(readers[again], newest, again, words(60))
     assert staying.job(moving)["attempt"] == staying.job(again)["attempt"] == 2
+
+
+def test_a_function_that_ignores_its_cancellation_does_not_keep_its_job(replicas):
+    leaving = replicas.add(shutdown_timeout=0.5, cancel_timeout=30)
+    job = leaving.start_job("hold_deaf", input={"name": "deaf"})
+    assert replicas.runner("deaf") is leaving
+    staying = replicas.add()
+    leaving.signal(signal.SIGTERM)
+    assert replicas.runner("deaf", 2) is staying
+    os.kill(leaving.pid, 0)  # The process still exists, because it waits for its function.
+    replicas.open("deaf")
+    assert value(staying.ended(job)) == "deaf!"
+    assert staying.job(job)["attempt"] == 2
+    assert leaving.exit_code() == 0
+    assert "Traceback" not in leaving.errors()

@@ -75,6 +75,15 @@ def hold_thread(name: str, ctx: Context) -> str:
     return f"{name}!"
 
 
+@server.endpoint(concurrency_limit=1)
+def hold_deaf(name: str) -> str:
+    """Like `hold_thread`, but it ignores a cancellation."""
+    note("start", name)
+    while not is_open(name):
+        time.sleep(0.005)
+    return f"{name}!"
+
+
 @server.endpoint(concurrency_limit=None)
 async def letters(n: int, pause: float, stream: Stream[str], name: str = "letters", gate: str = "") -> None:
     """Write `n` numbered words. Wait at the gate in the middle, if there is one."""

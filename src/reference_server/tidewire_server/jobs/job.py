@@ -167,7 +167,7 @@ class Job:
             free: Function that is called when the item's function has ended, and before the end of the item is logged.
         """
         item = self._items[index]
-        if item.status != "queued":
+        if item.status != "queued" or self._suspended:
             return False
         outcome: JsonValue | Unset | BaseException
         try:

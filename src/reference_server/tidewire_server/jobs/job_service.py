@@ -4,6 +4,7 @@ The HTTP routes call the service. The service itself does not depend on HTTP.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
@@ -154,6 +155,7 @@ class JobService:
             durable=store.durability != "process",
             retry=settings.retry,
             release=None if store.replicas is None else self._ownership.return_to_queue,
+            leave_store=None if store.replicas is None else self._leave_store,
         )
         self._heartbeat: Heartbeat | None = None
         if store.replicas is not None:
@@ -613,9 +615,6 @@ class JobService:
         """Stop the service. Unfinished jobs are suspended if the store is persistent. Otherwise they fail."""
         functions = self.scheduler.stop()
         await self.shutdown.end_jobs()
-        if self.shutdown.durable:
-            for job in list(self._live.values()):
-                job.suspend()
         if functions:
             await asyncio.wait(functions, timeout=self.settings.cancel_timeout)
         for endpoint in self.endpoints.values():
@@ -624,11 +623,18 @@ class JobService:
         await self.shutdown.close_streams()
         self._watchdog.stop()
         await self._cleanup.stop()
-        if self._heartbeat is not None:
-            await self._heartbeat.stop()
         # If `start` failed, some interrupted jobs are not recovered yet. The shutdown must then not be recorded as
         # clean.
         await self.store.close(clean=self._cleanup.started)
+
+    async def _leave_store(self) -> None:
+        """Let the other processes adopt the jobs of this one, which have been suspended."""
+        assert self._heartbeat is not None  # noqa: S101 - as the store has replicas
+        assert self.store.replicas is not None  # noqa: S101 - guaranteed by the caller
+        await self._heartbeat.stop()
+        if self._cleanup.started:
+            with contextlib.suppress(StoreError):  # `close` tries once more, and logs a failure
+                await self.store.replicas.leave()
 
 
 def _too_many_jobs(limit: int) -> ProblemError:

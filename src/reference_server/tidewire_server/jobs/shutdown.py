@@ -75,6 +75,7 @@ class Shutdown:
         durable: bool,
         retry: float,
         release: Callable[[Job], Awaitable[None]] | None = None,
+        leave_store: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Create the shutdown of a server that does not drain yet.
 
@@ -86,6 +87,7 @@ class Shutdown:
             retry: Setting `retry`, in seconds.
             release: Function that returns a job without running items to the queue that several processes share. None if only
                 this process uses the store.
+            leave_store: Function after which the other processes of a shared store adopt the jobs of this one.
         """
         self.began = False
         """Whether the server was asked to stop."""
@@ -99,6 +101,7 @@ class Shutdown:
         self._readers = readers
         self._stop_scheduler = stop_scheduler
         self._release = release
+        self._leave_store = leave_store
         self._streams: set[OpenStream] = set()
         self._waits_for: set[str] = set()
         """Ids of the jobs that `drain` waits for."""
@@ -167,6 +170,11 @@ class Shutdown:
         jobs = list(self._jobs.values())
         if self.durable:
             await self._leave(jobs)
+            # Not after the functions have ended: one that ignores its cancellation would keep the readers waiting.
+            for job in list(self._jobs.values()):
+                job.suspend()
+            if self._leave_store is not None:
+                await self._leave_store()
             streams = tuple(self._streams)
             for stream in streams:
                 stream.go_away(spread=len(streams) / RECONNECTS_PER_SECOND)
