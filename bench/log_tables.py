@@ -100,12 +100,16 @@ def replicas() -> str:
     rows.append(
         ["resume there after a kill", f"{resume['resume_p50_ms']:.1f}", "", f"{resume['resume_max_ms']:.1f}"]
     )
+    restart, batches = result["restart"], result["batches"]
+    longest = "longest wait of a reader while three servers restart"
+    rows.append([longest, f"{restart['p50_ms']:,.0f}", "", f"{restart['max_ms']:,.0f}"])
     speeds = result["throughput"]["tokens_per_second"]
     return (
         f"{table(head, rows)}\n\n"
         f"Functions that compute wrote {speeds['one']:,.0f} tokens per second through one server and {speeds['two']:,.0f} through two, "
         f"which is {result['throughput']['speed_up']:.2f} times as many. Two plain processes that only compute are "
-        f"{result['throughput']['plain_speed_up']:.2f} times as fast as one. There were {result['resume']['kills']} kills. The numbers were "
+        f"{result['throughput']['plain_speed_up']:.2f} times as fast as one. With 50 callers, a batch had {batches['one']:.1f} inputs with one worker and "
+        f"{batches['two']:.1f} with two. There were {result['resume']['kills']} kills. The numbers were "
         f"measured with Python {result['python']} on {result['cpus']} cores, which PostgreSQL, the servers and their clients shared, "
         f"using {versions(result['versions'])}.\n"
     )

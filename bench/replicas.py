@@ -9,17 +9,23 @@ All servers are processes of `tidewire serve` and `tidewire worker` on this mach
 - **Resume**: a job runs at a worker, and a server without functions is killed with SIGKILL while it serves a reader. The reader
   continues at another server, after an event from before the kill. The time from the kill to the next event is compared with the
   time that the same read takes while no server is killed.
+- **Restart**: three servers stop as planned (SIGTERM) and start again, one after the other, while jobs that continue are read. Each
+  reader does what a client does: after `goaway` it waits for `retry_ms`, and goes on at the next server. The result is the longest
+  time that a reader waited between two events.
+- **Batches**: 50 callers, each of which submits one job after the other, to an endpoint whose batches have up to 16 inputs and
+  wait for 0.1 s, with one worker and with two. The result is the mean size of the batches in which the jobs ran.
 - **Throughput**: jobs whose function computes for some ten milliseconds per token, one job at a time at each server, through
   one server and through two. The same computation in one and in two plain processes shows what the machine allows. PostgreSQL
   and the readers need the same cores.
 
 Targets: at another server, tokens with a p99 of at most 50 ms (1.5 s without notifications) and a cancel within 100 ms (1.5 s);
-resume with a median of at most 50 ms; two servers at least 1.7 times as fast as one.
+resume with a median of at most 50 ms; no reader waits longer than 2 s during planned restarts; two servers at least 1.7 times as fast as one.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
 import math
 import os
 import statistics
@@ -27,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +46,12 @@ from postgres_load import TALK
 
 from tidewire.protocol.sse import Decoder, Event
 
+BATCH = 16
 APP = f"""
 import asyncio, hashlib, os, time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from tidewire_server import Server, Stream
+from tidewire_server import Append, Context, Server, Stream
 
 server = Server(default_concurrency_limit=None)
 block = bytes(int(os.environ["BLOCK"]))
@@ -56,6 +64,17 @@ async def hold(stream: Stream[str], cancelled: str) -> None:
         await asyncio.Event().wait()
     finally:
         Path(cancelled).write_text(str(time.monotonic()))
+
+@server.endpoint(on_restart="continue")
+async def talk_on(n: int, rate: float, ctx: Context) -> AsyncIterator[Append[str]]:
+    for number in range(len((ctx.previous or "").split()), n):
+        yield Append(f" t{{number:04}}")
+        await asyncio.sleep(1 / rate)
+
+@server.endpoint(batch=True, max_batch_size={BATCH}, batch_timeout=0.1, concurrency_limit=1, max_queue_size=None)
+def double(x: list[int]) -> list[int]:
+    time.sleep(0.1)
+    return [2 * each for each in x]
 
 @server.endpoint(concurrency_limit=1, max_queue_size=None)
 def compute(n: int, stream: Stream[str]) -> None:
@@ -80,7 +99,15 @@ while time.monotonic() < end:
     tokens += 1
 print(tokens)
 """
-TARGETS = {"token_p99_ms": 50, "cancel_ms": 100, "polled_ms": 1500, "resume_p50_ms": 50, "speed_up": 1.7}
+CALLERS = 50
+TARGETS = {
+    "token_p99_ms": 50,
+    "cancel_ms": 100,
+    "polled_ms": 1500,
+    "resume_p50_ms": 50,
+    "restart_ms": 2000,
+    "speed_up": 1.7,
+}
 
 
 class Process:
@@ -115,6 +142,12 @@ class Process:
             time.sleep(0.02)
         return int(self._port_file.read_text())
 
+    def stop(self) -> None:
+        """End the process as planned, and wait until it has ended."""
+        self._process.terminate()
+        if self._process.wait():
+            raise RuntimeError((self._folder / f"{self._name}.log").read_text())
+
     def kill(self) -> None:
         """End the process with SIGKILL."""
         self._process.kill()
@@ -144,7 +177,7 @@ def submit(port: int, endpoint: str, **given: Any) -> str:
 
 
 async def events(port: int, job: str, after: str = "") -> AsyncIterator[tuple[Event, float]]:
-    """Read the stream of a job until its end or a cut. Yield each logged event with its time of arrival."""
+    """Read the stream of a job until its end or a cut. Yield each logged event, and `goaway`, with its time of arrival."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     cursor = f"Last-Event-ID: {after}\r\n" if after else ""
     writer.write(
@@ -159,7 +192,7 @@ async def events(port: int, job: str, after: str = "") -> AsyncIterator[tuple[Ev
             while data := await reader.read(65536):
                 now = time.monotonic()
                 for event in decoder.feed(data):
-                    if event.id is not None:
+                    if event.id is not None or event.type == "goaway":
                         yield event, now
                     if event.type == "done":
                         return
@@ -286,6 +319,77 @@ def measure_resume(postgres: LocalPostgres, folder: Path, rounds: int) -> dict[s
     }
 
 
+async def longest_wait(ports: list[int], first: int, job: str) -> float:
+    """Read a job to its end through planned restarts. Return the longest time between two events, in milliseconds."""
+    at, cursor, longest, last = first, "", 0.0, time.monotonic()
+    while True:
+        wait = 0.02  # after a refused connection
+        with contextlib.suppress(OSError):
+            async for event, now in events(ports[at % len(ports)], job, cursor):
+                if event.type == "goaway":
+                    wait = json.loads(event.data)["retry_ms"] / 1000
+                    continue
+                longest, last, cursor = max(longest, now - last), now, str(event.id)
+                if event.type == "done":
+                    return 1000 * longest
+        await asyncio.sleep(wait)
+        at += 1
+
+
+async def restart_waits(processes: dict[str, Process], start: Callable[[str], Process]) -> list[float]:
+    """Restart each server, and return the longest wait of each reader."""
+    ports = [process.wait_for_start() for process in processes.values()]
+    jobs = [submit(ports[at % len(ports)], "talk_on", n=600, rate=RATE) for at in range(STREAMS)]
+    readers = [asyncio.create_task(longest_wait(ports, at, job)) for at, job in enumerate(jobs)]
+    for at, name in enumerate(processes):
+        await asyncio.sleep(1)
+        await asyncio.to_thread(processes[name].stop)
+        processes[name] = start(name)
+        ports[at] = await asyncio.to_thread(processes[name].wait_for_start)
+    return await asyncio.gather(*readers)
+
+
+def measure_restart(postgres: LocalPostgres, folder: Path) -> dict[str, Any]:
+    """Measure how long readers wait while three servers restart one after the other."""
+    url, given = postgres.new_database(), ("--shutdown-timeout", "1")
+    with running(folder, url, first=given, second=given, third=given) as processes:
+        waits = uvloop.run(restart_waits(processes, lambda name: Process(folder, name, url, *given)))
+    return {"readers": len(waits), "p50_ms": statistics.median(waits), "max_ms": max(waits)}
+
+
+async def batch_sizes(port: int, jobs: int) -> list[int]:
+    """Run jobs from concurrent callers, and return the sizes of their batches."""
+
+    async def call(http: httpx.AsyncClient) -> list[int]:
+        sizes = []
+        for number in range(jobs):
+            body = {"input": {"x": number}}
+            job = (await http.post("/v1/endpoints/double/jobs", json=body)).raise_for_status().json()["id"]
+            async for _ in events(port, job):
+                pass
+            found = (await http.get(f"/v1/jobs/{job}")).raise_for_status().json()
+            sizes.append(found["state"]["items"][0]["batch"]["size"])
+        return sizes
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+        found = await asyncio.gather(*(call(http) for _ in range(CALLERS)))
+    return [size for sizes in found for size in sizes]
+
+
+def measure_batches(postgres: LocalPostgres, folder: Path, jobs: int) -> dict[str, float]:
+    """Measure the mean size of batches with one worker and with two."""
+    found = {}
+    for name, workers in (("one", ("worker",)), ("two", ("worker", "worker_too"))):
+        url = postgres.new_database()
+        with running(folder, url, front=("--no-functions",), **dict.fromkeys(workers, ())) as processes:
+            port = processes["front"].wait_for_start()
+            for _ in workers:
+                post(port, "/v1/endpoints/double/jobs", {"input": {"x": 0}})
+            uvloop.run(batch_sizes(port, 2))
+            found[name] = statistics.mean(uvloop.run(batch_sizes(port, jobs)))
+    return found
+
+
 async def _all(ports: list[int], jobs: list[str]) -> None:
     await asyncio.gather(*(arrivals(ports[at % len(ports)], job) for at, job in enumerate(jobs)))
 
@@ -357,12 +461,30 @@ def main() -> None:
             f"{resume['read_p50_ms']:.1f} ms",
             flush=True,
         )
+        restart = measure_restart(postgres, folder)
+        print(
+            f"planned restarts: the longest wait of {restart['readers']} readers is {restart['p50_ms']:.0f} ms in the median, "
+            f"{restart['max_ms']:.0f} ms at most",
+            flush=True,
+        )
+        batches = measure_batches(postgres, folder, options.rounds)
+        print(
+            f"mean size of a batch: {batches['one']:.1f} with one worker, {batches['two']:.1f} with two",
+            flush=True,
+        )
         throughput = measure_throughput(postgres, folder, 8, options.tokens)
         print(
             f"two servers compute {throughput['speed_up']:.2f} times as many tokens per second as one, and two plain processes "
             f"{throughput['plain_speed_up']:.2f} times as many"
         )
-        result = {"targets": TARGETS, "latencies": latencies, "resume": resume, "throughput": throughput}
+        result = {
+            "targets": TARGETS,
+            "latencies": latencies,
+            "resume": resume,
+            "restart": restart,
+            "batches": batches,
+            "throughput": throughput,
+        }
         save(options.json, result, "tidewire", "psycopg", also={"PostgreSQL": postgres.version()})
 
 
