@@ -423,14 +423,13 @@ class Jobs(Protocol):
         """
         ...
 
-    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
+    async def release(self, job: str, entries: Sequence[QueueEntry]) -> bool:
         """Return a reopened job to the queue, so that any process can take its items. The caller must not use the job's log
         as a writer afterwards.
 
         Args:
             job: Id of the job.
             entries: Queue entries of the items that wait. Other items of the job are removed from the queue.
-            refused: Whether the code of this process rejects an input of the job. This process then takes no more items of it.
 
         Returns:
             Whether the job was released. False if only this process uses the store: the job stays here, and the caller
@@ -440,7 +439,7 @@ class Jobs(Protocol):
 
     async def refuse(self, job: str) -> None:
         """Take no more items of a job that this process owns, because its code rejects an input of the job. The caller
-        releases the job later.
+        releases the job afterwards.
         """
         ...
 
@@ -547,7 +546,7 @@ class Queue(Protocol):
 
     async def refused(self, endpoint: str) -> Collection[str]:
         """Return the waiting jobs of an endpoint that every live process that runs the endpoint has refused
-        (`Jobs.release`).
+        (`Jobs.refuse`).
         """
         ...
 

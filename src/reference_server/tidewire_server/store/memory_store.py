@@ -287,8 +287,8 @@ class MemoryJobs:
     async def refuse(self, job: str) -> None:
         """Do nothing, because no other process could run the job."""
 
-    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
-        del job, entries, refused
+    async def release(self, job: str, entries: Sequence[QueueEntry]) -> bool:
+        del job, entries
         return False
 
     async def submit_body(self, job: str) -> bytes:

@@ -176,9 +176,10 @@ class JobOwnership:
         # From now on, a request for this job finds no open job here, and waits for the lock.
         entries = job.waiting_entries
         self._forget(job)
-        refused = job.id in self._refused
-        self._refused.discard(job.id)
-        await self._jobs.release(job.id, entries, refused=refused)
+        if job.id in self._refused:
+            self._refused.discard(job.id)
+            await self._jobs.refuse(job.id)  # The first call may have failed.
+        await self._jobs.release(job.id, entries)
 
     async def put_again(self, job: Job) -> None:
         """Add the waiting items of an open job to the queue, in which they may be missing, or return a refused job."""

@@ -11,7 +11,7 @@ none, 08, 57P, 53300, | outage: the database cannot be     | the connection is o
 all others            | the statement cannot succeed now   | `StoreError`
 """
 
-from typing import Final
+from typing import Final, TypeGuard
 
 import psycopg
 
@@ -52,16 +52,16 @@ _ADVICE_BY_TEXT: Final = {
 """Advice on errors without an SQLSTATE, which are those of an attempt to connect."""
 
 
-def is_outage(error: psycopg.Error) -> bool:
+def is_outage(error: Exception) -> TypeGuard[psycopg.Error]:
     """Return whether the database may accept the same statement on a new connection."""
-    code = error.sqlstate
+    code = error.sqlstate if isinstance(error, psycopg.Error) else None
     if code is None:
         # libpq reports a broken connection without a code. Errors of the other classes come from a parameter.
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return code.startswith(_OUTAGE_CLASSES) or code in _OUTAGE_CODES
 
 
-def is_conflict(error: Exception) -> bool:
+def is_conflict(error: Exception) -> TypeGuard[psycopg.Error]:
     """Return whether a conflict with another transaction has rolled the transaction back, so that it can be repeated."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICTS
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.records import GlobalLimit
 
@@ -36,7 +36,7 @@ _LOCK: Final = "SELECT FROM global_limit WHERE name = %(limit_name)s FOR UPDATE"
 _END: Final = """
     UPDATE global_call SET running = greatest(0, running - 1) WHERE name = %(limit_name)s AND server = %(me)s
 """
-_CORRECT: Final = """
+CORRECT: Final = """
     INSERT INTO global_call AS c (name, server, running)
     SELECT name, %(me)s, running FROM unnest(%(names)s::text[], %(running)s::int[]) AS r (name, running)
     ON CONFLICT (name, server) DO UPDATE SET running = EXCLUDED.running WHERE c.running <> EXCLUDED.running
@@ -60,13 +60,13 @@ class GlobalCalls:
         self, limit: GlobalLimit, sql: str, parameters: Mapping[str, Any], most_calls: int
     ) -> Rows:
         """Run a take, and return its rows. Each of their items is one call, but at most `most_calls`."""
-        named = {**parameters, "limit_name": limit.name, "limit": limit.calls}
 
         def then(found: Rows) -> None:
             self._running[limit.name] += min(most_calls, sum(row[1] is not None for row in found))
 
+        named = {**parameters, "limit_name": limit.name, "limit": limit.calls}
         # One pipeline is one transaction.
-        return await self._run([Statement(each, named) for each in (_CREATE, _LOCK, sql)], then)
+        return await self._run(Command([_CREATE, _LOCK, sql], named, repeat=False), then)
 
     async def end_call(self, limit: GlobalLimit) -> None:
         """Store that a call has ended.
@@ -75,24 +75,22 @@ class GlobalCalls:
             StoreError: The database failed. The next beat stores the number of calls.
         """
         self._running[limit.name] -= 1
-        await self._run([Statement(_END, {"limit_name": limit.name, "me": self._server})])
+        await self._run(Command([_END], {"limit_name": limit.name, "me": self._server}, repeat=False))
 
-    async def _run(self, statements: list[Statement], then: Callable[[Rows], None] | None = None) -> Rows:
+    async def _run(self, command: Command, then: Callable[[Rows], None] | None = None) -> Rows:
         self._in_flight += 1
         try:
-            found: Rows = await self._control.do(Command(statements, repeat=False), then)
+            found: Rows = await self._control.do(command, then)
         finally:
             self._in_flight -= 1
         return found
 
-    def correction(self) -> list[Statement]:
-        """Return the statement that stores the number of running calls, if no statement is in flight, whose change
-        would be stored twice.
+    def correction(self) -> dict[str, list[Any]]:
+        """Return the parameters of `CORRECT` that store the number of running calls. They are empty if a statement is in flight,
+        whose change would be stored twice.
         """
-        if self._in_flight or not self._running:
-            return []
-        names, running = [*self._running], [*self._running.values()]
-        return [Statement(_CORRECT, {"me": self._server, "names": names, "running": running})]
+        running = {} if self._in_flight else self._running
+        return {"names": [*running], "running": [*running.values()]}
 
     def endpoints_of(self, limit: GlobalLimit) -> list[str]:
         """Return the endpoints to which a limit applies."""

@@ -4,19 +4,14 @@ Progress is lost with the process and with the database, so the table is unlogge
 reports its progress a thousand times a second is written four times a second. `LogFeed` reads the rows.
 """
 
-import asyncio
-import logging
 from typing import Final
 
 import orjson
 
-from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, Statement
+from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.postgres.notifications import PROGRESS, Notifier
 from tidewire_server.store.postgres.postgres_log import PostgresLog
-
-_log = logging.getLogger(__name__)
 
 INTERVAL: Final = 0.25
 """Minimum time between two writes, in seconds."""
@@ -25,7 +20,7 @@ _SET: Final = """
     INSERT INTO progress (job, events) SELECT * FROM unnest(%(jobs)s::bigint[], %(events)s::bytea[]) ORDER BY 1
     ON CONFLICT (job) DO UPDATE SET events = EXCLUDED.events
 """
-_DELETE: Final = "DELETE FROM progress WHERE job = ANY (%(jobs)s::bigint[])"
+_DELETE: Final = "DELETE FROM progress WHERE job = ANY (%(deleted)s::bigint[])"
 
 
 class ProgressWriter:
@@ -38,7 +33,7 @@ class ProgressWriter:
         """Logs whose progress differs from their rows."""
         self._stored: set[int] = set()
         """Jobs that have a row."""
-        self._task: asyncio.Task[None] | None = None
+        self._work = CoalescedWork(self._write, "store the progress of jobs", pause=INTERVAL)
 
     def changed(self, log: PostgresLog) -> None:
         """Write the progress of a log soon, or delete its row if this server does not run the job any more."""
@@ -47,53 +42,40 @@ class ProgressWriter:
             return
         self._changed[log.number] = log
         # Without another server, no one reads the rows. A server that starts later gets the progress that follows.
-        if self._task is None and self._notifier.enabled:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        if self._notifier.enabled:
+            self._work.request()
 
     def reopened(self, log: PostgresLog) -> None:
         """Delete the progress that an earlier owner of the job may have left."""
         self._stored.add(log.number)
         self.changed(log)
 
-    async def _run(self) -> None:
-        try:
-            while self._changed:
-                await self._write()
-                await asyncio.sleep(INTERVAL)
-        finally:
-            self._task = None
-
     async def _write(self) -> None:
         changed, self._changed = self._changed, {}
-        events = {number: log.progress() for number, log in changed.items()}
+        events = {number: log.progress() for number, log in sorted(changed.items())}
         written = {
             number: orjson.dumps({key: frame.decode() for key, frame in frames.items()})
-            for number, frames in sorted(events.items())
+            for number, frames in events.items()
             if frames
         }
         deleted = [number for number, frames in events.items() if not frames and number in self._stored]
-        statements: list[Statement] = []
-        if written:
-            statements.append(Statement(_SET, {"jobs": [*written], "events": [*written.values()]}))
-        if deleted:
-            statements.append(Statement(_DELETE, {"jobs": deleted}))
-        if not statements:
+        if not (written or deleted):
             return
-        try:
-            await self._control.do(Command(statements))
-        except StoreError as error:
-            _log.debug("cannot store the progress of jobs: %s", error)
-            return
+        await self._control.run(
+            *([_SET] if written else []),
+            *([_DELETE] if deleted else []),
+            jobs=[*written],
+            events=[*written.values()],
+            deleted=deleted,
+        )
         self._stored |= written.keys()
         self._stored.difference_update(deleted)
         for number in (*written, *deleted):
             self._notifier.send(PROGRESS, number)
             if number in written and not changed[number].has_writer:
                 # The job has ended, or has left this server, during the write.
-                self._changed[number] = changed[number]
+                self.changed(changed[number])
 
     async def close(self) -> None:
         """Write no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._work.close()

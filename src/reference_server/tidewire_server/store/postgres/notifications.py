@@ -15,14 +15,14 @@ over the whole database server. Hints that gather while one call runs are sent t
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
 import psycopg
 
-from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, Database, Statement
+from tidewire_server.store.postgres.coalesced_work import CoalescedWork
+from tidewire_server.store.postgres.connections import Command, Database
 from tidewire_server.store.postgres.database_threads import DatabaseThread
 
 _log = logging.getLogger(__name__)
@@ -35,12 +35,15 @@ TICKETS: Final = "t"
 REQUESTS: Final = "r"
 LEFT: Final = "s"
 
-_MAX_HINTS: Final = 250
-"""Maximum number of hints in one payload, whose size is limited to 7,999 bytes. A job number has up to 20 bytes."""
-
-_MAX_PAYLOAD: Final = 7_999
+_MAX_HINTS: Final = 110
+"""Maximum number of hints in one payload, whose size is limited to 7,999 bytes. A job number has up to 20 bytes, and the name of
+an endpoint up to 64.
+"""
 
 _RETRY_SECONDS: Final = 1.0
+
+POLL_SECONDS: Final = 1.0
+"""Time between two polls, which find whatever a lost notification was about."""
 
 _NOTIFY: Final = "SELECT pg_notify('tidewire', %(payload)s)"
 
@@ -51,8 +54,8 @@ class Notifier:
     def __init__(self, thread: DatabaseThread, server: int) -> None:
         self._thread = thread
         self._server = server
-        self._gathered: dict[str, dict[int | str, None]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._gathered: dict[tuple[str, int | str], None] = {}
+        self._work = CoalescedWork(self._notify, "notify other servers")
         self.enabled = True
         """Whether there are other servers."""
 
@@ -64,43 +67,21 @@ class Notifier:
             hint: Number of a job, or name of an endpoint.
         """
         if self.enabled:
-            self._gathered.setdefault(kind, {})[hint] = None
-            if self._task is None:
-                self._task = asyncio.get_running_loop().create_task(self._run())
+            self._gathered[kind, hint] = None
+            self._work.request()
 
-    async def _run(self) -> None:
-        try:
-            while self._gathered:
-                gathered, self._gathered = self._gathered, {}
-                for payload in _payloads(self._server, gathered):
-                    await self._thread.do(Command([Statement(_NOTIFY, {"payload": payload})], repeat=False))
-        except StoreError as error:
-            _log.debug("cannot notify other servers: %s", error)
-        finally:
-            self._task = None
+    async def _notify(self) -> None:
+        gathered, self._gathered = [*self._gathered], {}
+        for start in range(0, len(gathered), _MAX_HINTS):
+            payload: dict[str, Any] = {"from": self._server}
+            for kind, hint in gathered[start : start + _MAX_HINTS]:
+                payload.setdefault(kind, []).append(hint)
+            text = orjson.dumps(payload).decode()
+            await self._thread.do(Command([_NOTIFY], {"payload": text}, repeat=False))
 
     async def close(self) -> None:
         """Send what is gathered."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
-
-
-def _payloads(server: int, gathered: dict[str, dict[int | str, None]]) -> Iterator[str]:
-    """Divide hints into payloads."""
-    flat = [(kind, hint) for kind, hints in gathered.items() for hint in hints]
-    start, step = 0, _MAX_HINTS
-    while start < len(flat):
-        payload: dict[str, Any] = {"from": server}
-        for kind, hint in flat[start : start + step]:
-            payload.setdefault(kind, []).append(hint)
-        text = orjson.dumps(payload)
-        if len(text) <= _MAX_PAYLOAD:
-            yield text.decode()
-            start += step
-        elif step == 1:  # The name of an endpoint is too long. Polls find its items.
-            start += 1
-        else:
-            step = max(1, step // 2)
+        await self._work.close(finish=True)
 
 
 def _decode(payload: str) -> dict[str, Any]:
@@ -113,10 +94,14 @@ def _decode(payload: str) -> dict[str, Any]:
 
 
 class Listener:
-    """Receives the hints of other servers. All methods must be called on one event loop."""
+    """Receives the hints of other servers, and polls. All methods must be called on one event loop."""
 
     def __init__(
-        self, database: Database, server: int, receive: Callable[[dict[str, list[Any]] | None], None]
+        self,
+        database: Database,
+        server: int,
+        receive: Callable[[dict[str, list[Any]] | None], None],
+        poll: Callable[[], None],
     ) -> None:
         """Create a listener, which does not listen before `start`.
 
@@ -125,26 +110,34 @@ class Listener:
             server: Number of this server, whose own hints are ignored.
             receive: Function that is called with each payload, or with None after the connection was opened, because hints
                 may have been lost before.
+            poll: Function that is called each second.
         """
         self._database = database
         self._server = server
         self._receive = receive
-        self._task: asyncio.Task[None] | None = None
+        self._poll = poll
+        self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
     def start(self) -> None:
-        """Listen from now on."""
-        if self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        """Listen and poll from now on."""
+        if not (self._tasks or self._closed):
+            loop = asyncio.get_running_loop()
+            self._tasks = [loop.create_task(self._listen()), loop.create_task(self._poll_on())]
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Listen and poll no more."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for task in self._tasks:
+            task.cancel()
+            await asyncio.wait([task])
 
-    async def _run(self) -> None:
+    async def _poll_on(self) -> None:
+        while True:
+            self._poll()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:

@@ -6,18 +6,16 @@
 `cached_log` serves most readers from memory.
 """
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.store.block_rows import BlockRow, apply_events, events_after
+from tidewire_server.store.block_rows import BlockRow, events_after, state_of
 from tidewire_server.store.cached_log import AppendResult, CachedLog, record_columns
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
@@ -28,15 +26,12 @@ from tidewire_server.store.interfaces import (
     StateAt,
     StoreError,
 )
-from tidewire_server.store.postgres.connections import Command, Statement
+from tidewire_server.store.postgres.coalesced_work import CoalescedWork
+from tidewire_server.store.postgres.connections import Command
 from tidewire_server.store.postgres.database_threads import DatabaseThread, Threads
+from tidewire_server.store.postgres.notifications import BLOCKS, Notifier
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
-
-_log = logging.getLogger(__name__)
-
-POLL_SECONDS: Final = 1.0
-"""Time between two queries for all logs, which find events whose notification was lost."""
 
 _MAX_ROWS: Final = 256
 """Number of rows that one query for new events returns."""
@@ -86,8 +81,8 @@ class LogFeed:
     """Delivers the events and the progress of jobs that other servers run, with one read for all readers of this server. All methods
     must be called on one event loop.
 
-    A notification of a commit, or a poll each second, starts one query for the new rows of all logs that have readers here. One
-    query runs at a time; further notifications wait for it and are then served together.
+    A notification of a commit, or a poll, starts one query for the new rows of all logs that have readers here. One query runs
+    at a time; further notifications wait for it and are then served together.
     """
 
     def __init__(self, thread: DatabaseThread, listen: Callable[[], None]) -> None:
@@ -102,17 +97,14 @@ class LogFeed:
         self._logs: dict[int, PostgresLog] = {}
         self._due: set[int] = set()
         """Numbers of the jobs that may have new events or new progress."""
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._work = CoalescedWork(self._read_due, "read the events of jobs that other servers run")
 
     def add(self, log: "PostgresLog") -> None:
         """Deliver the events of a log from now on, also those that were appended since the log was opened."""
-        if log.number not in self._logs and not self._closed:
+        if log.number not in self._logs:
             self._logs[log.number] = log
             self._listen()
             self.hint([log.number])
-            self._set_timer()
 
     def remove(self, log: "PostgresLog") -> None:
         """Stop delivering the events of a log."""
@@ -122,8 +114,8 @@ class LogFeed:
     def hint(self, jobs: "list[int] | None" = None) -> None:
         """Look for new events and new progress of jobs soon, or of all jobs if `jobs` is None."""
         self._due |= self._logs.keys() if jobs is None else self._logs.keys() & set(jobs)
-        if self._due and self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        if self._due:
+            self._work.request()
 
     async def refresh(self, log: "PostgresLog") -> None:
         """Read the new events of one log now, so that its extent is that of the database.
@@ -135,40 +127,18 @@ class LogFeed:
 
     async def close(self) -> None:
         """Stop the queries."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._work.close()
 
-    def _set_timer(self) -> None:
-        if self._timer is None and self._logs and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._poll)
-
-    def _poll(self) -> None:
-        self._timer = None
-        self.hint()
-        self._set_timer()
-
-    async def _run(self) -> None:
-        try:
-            while self._due:
-                due, self._due = self._due, set()
-                await self._read({number: self._logs[number] for number in due if number in self._logs})
-        except StoreError as error:
-            # The next poll tries again. The thread has logged the outage.
-            _log.debug("cannot read the events of jobs that other servers run: %s", error)
-        finally:
-            self._task = None
+    async def _read_due(self) -> None:
+        due, self._due = self._due, set()
+        await self._read({number: self._logs[number] for number in due if number in self._logs})
 
     async def _read(self, logs: "dict[int, PostgresLog]") -> None:
         while logs:
             numbers = list(logs)
             heads = [logs[number].extent().head.seq for number in numbers]
-            new = Statement(_NEW_ROWS, {"jobs": numbers, "heads": heads, "limit": _MAX_ROWS})
-            progress = Statement(_PROGRESS, {"jobs": numbers})
-            rows, others = await self._thread.do(Command([new, progress], result=tuple))
+            parameters = {"jobs": numbers, "heads": heads, "limit": _MAX_ROWS}
+            rows, others = await self._thread.do(Command([_NEW_ROWS, _PROGRESS], parameters, tuple))
             for number, own in groupby(rows, key=lambda row: row[0]):
                 log = logs[number]
                 if not log.add_rows(BlockRow(*row[1:]) for row in own):
@@ -191,12 +161,13 @@ class LogAccess(NamedTuple):
     """URL of the database, for messages."""
     retention: Retention
     feed: LogFeed
-    on_append: Callable[["PostgresLog"], None]
-    """Function that is called after the commit of a block, before the readers are woken."""
-    on_refusal: Callable[["PostgresLog"], None]
-    """Function that is called if the database has refused a block, because another server writes the log."""
+    notifier: Notifier
     on_progress: Callable[["PostgresLog"], None]
-    """Function that is called if the progress of a job that this server runs has changed."""
+    """Function that is called if the progress of a job that this server runs has changed, or if the server runs it no more."""
+    logs: "WeakValueDictionary[str, PostgresLog]"
+    """Logs that this server uses, by the ids of their jobs."""
+    written: "dict[str, PostgresLog]"
+    """Those of them that this server writes."""
 
 
 def extent_of(row: tuple[Any, ...], place: str) -> Extent:
@@ -223,6 +194,8 @@ class PostgresLog(CachedLog):
         super().__init__(number, record, extent, access.retention.log_ttl)
         self.deleted = False
         """Whether a client has deleted the job. Its log then only has the readers that it had before."""
+        self.cancelled: list[int] | None = None
+        """Items that clients had cancelled when this server became the writer, as stored."""
         self._access = access
         self._vanished = False
         """Whether the job was deleted, and this server will never receive its end."""
@@ -253,18 +226,8 @@ class PostgresLog(CachedLog):
                 f"log {place}: job {self.record.id} has no state checkpoint; either the database is damaged, or the job was "
                 "deleted"
             )
-        seq, _, columns, state = rows[0]
-        document = Document(orjson.loads(state), orjson.loads(columns))
-        for last, _, _, frames in rows[1:]:
-            try:
-                document = apply_events(document, frames)
-            except ValueError as error:
-                raise StoreError(
-                    f"log {place}: the events of job {self.record.id} cannot be applied to its state, so the database is "
-                    f"damaged: {error}"
-                ) from None
-            seq = last
-        return StateAt(self._extent.id_at(seq), document.columns, document.mark())
+        events = ((last, epoch, frames) for last, epoch, _, frames in rows[1:])
+        return state_of(rows[0], events, f"job {self.record.id} in {place}")
 
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
         stop = super().watch(wake)
@@ -292,24 +255,24 @@ class PostgresLog(CachedLog):
     async def append(self, after: Cursor, block: Block) -> None:
         append, schedule = self._prepare(after, block), self._schedule
         threads = self._access.threads
-        thread = threads.large_appends if append.plan.large else threads.appends
 
         def then(written: AppendResult) -> None:
+            self._access.notifier.send(BLOCKS, self.number)
             if self._schedule is not schedule:
                 # This server has given up the log, and perhaps opened it again, while the answer was on its way. The feed delivers
                 # this block, or has delivered it.
-                self._access.on_append(self)
                 return
             self._added(append, written)
             if append.ended is not None:
-                self._schedule = None
-            self._access.on_append(self)
+                self.stop_writing()
             self.deliver(block)
 
         try:
-            await thread.do(append, then)
+            await (threads.large_appends if append.plan.large else threads.appends).do(append, then)
         except HeadMovedError:
-            self._access.on_refusal(self)
+            # Another server is the new owner of the job, or its old owner while this server adopted it. In the second case, the next
+            # call of `Jobs.adopt` returns the job again.
+            self.stop_writing()
             raise
 
     # ---- progress ----------------------------------------------------------------------------------------------
@@ -346,19 +309,20 @@ class PostgresLog(CachedLog):
             schedule: Checkpoints of the stored log.
         """
         self.replace_progress({})  # Otherwise this server would store again what an earlier owner has left.
-        self.record, self._saved, self._schedule, self._closed = (
-            record,
-            record_columns(record),
-            schedule,
-            False,
-        )
+        self.record, self._saved = record, record_columns(record)
+        self._schedule, self._closed = schedule, False
+        self._access.written[record.id] = self
         self._access.feed.remove(self)
         self.replace_extent(extent)
 
     def stop_writing(self) -> None:
-        """Make this server a reader of the log, because another server may become its writer."""
-        self._schedule = None
-        self._follow()
+        """Make this server a reader of the log, because the job has ended, or another server may become its writer. The readers
+        then get the events of the server that continues the job. If this server does not write the log, do nothing.
+        """
+        if self._access.written.pop(self.record.id, None) is not None:
+            self._schedule = None
+            self._follow()
+            self._access.on_progress(self)
 
     def _follow(self) -> None:
         if self._watchers and not (self.has_writer or self._extent.ended or self._closed):

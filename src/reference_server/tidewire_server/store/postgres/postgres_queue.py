@@ -21,7 +21,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.coalesced_work import CoalescedWork
+from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.global_limits import COUNTED, ITEMS, ITEMS_OF_BATCH, GlobalCalls
 from tidewire_server.store.postgres.notifications import TICKETS, Notifier
@@ -36,8 +37,8 @@ from tidewire_server.store.records import (
 
 _log = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 1.0
-"""Time between two polls, which find items whose notification was lost, and after a failure until the next take."""
+_RETRY_SECONDS: Final = 1.0
+"""Time after a failure until the next take."""
 
 _MAX_LOST_RACES: Final = 10
 """Number of times that a take is repeated because another server has claimed the jobs of all picked items."""
@@ -218,6 +219,15 @@ class _Endpoint:
     hints: int = 0
     """Number of hints so far. A hint that arrives during a take must not be forgotten."""
 
+    def hint(self) -> None:
+        """Let a take begin at once."""
+        self.hints += 1
+        self.due = -math.inf
+
+    def wait(self, seconds: float) -> None:
+        """Let no take begin for a time, except after a hint."""
+        self.due = asyncio.get_running_loop().time() + seconds
+
 
 class PostgresQueue:
     """Queue in the database. All methods must be called on one event loop, except for `size`."""
@@ -228,7 +238,7 @@ class PostgresQueue:
         Args:
             threads: Threads, of which `submits` adds items, because it may wait for another server that does.
             notifier: Notifier that informs other servers.
-            listen: Function that `serve` calls, to receive notifications from then on.
+            listen: Function that `serve` calls, to receive notifications and to poll from then on.
             server: Number of this server.
         """
         self._control = threads.control
@@ -244,9 +254,7 @@ class PostgresQueue:
         """Numbers of waiting items of all endpoints, also of those whose items only other servers take."""
         self._served = False
         self._wake: Callable[[str], None] = lambda _: None
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._work = CoalescedWork(self._count_all, "read the queue")
 
     def serve(
         self,
@@ -257,7 +265,7 @@ class PostgresQueue:
         self.calls.limits = limits
         self._endpoints = {name: _Endpoint(bounds) for name, bounds in endpoints.items()}
         self._served, self._wake = True, wake
-        self._start_poll()
+        self.poll()
         self._listen()
 
     def endpoints(self) -> Collection[str] | None:
@@ -274,12 +282,11 @@ class PostgresQueue:
             **places(len(entries), slots),
         }
         try:
-            await self._submits.do(Command([Statement(_PUT, parameters)], principals=(principal,)))
+            await self._submits.do(Command([_PUT], parameters, principals=(principal,)))
         except StoreError as error:
-            level = logging.DEBUG if error.logged else logging.ERROR
-            _log.log(level, "the items of job %s are not added to the queue now: %s", job, error)
+            _log_failure(f"the items of job {job} are not added to the queue now", error)
             return
-        self.added(endpoint, len(entries))
+        self._added(endpoint, len(entries))
 
     async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
         found = self._find(endpoint)
@@ -300,13 +307,13 @@ class PostgresQueue:
         try:
             groups = [KeyGroup(*row) for row in await self._query(_GROUPS, endpoint=endpoint)]
         except StoreError:
-            self._set_due(found, POLL_SECONDS)
+            found.wait(_RETRY_SECONDS)
             return []
         chosen = choose_group(groups, bounds, running)
         if chosen is None:
             if running is None and found.hints == hints:
                 waits = [bounds.timeout - group.waited for group in groups]
-                self._set_due(found, max(min(waits, default=math.inf), 0.001))
+                found.wait(max(min(waits, default=math.inf), 0.001))
             return []
         parameters = {
             "key": chosen.key,
@@ -319,7 +326,7 @@ class PostgresQueue:
         items, _ = await self._take(endpoint, which, parameters, joins=running is not None)
         if not items and running is None and endpoint in self.calls.limits and found.hints == hints:
             # As many calls as may run are running. Their ends are hints.
-            self._set_due(found, POLL_SECONDS)
+            found.wait(_RETRY_SECONDS)
         return items
 
     async def _take(
@@ -339,9 +346,8 @@ class PostgresQueue:
                     most_calls = parameters["n"] if which is _ANY else 1
                     rows = await self.calls.take(limit, sql, parameters, most_calls)
             except StoreError as error:
-                level = logging.DEBUG if error.logged else logging.ERROR
-                _log.log(level, "%s; no item is taken from the queue for %g s", error, POLL_SECONDS)
-                self._set_due(found, POLL_SECONDS)
+                _log_failure(f"no item is taken from the queue for {_RETRY_SECONDS:g} s", error)
+                found.wait(_RETRY_SECONDS)
                 return [], hints
             items = [
                 BatchItem(
@@ -377,14 +383,7 @@ class PostgresQueue:
         self.hint(endpoints)
 
     async def refused(self, endpoint: str) -> Collection[str]:
-        try:
-            return [job for (job,) in await self._query(_REFUSED, endpoint=endpoint)]
-        except StoreError as error:
-            _log.debug("cannot read the queue: %s", error)
-            return ()
-
-    def _set_due(self, found: _Endpoint, delay: float) -> None:
-        found.due = asyncio.get_running_loop().time() + delay
+        return [job for (job,) in await self._read(_REFUSED, endpoint=endpoint)]
 
     async def discard(self, entry: QueueEntry) -> None:
         try:
@@ -402,72 +401,60 @@ class PostgresQueue:
     async def waiting(
         self, endpoint: str, *, limit: int | None = None, skip: Collection[str] = ()
     ) -> list[QueueEntry]:
-        try:
-            rows = await self._query(_WAITING, endpoint=endpoint, n=limit, skip=[*skip])
-        except StoreError as error:
-            _log.debug("cannot read the queue: %s", error)
-            return []
+        rows = await self._read(_WAITING, endpoint=endpoint, n=limit, skip=[*skip])
         return [QueueEntry(endpoint, *row) for row in rows]
 
     # ---- hints and polls -----------------------------------------------------------------------------------------
 
     def added(self, endpoint: str, items: int) -> None:
-        """Update the data in memory after this server has added items."""
+        """Update the data in memory after this server has added items that any server may take, and inform the others."""
+        self._added(endpoint, items)
+        self._notifier.send(TICKETS, endpoint)
+
+    def _added(self, endpoint: str, items: int) -> None:
         self._count(endpoint, items)
-        self._hint(self._find(endpoint))
+        self._find(endpoint).hint()
 
     def hint(self, endpoints: Iterable[str] | None) -> None:
         """Let the scheduler take items of endpoints, or of all endpoints, because other servers may have added some."""
         for endpoint in [*self._endpoints] if endpoints is None else endpoints:
-            if self._served and endpoint in self._endpoints:
-                self._hint(self._endpoints[endpoint])
+            if endpoint in self._endpoints:
+                self._endpoints[endpoint].hint()
                 self._wake(endpoint)
+
+    def poll(self) -> None:
+        """Count the waiting items soon, and find those whose notification was lost."""
+        self._work.request()
 
     def _count(self, endpoint: str, change: int) -> None:
         self._sizes[endpoint] = max(0, self._sizes[endpoint] + change)
 
-    def _hint(self, found: _Endpoint) -> None:
-        found.hints += 1
-        found.due = -math.inf
-
     def _find(self, endpoint: str) -> _Endpoint:
-        found = self._endpoints.get(endpoint)
-        return (
-            _Endpoint()
-            if found is None and self._served
-            else found or self._endpoints.setdefault(endpoint, _Endpoint())
-        )
+        return self._endpoints.get(endpoint) or _Endpoint()
 
     async def _query(self, sql: str, **parameters: Any) -> Rows:
-        statement = Statement(sql, {"me": self._server, **parameters})
-        found: Rows = await self._control.do(Command([statement], repeat=False))
+        found: Rows = await self._control.do(Command([sql], {"me": self._server, **parameters}, repeat=False))
         return found
 
-    def _set_timer(self) -> None:
-        if not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._start_poll)
-
-    def _start_poll(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._poll())
-
-    async def _poll(self) -> None:
-        """Count the waiting items, and find those whose notification was lost."""
+    async def _read(self, sql: str, **parameters: Any) -> Rows:
+        """Return the rows of a query, or none if the database failed."""
         try:
-            rows = await self._query(_POLL)
-            self._sizes = Counter({endpoint: number for endpoint, number, _ in rows})
-            self.hint([endpoint for endpoint, _, available in rows if available])
+            return await self._query(sql, **parameters)
         except StoreError as error:
             _log.debug("cannot read the queue: %s", error)
-        finally:
-            self._set_timer()
+            return []
+
+    async def _count_all(self) -> None:
+        rows = await self._query(_POLL)
+        self._sizes = Counter({endpoint: number for endpoint, number, _ in rows})
+        self.hint([endpoint for endpoint, _, available in rows if available])
 
     async def close(self) -> None:
         """Stop the polls."""
-        self._closed = True
         if self._ends:
             await asyncio.wait(self._ends)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._work.close()
+
+
+def _log_failure(consequence: str, error: StoreError) -> None:
+    _log.log(logging.DEBUG if error.logged else logging.ERROR, "%s: %s", consequence, error)

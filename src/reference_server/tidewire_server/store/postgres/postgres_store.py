@@ -71,12 +71,12 @@ class PostgresStore:
         except psycopg.Error as error:
             raise StoreError(database.describe(error)) from None
         self._notifier = notifier = Notifier(threads.notifies, opened.server)
-        self._listener = Listener(database, opened.server, self._receive)
+        self._listener = Listener(database, opened.server, self._receive, self._poll)
         self._queue = PostgresQueue(threads, notifier, self._listener.start, opened.server)
         self._feed = LogFeed(threads.feed, self._listener.start)
         self._server = ServerRow(threads, notifier, opened.server, self._queue.calls)
         self._jobs = PostgresJobs(
-            database, threads, retention, self._feed, self._queue, self._server, notifier
+            database.place, threads, retention, self._feed, self._queue, self._server, notifier
         )
         self.jobs: Jobs = self._jobs
         self.queue: Queue = self._queue
@@ -96,6 +96,10 @@ class PostgresStore:
             self._queue.hint(hints[TICKETS])
         if REQUESTS in hints or LEFT in hints:
             self._server.hint()
+
+    def _poll(self) -> None:
+        self._feed.hint()
+        self._queue.poll()
 
     async def check(self) -> None:
         """Check that the database can be written. See `WriteProbe.check`."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.records import Retention
 
 _MAX_AT_ONCE: Final = 500
@@ -111,26 +111,23 @@ _DUE: Final = """
 """
 
 
-def delete_jobs(
-    jobs: Sequence[str], until: float, max_tombstones: int, *, now: float, last: float = 0.0
-) -> Command:
+def delete_jobs(jobs: Sequence[str], retention: Retention, *, now: float, last: float = 0.0) -> Command:
     """Return the command that deletes jobs and inserts a tombstone for each of them.
 
     Args:
         jobs: Ids of the jobs.
-        until: Time until which the tombstones are valid.
-        max_tombstones: Maximum number of tombstones.
+        retention: Limits of the tombstones.
         now: The current time.
         last: Number of seconds for which a job that has just ended stays in the database, invisible to clients.
     """
     parameters = {
         "jobs": [*jobs],
-        "until": until,
-        "max_tombstones": max_tombstones,
+        "until": now + retention.tombstone_ttl,
+        "max_tombstones": retention.max_tombstones,
         "recent": now - last if last else math.inf,
         "expires_at": now + last,
     }
-    return Command([Statement(sql, parameters) for sql in (_HIDE, _DELETE, _LIMIT_TOMBSTONES)])
+    return Command([_HIDE, _DELETE, _LIMIT_TOMBSTONES], parameters)
 
 
 def expire(retention: Retention, now: float) -> Command:
@@ -152,4 +149,4 @@ def expire(retention: Retention, now: float) -> Command:
         is_more = max(len(logs), len(expired), len(excess)) >= _MAX_AT_ONCE
         return logs, [*expired, *excess], now if is_more else found[-1][0][0]
 
-    return Command([Statement(sql, parameters) for sql in (*choices, *deletions, _DUE)], result)
+    return Command([*choices, *deletions, _DUE], parameters, result)

@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.postgres.connections import Command, Rows, Statement, is_storable
+from tidewire_server.store.postgres.connections import Command, Rows, is_storable
 from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.global_limits import GlobalCalls
+from tidewire_server.store.postgres.global_limits import CORRECT, GlobalCalls
 from tidewire_server.store.postgres.notifications import LEFT, REQUESTS, Notifier
+from tidewire_server.store.postgres.postgres_log import PostgresLog
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
 
 LEASE_SECONDS: Final = 5.0
@@ -61,14 +62,9 @@ _PURGE: Final = """
 _LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = %(me)s"
 
 
-def _report(load: EndpointLoad) -> dict[str, Any]:
-    """Return what the row of a server contains about one endpoint. JSON has no infinity."""
-    return load._asdict() | {"slots": None if load.slots == math.inf else load.slots}
-
-
 def _loads(found: Any) -> dict[str, EndpointLoad]:
     """Return the endpoints in the row of a server. A server with the first schema version reports only their names, and a
-    newer one may report members that this server does not know.
+    newer one may report members that this server does not know. JSON has no infinity.
     """
     if not isinstance(found, dict):
         return {name: EndpointLoad() for name in found}
@@ -104,10 +100,8 @@ class ServerRow:
         self.id = server
         self._threads = threads
         self._notifier = notifier
-        self.written: Mapping[str, object] = {}
-        """Jobs whose logs this server writes, by id."""
-        self.stop_writing: Callable[[str], None] = lambda _: None
-        """Function that makes this server a reader of the log of one of these jobs. See `Replicas.stop_writing`."""
+        self.written: dict[str, PostgresLog] = {}
+        """Logs that this server writes, by the ids of their jobs."""
         self._calls = calls
         self._clock = clock
         self._first_beat: float | None = None
@@ -138,25 +132,29 @@ class ServerRow:
             "host": socket.gethostname(),
             "lease": LEASE_SECONDS,
             "written": [*self.written],
-            "endpoints": orjson.dumps({name: _report(load) for name, load in endpoints.items()}).decode(),
+            "endpoints": orjson.dumps({name: load._asdict() for name, load in endpoints.items()}).decode(),
+            **self._calls.correction(),
         }
-        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _OTHERS, _LOST)]
 
-        def then(found: list[Rows]) -> None:
+        def then(found: tuple[Rows, ...]) -> None:
             now = self._clock()
             if self._first_beat is None or now - self._last_beat >= _MAX_PAUSE:
                 self._first_beat = now
             self._last_beat, [[self._until]] = now, found[0]
             self.has_others = self._notifier.enabled = bool(found[2])
 
-        command = Command([*statements, *self._calls.correction()], result=lambda found: found)
-        _, owned, others, gone, *_ = await self._threads.control.do(command, then)
+        command = Command([_RENEW, _OWNED, _OTHERS, _LOST, CORRECT], parameters, tuple)
+        _, owned, others, gone, _ = await self._threads.control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
         lost = sorted(job for (job,) in gone if job in self.written)
         for job in lost:
             self.stop_writing(job)
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
+
+    def stop_writing(self, job: str) -> None:
+        if (log := self.written.get(job)) is not None:
+            log.stop_writing()
 
     async def mark_read(self, jobs: Collection[str]) -> None:
         if jobs:

@@ -15,7 +15,13 @@ from weakref import WeakValueDictionary
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.cached_log import RECORD_COLUMNS, end_columns, record_columns, record_of
+from tidewire_server.store.cached_log import (
+    RECORD_COLUMNS,
+    end_columns,
+    new_columns,
+    record_columns,
+    record_of,
+)
 from tidewire_server.store.ended_job_limits import EndedJobs
 from tidewire_server.store.fair_eviction import FairEviction
 from tidewire_server.store.interfaces import (
@@ -27,6 +33,7 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
+from tidewire_server.store.key_reservations import KeyReservations
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.records import (
     Extent,
@@ -57,7 +64,7 @@ _IN_JSON: Final = "(SELECT value FROM json_each(?))"
 _RECORD: Final = ", ".join(RECORD_COLUMNS)
 
 
-class SqliteJobs:
+class SqliteJobs(KeyReservations):
     """Jobs stored in one SQLite file. All methods must be called on one event loop."""
 
     def __init__(
@@ -68,6 +75,7 @@ class SqliteJobs:
         queue: MemoryQueue,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__()
         self._file = file
         self._retention = retention
         self._queue = queue
@@ -80,27 +88,8 @@ class SqliteJobs:
         self._keys = opened.keys
         self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
         self._shared_logs: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
-        self._in_flight: dict[Key, KeyUse] = {}
 
     # ---- keys --------------------------------------------------------------------------------------------------
-
-    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
-        if key in self._in_flight:
-            return self._in_flight[key]
-        # Reserve the key before the first await. Otherwise two concurrent requests with the same key could both
-        # continue.
-        self._in_flight[key] = KeyUse(body)
-        try:
-            known = await self._find_key(key)
-        except BaseException:
-            self._in_flight.pop(key, None)
-            raise
-        if known is not None:
-            self._in_flight.pop(key, None)
-        return known
-
-    async def release_key(self, key: Key) -> None:
-        self._in_flight.pop(key, None)
 
     async def _find_key(self, key: Key) -> KeyUse | None:
         query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
@@ -204,7 +193,7 @@ class SqliteJobs:
         if live is None:
             return
         log = live[1]
-        columns = (*record_columns(record), *end_columns(record, self._retention.log_ttl))
+        columns = record_columns(record) | end_columns(record, self._retention.log_ttl)
         await self._file.do(
             lambda db: save_end(db, log.number, columns), lambda size: self._job_ended(log, size)
         )
@@ -295,8 +284,8 @@ class SqliteJobs:
     async def refuse(self, job: str) -> None:
         """Do nothing, because no other process could run the job."""
 
-    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
-        del job, entries, refused
+    async def release(self, job: str, entries: Sequence[QueueEntry]) -> bool:
+        del job, entries
         return False
 
     async def submit_body(self, job: str) -> bytes:
@@ -393,20 +382,9 @@ def _submit_body(db: sqlite3.Connection, number: int) -> bytes:
 
 
 def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
-    insert = (
-        "INSERT INTO job (id, principal, endpoint, batch, created_at, traceparent, attempt, status, started_at, usage) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    )
-    row = (
-        record.id,
-        record.principal,
-        record.endpoint,
-        record.batch,
-        record.created_at,
-        record.traceparent,
-        *record_columns(record),
-    )
-    number = db.execute(insert, row).lastrowid
+    columns = new_columns(record)
+    insert = f"INSERT INTO job ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})"  # noqa: S608
+    number = db.execute(insert, columns).lastrowid
     assert number is not None  # noqa: S101 - a row was inserted
     return number
 
