@@ -78,7 +78,7 @@ def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_
         async with servers() as (first, second):
             await second.replicas.beat()
             writer = Writer()
-            await until(lambda: second._listener._tasks)
+            await until(lambda: second._notifier._tasks)
             before = len(second.woken)
             await writer.submit(first, items=1, submit=b"[1]")
             await until(lambda: len(second.woken) > before)
@@ -110,7 +110,7 @@ def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_
             assert await everything(log, Cursor(1, 2)) == b"".join(writer.frames[2:])
             assert woken == [None] * len(woken)
             stop()
-            assert not first._feed._logs
+            assert not first._logs._followed
             assert await first.jobs.get("a") == await second.jobs.get("a") == writer.record
             assert await first.queue.take("e") == []
 
@@ -162,7 +162,7 @@ def test_polls_replace_lost_notifications(servers: Any) -> None:
         async with servers() as (first, second):
             for store in (first, second):
                 store._notifier.enabled = False
-            await until(lambda: second._listener._tasks)
+            await until(lambda: second._notifier._tasks)
             while second.queue.due("e") != float(
                 "inf"
             ):  # The first poll, or the start of the listener, may be a hint.

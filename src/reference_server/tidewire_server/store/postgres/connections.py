@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.error_translation import reason_and_advice, translate
+from tidewire_server.store.interfaces import HeadMovedError, StoreError
+from tidewire_server.store.postgres.error_translation import is_missing_job, reason_and_advice
 from tidewire_server.store.thread_tasks import Failure, Task
 from tidewire_server.user_paths import without_password
 
@@ -147,9 +147,15 @@ class Database:
             make_conninfo(**self._parameters), client_encoding="UTF8", autocommit=True
         )
 
-    def translate(self, error: psycopg.Error) -> Exception:
-        """Return the error to raise instead of an error of psycopg."""
-        return translate(error, self.describe(error))
+    def translate(self, error: Exception) -> Exception:
+        """Return the error to raise instead of an error, which is the same unless it is of psycopg."""
+        if not isinstance(error, psycopg.Error):
+            return error
+        return (
+            HeadMovedError("the job was deleted")
+            if is_missing_job(error)
+            else StoreError(self.describe(error))
+        )
 
     def describe(self, error: psycopg.Error) -> str:
         """Return one line with the place, the reason and advice, without the password."""

@@ -35,7 +35,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -144,7 +143,7 @@ class DatabaseThread:
             database: The database.
             name: Name of the thread.
             run: Function that runs tasks. With `run_each`, each task runs alone.
-            durable: See `Database.prepare`.
+            durable: See `Database.connect`.
             outages: Log of the outages. All threads of a store share it.
         """
         self._database = database
@@ -153,7 +152,6 @@ class DatabaseThread:
         self._outages = outages or OutageLog()
         self._tasks = TaskQueue()
         self._thread = threading.Thread(target=self._work, name=f"tidewire-{name}", daemon=True)
-        self._opened: Future[None] = Future()
         self._closing = threading.Event()
         self._waiting: dict[Task, Task] = {}
         """Tasks that wait. The thread runs a task, and the event loop fails it, only after removing it from here (`_claim`)."""
@@ -174,10 +172,14 @@ class DatabaseThread:
 
     # ---- on the event loop -----------------------------------------------------------------------------------------
 
-    def start(self) -> "Future[None]":
-        """Start the thread. The future is done when it has a connection, and has the error of psycopg if it has none."""
+    def start(self) -> None:
+        """Open the connection, and start the thread.
+
+        Raises:
+            psycopg.Error: The connection cannot be opened.
+        """
+        self._connected()
         self._thread.start()
-        return self._opened
 
     async def run(self, *sql: str, **parameters: Any) -> Rows:
         """Run statements, and return the rows of the last one. See `do`."""
@@ -256,12 +258,6 @@ class DatabaseThread:
     # ---- in the thread ---------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        try:
-            self._connected()
-        except BaseException as error:  # noqa: BLE001 - the caller of `start` raises it
-            self._opened.set_exception(error)
-            return
-        self._opened.set_result(None)
         ending = False
         while not ending:
             tasks, ending = self._tasks.next()
@@ -318,7 +314,10 @@ class DatabaseThread:
                     self._finish([task])
                 return
             else:
-                self._fail(tasks, self._translate(error))
+                found = self._database.translate(error)
+                if is_disk_full(error) and isinstance(found, StoreError):
+                    self._outages.full(found)
+                self._fail(tasks, found)
                 return
 
     def _try(self, tasks: list[Task]) -> Exception | None:
@@ -340,14 +339,6 @@ class DatabaseThread:
             self._stuck_at = float("inf")
             self._waiting.update((task, task) for task in running if not task.ended)
             self._tasks.deliver([task for task in running if task.ended])
-
-    def _translate(self, error: Exception) -> Exception:
-        if not isinstance(error, psycopg.Error):
-            return error
-        found = self._database.translate(error)
-        if is_disk_full(error) and isinstance(found, StoreError):
-            self._outages.full(found)
-        return found
 
     def _drop(self, tasks: list[Task], error: StoreError, *, overdue: bool = True) -> list[Task]:
         """Fail the tasks that have waited for too long, if `overdue` is true, and those that must not be repeated after an
@@ -396,7 +387,7 @@ class Threads(NamedTuple):
 
     @classmethod
     def start(cls, database: Database) -> "Threads":
-        """Start all threads, and wait until each has a connection.
+        """Start all threads.
 
         Raises:
             psycopg.Error: A connection cannot be opened.
@@ -411,10 +402,9 @@ class Threads(NamedTuple):
                 for name in cls._fields
             )
         )
-        opened = [thread.start() for thread in threads]
         try:
-            for each in opened:
-                each.result()
+            for thread in threads:
+                thread.start()
         except psycopg.Error:
             for thread in threads:
                 thread.stop()

@@ -15,8 +15,6 @@ from typing import Final, TypeGuard
 
 import psycopg
 
-from tidewire_server.store.interfaces import HeadMovedError, StoreError
-
 _OUTAGE_CLASSES: Final = ("08", "57P")
 _OUTAGE_CODES: Final = frozenset({"53300", "25006"})
 _CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
@@ -66,16 +64,14 @@ def is_conflict(error: Exception) -> TypeGuard[psycopg.Error]:
     return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICTS
 
 
-def is_disk_full(error: psycopg.Error) -> bool:
+def is_disk_full(error: Exception) -> bool:
     """Return whether the database has no space left."""
-    return error.sqlstate == _DISK_FULL
+    return isinstance(error, psycopg.Error) and error.sqlstate == _DISK_FULL
 
 
-def translate(error: psycopg.Error, message: str) -> Exception:
-    """Return the error to raise instead of an error of psycopg. `message` is the result of `Database.describe`."""
-    if error.sqlstate == _MISSING_JOB and error.diag.constraint_name != _OWNER_CONSTRAINT:
-        return HeadMovedError("the job was deleted")
-    return StoreError(message)
+def is_missing_job(error: psycopg.Error) -> bool:
+    """Return whether a job was deleted in the meantime."""
+    return error.sqlstate == _MISSING_JOB and error.diag.constraint_name != _OWNER_CONSTRAINT
 
 
 def reason_and_advice(error: psycopg.Error) -> str:

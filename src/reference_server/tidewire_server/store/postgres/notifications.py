@@ -49,15 +49,37 @@ _NOTIFY: Final = "SELECT pg_notify('tidewire', %(payload)s)"
 
 
 class Notifier:
-    """Sends hints to the other servers. All methods must be called on one event loop."""
+    """Sends hints to the other servers and receives theirs, and polls. All methods must be called on one event loop."""
 
-    def __init__(self, thread: DatabaseThread, server: int) -> None:
-        self._thread = thread
-        self._server = server
-        self._gathered: dict[tuple[str, int | str], None] = {}
-        self._work = CoalescedWork(self._notify, "notify other servers")
+    def __init__(
+        self,
+        database: Database,
+        thread: DatabaseThread,
+        server: int,
+        receive: Callable[[dict[str, list[Any]] | None], None],
+        poll: Callable[[], None],
+    ) -> None:
+        """Create the object, which receives nothing before `listen`.
+
+        Args:
+            database: The database, reached without a pooler in transaction mode.
+            thread: Thread that sends.
+            server: Number of this server, whose own hints are ignored.
+            receive: Function that is called with each payload, or with None after the connection was opened, because hints
+                may have been lost before.
+            poll: Function that is called each second.
+        """
+        self.server = server
         self.enabled = True
         """Whether there are other servers."""
+        self._database = database
+        self._thread = thread
+        self._receive = receive
+        self._poll = poll
+        self._gathered: dict[tuple[str, int | str], None] = {}
+        self._work = CoalescedWork(self._notify, "notify other servers")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
 
     def send(self, kind: str, hint: int | str = 1) -> None:
         """Send a hint soon.
@@ -70,67 +92,28 @@ class Notifier:
             self._gathered[kind, hint] = None
             self._work.request()
 
-    async def _notify(self) -> None:
-        gathered, self._gathered = [*self._gathered], {}
-        for start in range(0, len(gathered), _MAX_HINTS):
-            payload: dict[str, Any] = {"from": self._server}
-            for kind, hint in gathered[start : start + _MAX_HINTS]:
-                payload.setdefault(kind, []).append(hint)
-            text = orjson.dumps(payload).decode()
-            await self._thread.do(Command([_NOTIFY], {"payload": text}, repeat=False))
-
-    async def close(self) -> None:
-        """Send what is gathered."""
-        await self._work.close(finish=True)
-
-
-def _decode(payload: str) -> dict[str, Any]:
-    """Return the members of a payload. There are none if another program has sent it."""
-    try:
-        found = orjson.loads(payload)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-class Listener:
-    """Receives the hints of other servers, and polls. All methods must be called on one event loop."""
-
-    def __init__(
-        self,
-        database: Database,
-        server: int,
-        receive: Callable[[dict[str, list[Any]] | None], None],
-        poll: Callable[[], None],
-    ) -> None:
-        """Create a listener, which does not listen before `start`.
-
-        Args:
-            database: The database, reached without a pooler in transaction mode.
-            server: Number of this server, whose own hints are ignored.
-            receive: Function that is called with each payload, or with None after the connection was opened, because hints
-                may have been lost before.
-            poll: Function that is called each second.
-        """
-        self._database = database
-        self._server = server
-        self._receive = receive
-        self._poll = poll
-        self._tasks: list[asyncio.Task[None]] = []
-        self._closed = False
-
-    def start(self) -> None:
-        """Listen and poll from now on."""
+    def listen(self) -> None:
+        """Receive hints and poll from now on."""
         if not (self._tasks or self._closed):
             loop = asyncio.get_running_loop()
             self._tasks = [loop.create_task(self._listen()), loop.create_task(self._poll_on())]
 
     async def close(self) -> None:
-        """Listen and poll no more."""
+        """Send what is gathered, and receive nothing more."""
+        await self._work.close(finish=True)
         self._closed = True
         for task in self._tasks:
             task.cancel()
             await asyncio.wait([task])
+
+    async def _notify(self) -> None:
+        gathered, self._gathered = [*self._gathered], {}
+        for start in range(0, len(gathered), _MAX_HINTS):
+            payload: dict[str, Any] = {"from": self.server}
+            for kind, hint in gathered[start : start + _MAX_HINTS]:
+                payload.setdefault(kind, []).append(hint)
+            text = orjson.dumps(payload).decode()
+            await self._thread.do(Command([_NOTIFY], {"payload": text}, repeat=False))
 
     async def _poll_on(self) -> None:
         while True:
@@ -146,9 +129,18 @@ class Listener:
                     self._receive(None)
                     async for notification in connection.notifies():
                         payload = _decode(notification.payload)
-                        if payload.pop("from", None) != self._server:
+                        if payload.pop("from", None) != self.server:
                             # Not called here, because a payload of another program may be in any form.
                             loop.call_soon(self._receive, payload)
             except psycopg.Error as error:
                 _log.debug("%s; polls replace notifications meanwhile", self._database.describe(error))
                 await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _decode(payload: str) -> dict[str, Any]:
+    """Return the members of a payload. There are none if another program has sent it."""
+    try:
+        found = orjson.loads(payload)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

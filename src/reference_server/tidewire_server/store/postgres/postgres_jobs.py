@@ -14,7 +14,6 @@ server writes are kept in memory. All users of a log share one log object, which
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 import orjson
 
@@ -43,21 +42,18 @@ from tidewire_server.store.postgres.append_statements import (
     encode_columns,
 )
 from tidewire_server.store.postgres.connections import Command, Rows, is_storable
-from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.job_progress import ProgressWriter
-from tidewire_server.store.postgres.notifications import REQUESTS, Notifier
+from tidewire_server.store.postgres.notifications import REQUESTS
 from tidewire_server.store.postgres.postgres_log import (
     EXTENT_COLUMNS,
     EXTENT_TABLES,
-    LogAccess,
-    LogFeed,
+    OpenLogs,
     PostgresLog,
     extent_of,
 )
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue, endless, places
 from tidewire_server.store.postgres.retention import delete_jobs, expire
 from tidewire_server.store.postgres.server_rows import READ_NOW, ServerRow
-from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, QueueEntry, Retention, Tombstone
+from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, QueueEntry, Tombstone
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
 _MAX_ADOPTED: Final = 100
@@ -213,32 +209,18 @@ class PostgresJobs(KeyReservations):
     """Jobs stored in a database. All methods must be called on one event loop."""
 
     def __init__(
-        self,
-        place: str,
-        threads: Threads,
-        retention: Retention,
-        feed: LogFeed,
-        queue: PostgresQueue,
-        server: ServerRow,
-        notifier: Notifier,
-        clock: Callable[[], float] = time.time,
+        self, logs: OpenLogs, queue: PostgresQueue, server: ServerRow, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__()
-        self._place = place
-        self._submits = threads.submits
-        self._reads = threads.reads
-        self._feed = feed
+        self._logs = logs
+        self._written = logs.written
+        self._submits = logs.threads.submits
+        self._reads = logs.threads.reads
         self._queue = queue
         self._server = server
-        self._notifier = notifier
-        self._retention = retention
+        self._notifier = logs.notifier
+        self._retention = logs.retention
         self._clock = clock
-        self.progress = ProgressWriter(threads.control, notifier)
-        self._logs: WeakValueDictionary[str, PostgresLog] = WeakValueDictionary()
-        self._written = server.written
-        self._access = LogAccess(
-            threads, place, retention, feed, notifier, self.progress.changed, self._logs, server.written
-        )
 
     async def _find_key(self, key: Key) -> KeyUse | None:
         found = await self._reads.run(_FIND_KEY, principal=key.principal, endpoint=key.endpoint, key=key.text)
@@ -315,10 +297,10 @@ class PostgresJobs(KeyReservations):
             return shared
         if shared is not None:
             # A client that resumes must find all events that it has received from another server.
-            await self._feed.refresh(shared)
+            await self._logs.refresh(shared)
             if not shared.is_closed:
                 return shared
-            self._logs.pop(job, None)
+            self._logs.in_use.pop(job, None)
             return None
         if not is_storable(job):
             return None
@@ -335,17 +317,17 @@ class PostgresJobs(KeyReservations):
         return log
 
     def log_in_use(self, job: str) -> PostgresLog | None:
-        return self._logs.get(job)
+        return self._logs.in_use.get(job)
 
     def _open_log(self, row: tuple[Any, ...]) -> PostgresLog:
         """Register and return the log for a row of `_OPEN`."""
         record, number, extent = self._parse(row)
-        log = self._logs[record.id] = PostgresLog(self._access, number, record, extent)
+        log = self._logs.in_use[record.id] = PostgresLog(self._logs, number, record, extent)
         return log
 
     def _parse(self, row: tuple[Any, ...]) -> tuple[JobRecord, int, Extent]:
         columns = row[_RECORD_LENGTH:]
-        return record_of(row[:_RECORD_LENGTH]), columns[0], extent_of(columns[1:], self._place)
+        return record_of(row[:_RECORD_LENGTH]), columns[0], extent_of(columns[1:], self._logs.place)
 
     async def save(self, record: JobRecord) -> None:
         log = self._written.get(record.id)
@@ -414,7 +396,7 @@ class PostgresJobs(KeyReservations):
             log.stop_writing()
             raise
         if record.status != "queued":
-            self.progress.reopened(log)
+            self._logs.progress_reopened(log)
         return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed, unread)
 
     async def refuse(self, job: str) -> None:
@@ -469,7 +451,7 @@ class PostgresJobs(KeyReservations):
             # Otherwise its readers wait for `done`, which the owner of the job logs. This may become this server.
             if written_here or log.extent().ended:
                 log.close(written_here=written_here)
-                del self._logs[log.record.id]
+                del self._logs.in_use[log.record.id]
 
     async def expire(self, now: float) -> float | None:
         logs, jobs, due = await self._submits.do(expire(self._retention, now))

@@ -232,22 +232,19 @@ class _Endpoint:
 class PostgresQueue:
     """Queue in the database. All methods must be called on one event loop, except for `size`."""
 
-    def __init__(self, threads: Threads, notifier: Notifier, listen: Callable[[], None], server: int) -> None:
+    def __init__(self, threads: Threads, notifier: Notifier) -> None:
         """Create the queue.
 
         Args:
             threads: Threads, of which `submits` adds items, because it may wait for another server that does.
             notifier: Notifier that informs other servers.
-            listen: Function that `serve` calls, to receive notifications and to poll from then on.
-            server: Number of this server.
         """
         self._control = threads.control
         self._submits = threads.submits
         self._notifier = notifier
-        self._listen = listen
-        self._server = server
+        self._server = notifier.server
         self._endpoints: dict[str, _Endpoint] = {}
-        self.calls = GlobalCalls(threads.control, server)
+        self.calls = GlobalCalls(threads.control, notifier.server)
         self._ends: set[asyncio.Task[None]] = set()
         """Tasks that store the ends of calls with a limit over all servers."""
         self._sizes: Counter[str] = Counter()
@@ -266,7 +263,7 @@ class PostgresQueue:
         self._endpoints = {name: _Endpoint(bounds) for name, bounds in endpoints.items()}
         self._served, self._wake = True, wake
         self.poll()
-        self._listen()
+        self._notifier.listen()
 
     def endpoints(self) -> Collection[str] | None:
         """Return the endpoints whose items this server takes. Before `serve`, return None."""

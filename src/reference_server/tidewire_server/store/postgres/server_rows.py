@@ -19,10 +19,9 @@ from typing import Any, Final
 import orjson
 
 from tidewire_server.store.postgres.connections import Command, Rows, is_storable
-from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.global_limits import CORRECT, GlobalCalls
-from tidewire_server.store.postgres.notifications import LEFT, REQUESTS, Notifier
-from tidewire_server.store.postgres.postgres_log import PostgresLog
+from tidewire_server.store.postgres.notifications import LEFT, REQUESTS
+from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
 
 LEASE_SECONDS: Final = 5.0
@@ -82,26 +81,22 @@ class ServerRow:
 
     def __init__(
         self,
-        threads: Threads,
-        notifier: Notifier,
-        server: int,
+        logs: OpenLogs,
         calls: GlobalCalls,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a row that exists.
 
         Args:
-            threads: Threads, of which `submits` stores requests of clients, which must be durable.
-            notifier: Notifier, which is disabled while no other server is alive.
-            server: Number of the row.
+            logs: Logs that this server uses.
             calls: Calls with a limit over all servers, whose numbers each beat stores.
             clock: Clock in seconds.
         """
-        self.id = server
-        self._threads = threads
-        self._notifier = notifier
-        self.written: dict[str, PostgresLog] = {}
-        """Logs that this server writes, by the ids of their jobs."""
+        self.id = logs.notifier.server
+        self._threads = logs.threads
+        self._notifier = logs.notifier
+        """Notifier, which is disabled while no other server is alive."""
+        self._written = logs.written
         self._calls = calls
         self._clock = clock
         self._first_beat: float | None = None
@@ -131,7 +126,7 @@ class ServerRow:
             "me": self.id,
             "host": socket.gethostname(),
             "lease": LEASE_SECONDS,
-            "written": [*self.written],
+            "written": [*self._written],
             "endpoints": orjson.dumps({name: load._asdict() for name, load in endpoints.items()}).decode(),
             **self._calls.correction(),
         }
@@ -147,13 +142,13 @@ class ServerRow:
         _, owned, others, gone, _ = await self._threads.control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
-        lost = sorted(job for (job,) in gone if job in self.written)
+        lost = sorted(job for (job,) in gone if job in self._written)
         for job in lost:
             self.stop_writing(job)
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
     def stop_writing(self, job: str) -> None:
-        if (log := self.written.get(job)) is not None:
+        if (log := self._written.get(job)) is not None:
             log.stop_writing()
 
     async def mark_read(self, jobs: Collection[str]) -> None:
