@@ -147,6 +147,7 @@ class DatabaseThread:
             outages: Log of the outages. All threads of a store share it.
         """
         self._database = database
+        self._no_answer = f"log {database.place}: the database has not answered for {WAIT_LIMIT:g} s"
         self._run = run
         self._durable = durable
         self._outages = outages or OutageLog()
@@ -217,12 +218,12 @@ class DatabaseThread:
         overdue = self._claim([task for task in [*self._waiting] if now - task.created >= WAIT_LIMIT])
         if overdue:
             last = self.last_error
-            error = last if last is not None and last.outage else _outage_error(_no_answer(self._database))
+            error = last if last is not None and last.outage else _outage_error(self._no_answer)
             self._outages.failed(str(error), now)
             for task in overdue:
                 task.fail(error)
             self._tasks.settle(overdue)
-        if self._tasks.unsettled:
+        if self._waiting or self._stuck_at < float("inf"):
             self._timer = loop.call_later(WAIT_LIMIT / _CHECKS, self._check_waits, loop)
 
     def _claim(self, tasks: list[Task]) -> list[Task]:
@@ -297,7 +298,7 @@ class DatabaseThread:
                 self._close()
                 # An idle connection may have been closed. That alone is not an outage.
                 stale = was_open and not self._interrupted and delay == _FIRST_DELAY
-                text = _no_answer(self._database) if self._interrupted else self._database.describe(error)
+                text = self._no_answer if self._interrupted else self._database.describe(error)
                 self._interrupted = False
                 if not stale:
                     self._outages.failed(text, began)
@@ -327,8 +328,9 @@ class DatabaseThread:
         running: list[Task] = []
         try:
             connection = self._connected()
-            running = self._claim(tasks)
+            # Set before the claim. Otherwise the event loop may find no task, and would not check this one.
             self._stuck_at = time.monotonic() + self._patience * WAIT_LIMIT
+            running = self._claim(tasks)
             if running:
                 self._run(connection, running)
         except Exception as error:  # noqa: BLE001 - for example, a parameter cannot be encoded
@@ -336,8 +338,8 @@ class DatabaseThread:
         else:
             return None
         finally:
-            self._stuck_at = float("inf")
             self._waiting.update((task, task) for task in running if not task.ended)
+            self._stuck_at = float("inf")
             self._tasks.deliver([task for task in running if task.ended])
 
     def _drop(self, tasks: list[Task], error: StoreError, *, overdue: bool = True) -> list[Task]:
@@ -361,11 +363,6 @@ class DatabaseThread:
         for task in (own := self._claim(tasks)):
             task.fail(error)
         self._tasks.deliver(own)
-
-
-def _no_answer(database: Database) -> str:
-    """Return the message about a database that accepts requests, and does not answer them."""
-    return f"log {database.place}: the database has not answered for {WAIT_LIMIT:g} s"
 
 
 def _outage_error(text: str) -> StoreError:

@@ -290,21 +290,15 @@ class PostgresJobs(KeyReservations):
         return Tombstone(*tombstones[0]) if tombstones else None
 
     async def log(self, job: str) -> PostgresLog | None:
-        shared = self.log_in_use(job)
-        if shared is not None and shared.deleted:
-            return None
-        if shared is not None and (shared.has_writer or shared.extent().ended):
-            return shared
-        if shared is not None:
-            # A client that resumes must find all events that it has received from another server.
-            await self._logs.refresh(shared)
-            if not shared.is_closed:
-                return shared
-            self._logs.in_use.pop(job, None)
-            return None
+        log = self.log_in_use(job)
+        if log is not None:
+            if not (log.deleted or log.has_writer or log.extent().ended):
+                # A client that resumes must find all events that it has received from another server.
+                await self._logs.refresh(log)
+                return None if log.is_closed else log
+            return None if log.deleted else log
         if not is_storable(job):
             return None
-        log: PostgresLog | None = None
 
         def then(found: Rows) -> None:
             # Register the log in this callback. Otherwise the job could be deleted before its log is registered.

@@ -168,7 +168,7 @@ def places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
     Raises:
         TypeError: A batch key cannot be stored.
     """
-    found = [BatchSlot(None, 0.0)] * number if slots is None else slots
+    found = [BatchSlot()] * number if slots is None else slots
     keys, costs = [encode_key(slot.key) for slot in found], [slot.cost for slot in found]
     return {"placed": slots is not None, "keys": keys, "costs": costs}
 

@@ -61,14 +61,11 @@ class PostgresStore:
         try:
             with database.connect(durable=True, schema_exists=False) as connection:
                 opened = open_schema(connection, database.place, socket.gethostname(), LEASE_SECONDS)
+            self._threads = threads = Threads.start(database)
         except psycopg.Error as error:
             raise StoreError(database.describe(error)) from None
         self.secret = opened.secret
         self.durability: Durability = "replicated" if opened.replicated else "host"
-        try:
-            self._threads = threads = Threads.start(database)
-        except psycopg.Error as error:
-            raise StoreError(database.describe(error)) from None
         self._notifier = notifier = Notifier(
             database, threads.notifies, opened.server, self._receive, self._poll
         )

@@ -106,7 +106,8 @@ class ServerRow:
         """End of the lease, by the database's clock."""
         self.has_others = False
         """Whether other servers were alive at the last beat."""
-        self._wake: Callable[[], None] | None = None
+        self.hint: Callable[[], None] = lambda: None
+        """Function that `on_request` has set."""
 
     @property
     def trusted_until(self) -> datetime | None:
@@ -173,9 +174,4 @@ class ServerRow:
         self._notifier.send(LEFT)
 
     def on_request(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-
-    def hint(self) -> None:
-        """Call the function that `on_request` has set."""
-        if self._wake is not None:
-            self._wake()
+        self.hint = wake

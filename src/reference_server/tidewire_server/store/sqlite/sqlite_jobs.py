@@ -86,7 +86,7 @@ class SqliteJobs(KeyReservations):
         for ended in opened.ended:
             self._ended.add(*ended)
         self._keys = opened.keys
-        self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
+        self._live: dict[str, SqliteLog] = {}
         self._shared_logs: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
 
     # ---- keys --------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class SqliteJobs(KeyReservations):
             base = Cursor(first.first.epoch, first.first.seq - 1)
             extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
             log = self._open_log(number, record, extent, schedule, first.state)
-            self._live[record.id] = (record, log)
+            self._live[record.id] = log
             if key is not None:
                 self._in_flight.pop(key, None)
             own(log)
@@ -151,7 +151,7 @@ class SqliteJobs(KeyReservations):
     async def get(self, job: str) -> JobRecord | Tombstone | None:
         live = self._live.get(job)
         if live is not None:
-            return live[0]
+            return live.record
 
         def work(db: sqlite3.Connection) -> JobRecord | Tombstone | None:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
@@ -163,8 +163,7 @@ class SqliteJobs(KeyReservations):
         return await self._file.do(work)
 
     def log_in_use(self, job: str) -> SqliteLog | None:
-        live = self._live.get(job)
-        return self._shared_logs.get(job) if live is None else live[1]
+        return self._live.get(job) or self._shared_logs.get(job)
 
     async def log(self, job: str) -> SqliteLog | None:
         if (used := self.log_in_use(job)) is not None:
@@ -189,10 +188,9 @@ class SqliteJobs(KeyReservations):
         return log
 
     async def save(self, record: JobRecord) -> None:
-        live = self._live.get(record.id)
-        if live is None:
+        log = self._live.get(record.id)
+        if log is None:
             return
-        log = live[1]
         columns = record_columns(record) | end_columns(record, self._retention.log_ttl)
         await self._file.do(
             lambda db: save_end(db, log.number, columns), lambda size: self._job_ended(log, size)
@@ -202,7 +200,7 @@ class SqliteJobs(KeyReservations):
         live = self._live.get(job)
         if live is None:
             return False
-        number = live[1].number
+        number = live.number
 
         def work(db: sqlite3.Connection) -> bool:
             # The row was deleted if the job has ended in the meantime.
@@ -246,7 +244,7 @@ class SqliteJobs(KeyReservations):
             return [record_of(row) for row in rows]
 
         found = await self._file.do(work)
-        return [self._live[each.id][0] if each.id in self._live else each for each in found]
+        return [self._live[each.id].record if each.id in self._live else each for each in found]
 
     async def unfinished(self, principal: str) -> int:
         return self._unfinished[principal]
@@ -278,7 +276,7 @@ class SqliteJobs(KeyReservations):
         log = self._open_log(number, record, extent, schedule)
         await log.state()
         del self._interrupted[job]
-        self._live[job] = (record, log)
+        self._live[job] = log
         return Interrupted(record, submit, log, cancelled, crashed=not self._file.clean)
 
     async def refuse(self, job: str) -> None:
@@ -290,7 +288,7 @@ class SqliteJobs(KeyReservations):
 
     async def submit_body(self, job: str) -> bytes:
         live = self._live.get(job)
-        return b"" if live is None else await self._file.do(lambda db: _submit_body(db, live[1].number))
+        return b"" if live is None else await self._file.do(lambda db: _submit_body(db, live.number))
 
     # ---- retention ---------------------------------------------------------------------------------------------
 
@@ -300,9 +298,7 @@ class SqliteJobs(KeyReservations):
     async def _delete_jobs(self, jobs: Sequence[str]) -> bool:
         """Delete jobs, and return whether the file then has free pages to release."""
         for job in jobs:
-            live = self._live.get(job)
-            log = live[1] if live is not None else self._shared_logs.get(job)
-            if log is not None:
+            if (log := self.log_in_use(job)) is not None:
                 # Load the final state and `done` before their rows are deleted, because open readers still need both.
                 await log.detach()
         retention, now = self._retention, self._clock()
