@@ -108,7 +108,8 @@ class Database:
                 f"log {self.place}: this URL is not valid; use postgresql://USER@HOST:PORT/DATABASE, with special "
                 "characters percent-encoded"
             ) from None
-        self._parameters: dict[str, Any] = {**_DEFAULTS, **given}
+        parameters: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
+        self._conninfo = make_conninfo(**parameters)
         self._password = given.get("password")
 
     def connect(
@@ -125,9 +126,7 @@ class Database:
             schema_exists: Whether the schema exists.
             opened: Function that is called with the connection before the wait.
         """
-        connection: Connection = psycopg.connect(
-            make_conninfo(**self._parameters), client_encoding="UTF8", autocommit=True, prepare_threshold=3
-        )
+        connection: Connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=3)
         try:
             opened(connection)
             connection.execute(_SESSION)
@@ -143,9 +142,7 @@ class Database:
 
     async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
         """Open a connection for the event loop, only for notifications: the session has no other parameters."""
-        return await psycopg.AsyncConnection.connect(
-            make_conninfo(**self._parameters), client_encoding="UTF8", autocommit=True
-        )
+        return await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
 
     def translate(self, error: Exception) -> Exception:
         """Return the error to raise instead of an error, which is the same unless it is of psycopg."""

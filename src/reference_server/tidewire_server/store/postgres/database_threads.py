@@ -106,8 +106,6 @@ class OutageLog:
 
     def succeeded(self, began: float) -> None:
         """Record that a transaction has succeeded that began at the time `began`."""
-        if self._began is None:
-            return
         with self._lock:
             if self._began is not None and began >= self._began:
                 self._ended = time.monotonic()

@@ -416,8 +416,6 @@ class PostgresLog(CachedLog):
         """Load the extent, because events were trimmed or the job was deleted. If this server is the log's writer, do
         nothing.
         """
-        if self.has_writer or self._closed:
-            return
         rows = await self._logs.threads.reads.run(_EXTENT, job=self.number)
         if self.has_writer or self._closed:
             return

@@ -10,11 +10,12 @@ one of the items that it had locked.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -24,7 +25,14 @@ from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.global_limits import COUNTED, ITEMS, ITEMS_OF_BATCH, GlobalCalls
+from tidewire_server.store.postgres.global_limits import (
+    COUNTED,
+    CREATE,
+    END_CALL,
+    ITEMS,
+    ITEMS_OF_BATCH,
+    LOCK,
+)
 from tidewire_server.store.postgres.notifications import TICKETS, Notifier
 from tidewire_server.store.records import (
     BatchBounds,
@@ -244,7 +252,11 @@ class PostgresQueue:
         self._notifier = notifier
         self._server = notifier.server
         self._endpoints: dict[str, _Endpoint] = {}
-        self.calls = GlobalCalls(threads.control, notifier.server)
+        self._limits: Mapping[str, GlobalLimit] = {}
+        self._running: Counter[str] = Counter()
+        """Number of running calls by the name of their limit over all servers."""
+        self._in_flight = 0
+        """Number of takes and ends of such calls whose result is not known yet."""
         self._ends: set[asyncio.Task[None]] = set()
         """Tasks that store the ends of calls with a limit over all servers."""
         self._sizes: Counter[str] = Counter()
@@ -259,7 +271,7 @@ class PostgresQueue:
         wake: Callable[[str], None],
         limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
     ) -> None:
-        self.calls.limits = limits
+        self._limits = limits
         self._endpoints = {name: _Endpoint(bounds) for name, bounds in endpoints.items()}
         self._served, self._wake = True, wake
         self.poll()
@@ -321,7 +333,7 @@ class PostgresQueue:
         }
         which = _WITHOUT_KEY if chosen.key is None else _WITH_KEY
         items, _ = await self._take(endpoint, which, parameters, joins=running is not None)
-        if not items and running is None and endpoint in self.calls.limits and found.hints == hints:
+        if not items and running is None and endpoint in self._limits and found.hints == hints:
             # As many calls as may run are running. Their ends are hints.
             found.wait(_RETRY_SECONDS)
         return items
@@ -330,18 +342,24 @@ class PostgresQueue:
         self, endpoint: str, which: str, parameters: dict[str, Any], *, joins: bool = False
     ) -> tuple[list[BatchItem], int]:
         """Take items, and return them with the number of hints when the take began. Never raise a `StoreError`."""
-        found = self._find(endpoint)
-        limit = None if joins else self.calls.limits.get(endpoint)
-        sql = _take_sql(which, limited=limit is not None)
+        found, limit = self._find(endpoint), None if joins else self._limits.get(endpoint)
+        statements = [_take_sql(which, limited=limit is not None)]
         parameters |= {"endpoint": endpoint, "me": self._server}
+        if limit is not None:
+            # One pipeline is one transaction.
+            statements = [CREATE, LOCK, *statements]
+            parameters |= {"limit_name": limit.name, "limit": limit.calls}
+
+        def then(rows: Rows) -> None:
+            if limit is not None:
+                taken = sum(row[1] is not None for row in rows)
+                self._running[limit.name] += taken if which is _ANY else min(1, taken)
+
         for _ in range(_MAX_LOST_RACES):
             hints = found.hints
             try:
-                if limit is None:
-                    rows = await self._query(sql, **parameters)
-                else:
-                    most_calls = parameters["n"] if which is _ANY else 1
-                    rows = await self.calls.take(limit, sql, parameters, most_calls)
+                with self._counted(limit):
+                    rows = await self._control.do(Command(statements, parameters, repeat=False), then)
             except StoreError as error:
                 _log_failure(f"no item is taken from the queue for {_RETRY_SECONDS:g} s", error)
                 found.wait(_RETRY_SECONDS)
@@ -362,22 +380,39 @@ class PostgresQueue:
         return items, hints
 
     def end_call(self, endpoint: str) -> None:
-        limit = self.calls.limits.get(endpoint)
+        limit = self._limits.get(endpoint)
         if limit is not None:
             task = asyncio.get_running_loop().create_task(self._end_call(limit))
             self._ends.add(task)
             task.add_done_callback(self._ends.discard)
 
     async def _end_call(self, limit: GlobalLimit) -> None:
+        self._running[limit.name] -= 1
         try:
-            await self.calls.end_call(limit)
-        except StoreError as error:
+            with self._counted(limit):
+                await self._query(END_CALL, limit_name=limit.name)
+        except StoreError as error:  # The next beat stores the number of calls.
             _log.debug("cannot store the end of a call: %s", error)
             return
-        endpoints = self.calls.endpoints_of(limit)
+        endpoints = [endpoint for endpoint, each in self._limits.items() if each.name == limit.name]
         for endpoint in endpoints:
             self._notifier.send(TICKETS, endpoint)
         self.hint(endpoints)
+
+    @contextlib.contextmanager
+    def _counted(self, limit: GlobalLimit | None) -> Iterator[None]:
+        self._in_flight += limit is not None
+        try:
+            yield
+        finally:
+            self._in_flight -= limit is not None
+
+    def running_calls(self) -> dict[str, list[Any]]:
+        """Return the parameters of `CORRECT`, which stores the numbers of running calls. They are empty if a statement is in
+        flight, whose change would be stored twice.
+        """
+        running = {} if self._in_flight else self._running
+        return {"names": [*running], "running": [*running.values()]}
 
     async def refused(self, endpoint: str) -> Collection[str]:
         return [job for (job,) in await self._read(_REFUSED, endpoint=endpoint)]

@@ -71,7 +71,7 @@ class PostgresStore:
         )
         self._logs = logs = OpenLogs(threads, notifier, database.place, retention)
         self._queue = PostgresQueue(threads, notifier)
-        self._server = ServerRow(logs, self._queue.calls)
+        self._server = ServerRow(logs, self._queue)
         self._jobs = PostgresJobs(logs, self._queue, self._server)
         self.jobs: Jobs = self._jobs
         self.queue: Queue = self._queue

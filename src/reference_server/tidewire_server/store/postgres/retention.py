@@ -19,19 +19,16 @@ _LOCKED: Final = f"(SELECT pg_try_advisory_xact_lock({0x54696466}))"
 
 # A job that has ended only now stays for a moment, so that its readers at all servers receive `done`. It is invisible because
 # of its tombstone, and expires soon. An unfinished job stays until its owner has ended it, if the owner was asked to delete it.
-_HIDE: Final = """
-    WITH hidden AS (
-        UPDATE job SET expires_at = CASE WHEN ended_at IS NULL THEN expires_at ELSE %(expires_at)s END
-        WHERE id = ANY (%(jobs)s::text[]) AND (ended_at > %(recent)s OR (ended_at IS NULL AND purge)) RETURNING id, principal)
-    INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM hidden ON CONFLICT DO NOTHING
-"""
 _DELETE: Final = """
-    WITH gone AS (
-        DELETE FROM job WHERE id = ANY (%(jobs)s::text[]) AND CASE WHEN ended_at IS NULL THEN NOT purge
-            ELSE ended_at <= %(recent)s END RETURNING id, principal),
-    keys AS (DELETE FROM key USING gone g WHERE key.job = g.id AND key.until IS NULL)
-    INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM gone ON CONFLICT DO NOTHING
-    RETURNING id
+    WITH chosen AS MATERIALIZED (
+        SELECT number, id, principal, CASE WHEN ended_at IS NULL THEN purge ELSE ended_at > %(recent)s END AS stays
+        FROM job WHERE id = ANY (%(jobs)s::text[]) ORDER BY number FOR UPDATE),
+    hidden AS (
+        UPDATE job j SET expires_at = %(expires_at)s FROM chosen c
+        WHERE j.number = c.number AND c.stays AND j.ended_at IS NOT NULL),
+    gone AS (DELETE FROM job j USING chosen c WHERE j.number = c.number AND NOT c.stays),
+    keys AS (DELETE FROM key k USING chosen c WHERE k.job = c.id AND k.until IS NULL AND NOT c.stays)
+    INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM chosen ON CONFLICT DO NOTHING
 """
 # Keep the newest rows, which have the highest numbers.
 _LIMIT_TOMBSTONES: Final = """
@@ -127,7 +124,7 @@ def delete_jobs(jobs: Sequence[str], retention: Retention, *, now: float, last: 
         "recent": now - last if last else math.inf,
         "expires_at": now + last,
     }
-    return Command([_HIDE, _DELETE, _LIMIT_TOMBSTONES], parameters)
+    return Command([_DELETE, _LIMIT_TOMBSTONES], parameters)
 
 
 def expire(retention: Retention, now: float) -> Command:

@@ -19,9 +19,10 @@ from typing import Any, Final
 import orjson
 
 from tidewire_server.store.postgres.connections import Command, Rows, is_storable
-from tidewire_server.store.postgres.global_limits import CORRECT, GlobalCalls
+from tidewire_server.store.postgres.global_limits import CORRECT
 from tidewire_server.store.postgres.notifications import LEFT, REQUESTS
 from tidewire_server.store.postgres.postgres_log import OpenLogs
+from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
 
 LEASE_SECONDS: Final = 5.0
@@ -70,9 +71,8 @@ def _loads(found: Any) -> dict[str, EndpointLoad]:
     loads = {}
     for name, report in found.items():
         known = {member: report[member] for member in EndpointLoad._fields if member in report}
-        loads[name] = EndpointLoad(
-            **known | {"slots": math.inf if known.get("slots") is None else known["slots"]}
-        )
+        slots = known.get("slots")
+        loads[name] = EndpointLoad(**known)._replace(slots=math.inf if slots is None else slots)
     return loads
 
 
@@ -82,14 +82,14 @@ class ServerRow:
     def __init__(
         self,
         logs: OpenLogs,
-        calls: GlobalCalls,
+        queue: PostgresQueue,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a row that exists.
 
         Args:
             logs: Logs that this server uses.
-            calls: Calls with a limit over all servers, whose numbers each beat stores.
+            queue: Queue, whose numbers of running calls with a limit over all servers each beat stores.
             clock: Clock in seconds.
         """
         self.id = logs.notifier.server
@@ -97,11 +97,11 @@ class ServerRow:
         self._notifier = logs.notifier
         """Notifier, which is disabled while no other server is alive."""
         self._written = logs.written
-        self._calls = calls
+        self._queue = queue
         self._clock = clock
-        self._first_beat: float | None = None
+        self._first_beat = math.inf
         """Time of the first of the beats of which each came in time after the previous one."""
-        self._last_beat = 0.0
+        self._last_beat = -math.inf
         self._until: datetime | None = None
         """End of the lease, by the database's clock."""
         self.has_others = False
@@ -114,11 +114,7 @@ class ServerRow:
         """Time, by the database's clock, until which expired leases are those of dead servers, or None if the beats of this
         server have not succeeded for a whole lease.
         """
-        if (
-            self._until is None
-            or self._first_beat is None
-            or self._clock() - self._first_beat < LEASE_SECONDS
-        ):
+        if self._until is None or self._clock() - self._first_beat < LEASE_SECONDS:
             return None
         return self._until - timedelta(seconds=LEASE_SECONDS - _MAX_PAUSE)
 
@@ -129,12 +125,12 @@ class ServerRow:
             "lease": LEASE_SECONDS,
             "written": [*self._written],
             "endpoints": orjson.dumps({name: load._asdict() for name, load in endpoints.items()}).decode(),
-            **self._calls.correction(),
+            **self._queue.running_calls(),
         }
 
         def then(found: tuple[Rows, ...]) -> None:
             now = self._clock()
-            if self._first_beat is None or now - self._last_beat >= _MAX_PAUSE:
+            if now - self._last_beat >= _MAX_PAUSE:
                 self._first_beat = now
             self._last_beat, [[self._until]] = now, found[0]
             self.has_others = self._notifier.enabled = bool(found[2])
