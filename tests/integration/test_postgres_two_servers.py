@@ -217,14 +217,14 @@ def test_a_cancellation_travels_to_the_owner(servers: Any) -> None:
             assert [(job.id, job.cancelled, job.purge) for job in beat.owned] == [
                 ("a", frozenset({2}), False)
             ]
-            assert await first.replicas.request_purge("a")
+            assert await first.jobs.save_cancelled("a", [], purge=True)
             (job,) = (await second.replicas.beat()).owned
             assert (job.cancelled, job.purge) == (frozenset({0, 1, 2}), True)
             assert not await first.jobs.claim("a")
             await writer.end(second, Clock())
             assert not await first.jobs.save_cancelled("a", [1])
             assert not await first.jobs.save_cancelled("unknown", [1])
-            assert not await first.replicas.request_purge("a")
+            assert not await first.jobs.save_cancelled("a", [], purge=True)
             assert not await first.jobs.claim("a")
 
     run(body())
@@ -474,7 +474,7 @@ def test_a_job_that_is_deleted_elsewhere_is_invisible_and_its_readers_receive_it
             await (writer := Writer()).submit(first, items=2)
             reader = await first.jobs.log("a")
             reader.watch(lambda _: None)
-            assert await first.replicas.request_purge("a")
+            assert await first.jobs.save_cancelled("a", [], purge=True)
             await first.jobs.delete_job("a")
             for store in (first, second):
                 assert await store.jobs.get("a") == Tombstone("a", "ada")

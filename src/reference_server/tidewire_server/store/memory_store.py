@@ -253,7 +253,7 @@ class MemoryJobs:
         for job in self._evictable.evict_excess():
             await self.delete_job(job)
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+    async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         del items  # A restart empties this store.
         return job in self._stored and job not in self._ended
 

@@ -240,7 +240,7 @@ class JobOwnership:
             return
         if record.endpoint not in self._endpoints:
             # Without this request, the items would fail when the job is opened, because their endpoint is unknown.
-            await self._replicas.request_purge(record.id)
+            await self._jobs.save_cancelled(record.id, (), purge=True)
         async with self._lock(record.id):
             job = self._live.get(record.id)
             claimed = job is None and await self._jobs.claim(record.id)
@@ -251,7 +251,7 @@ class JobOwnership:
             if claimed or job is not None:
                 return
         log = await self._jobs.log(record.id)
-        if log is not None and await self._replicas.request_purge(record.id):
+        if log is not None and await self._jobs.save_cancelled(record.id, (), purge=True):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PURGE_SECONDS):
                     await end_of(log)

@@ -142,8 +142,8 @@ _STATE_SIZES: Final = """
 _SUBMIT_BODY: Final = "SELECT submit FROM job WHERE id = %(id)s AND ended_at IS NULL"
 
 _SAVE_CANCELLED: Final = """
-    UPDATE job SET cancelled = (
-        SELECT array_agg(DISTINCT i ORDER BY i) FROM unnest(coalesce(cancelled, '{}') || %(items)s::int[]) AS i)
+    UPDATE job SET purge = purge OR %(purge)s, cancelled = CASE WHEN %(purge)s THEN ARRAY(SELECT generate_series(0, items - 1))
+        ELSE (SELECT array_agg(DISTINCT i ORDER BY i) FROM unnest(coalesce(cancelled, '{}') || %(items)s::int[]) AS i) END
     WHERE id = %(id)s AND ended_at IS NULL RETURNING number
 """
 
@@ -331,12 +331,14 @@ class PostgresJobs(KeyReservations):
         command = Command([DELETE_TICKETS, SAVE_END], {"job": log.number, **columns}, order=log.number)
         await self._submits.do(command, lambda _: log.stop_writing())
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+    async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         if not is_storable(job):
             return False
-        found = await self._submits.run(_SAVE_CANCELLED, id=job, items=sorted(items))
+        found = await self._submits.run(_SAVE_CANCELLED, id=job, items=sorted(items), purge=purge)
         if found and job not in self._written:
             self._notifier.send(REQUESTS, found[0][0])
+        if found and purge:
+            self._server.hint()
         return bool(found)
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:

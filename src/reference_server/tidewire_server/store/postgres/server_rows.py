@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.postgres.connections import Command, Rows, is_storable
+from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.global_limits import CORRECT
-from tidewire_server.store.postgres.notifications import LEFT, REQUESTS
+from tidewire_server.store.postgres.notifications import LEFT
 from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
@@ -55,10 +55,6 @@ _MARK_READ: Final = (
     f"UPDATE job SET read_at = {READ_NOW} WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"  # noqa: S608
 )
 _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
-_PURGE: Final = """
-    UPDATE job SET purge = true, cancelled = ARRAY(SELECT generate_series(0, items - 1))
-    WHERE id = %(id)s AND ended_at IS NULL RETURNING number
-"""
 _LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = %(me)s"
 
 
@@ -155,15 +151,6 @@ class ServerRow:
     async def unread_for(self, job: str) -> float:
         found = await self._threads.control.run(_UNREAD, id=job)
         return float(found[0][0]) if found else 0.0
-
-    async def request_purge(self, job: str) -> bool:
-        if not is_storable(job):
-            return False
-        found = await self._threads.submits.run(_PURGE, id=job)
-        if found:
-            self._notifier.send(REQUESTS, found[0][0])
-            self.hint()
-        return bool(found)
 
     async def leave(self) -> None:
         await self._threads.control.run(_LEAVE, me=self.id)

@@ -196,7 +196,7 @@ class SqliteJobs(KeyReservations):
             lambda db: save_end(db, log.number, columns), lambda size: self._job_ended(log, size)
         )
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+    async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         live = self._live.get(job)
         if live is None:
             return False
