@@ -82,6 +82,8 @@ class TaskQueue:
         self._pending: list[Task] = []
         """Tasks that the event loop passes to the thread at the end of its current iteration."""
         self._passed: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()
+        self.unsettled: set[Task] = set()
+        """Tasks whose callers wait for a result."""
 
     # ---- on the event loop ---------------------------------------------------------------------------------------
 
@@ -90,6 +92,7 @@ class TaskQueue:
         if not self._pending or self._pending[-1].loop is not task.loop:
             task.loop.call_soon(self.pass_tasks)
         self._pending.append(task)
+        self.unsettled.add(task)
         return task.future
 
     def pass_tasks(self) -> None:
@@ -105,6 +108,7 @@ class TaskQueue:
     def settle(self, tasks: Iterable[Task]) -> None:
         """Deliver the outcomes of tasks to their callers."""
         for task in tasks:
+            self.unsettled.discard(task)
             outcome, future = task.outcome, task.future
             if isinstance(outcome, Failure):
                 if task.failed is not None:

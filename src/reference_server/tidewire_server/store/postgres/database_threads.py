@@ -221,7 +221,7 @@ class DatabaseThread:
             for task in overdue:
                 task.fail(error)
             self._tasks.settle(overdue)
-        if self._waiting or self._stuck_at < float("inf"):
+        if self._tasks.unsettled:
             self._timer = loop.call_later(WAIT_LIMIT / _CHECKS, self._check_waits, loop)
 
     def _claim(self, tasks: list[Task]) -> list[Task]:
@@ -326,9 +326,8 @@ class DatabaseThread:
         running: list[Task] = []
         try:
             connection = self._connected()
-            # Set before the claim. Otherwise the event loop may find no task, and would not check this one.
-            self._stuck_at = time.monotonic() + self._patience * WAIT_LIMIT
             running = self._claim(tasks)
+            self._stuck_at = time.monotonic() + self._patience * WAIT_LIMIT
             if running:
                 self._run(connection, running)
         except Exception as error:  # noqa: BLE001 - for example, a parameter cannot be encoded
@@ -336,8 +335,8 @@ class DatabaseThread:
         else:
             return None
         finally:
-            self._waiting.update((task, task) for task in running if not task.ended)
             self._stuck_at = float("inf")
+            self._waiting.update((task, task) for task in running if not task.ended)
             self._tasks.deliver([task for task in running if task.ended])
 
     def _drop(self, tasks: list[Task], error: StoreError, *, overdue: bool = True) -> list[Task]:

@@ -199,15 +199,8 @@ class OpenLogs:
             if frames
         }
         deleted = [number for number, frames in events.items() if not frames and number in self._stored]
-        if not (written or deleted):
-            return
-        await self.threads.control.run(
-            *([_SET_PROGRESS] if written else []),
-            *([_DELETE_PROGRESS] if deleted else []),
-            jobs=[*written],
-            events=[*written.values()],
-            deleted=deleted,
-        )
+        parameters = {"jobs": [*written], "events": [*written.values()], "deleted": deleted}
+        await self.threads.control.run(_SET_PROGRESS, _DELETE_PROGRESS, **parameters)
         self._stored |= written.keys()
         self._stored.difference_update(deleted)
         for number in (*written, *deleted):
