@@ -544,7 +544,7 @@ def test_max_retained_bytes_counts_over_all_servers(database_url: str) -> None:
         stores = [PostgresStore(database_url, retention) for _ in range(2)]
         try:
             for store in stores:
-                store._jobs._clock = clock
+                store.jobs._clock = clock
             names = "abcdef"
             for at, name in enumerate(names):
                 store = stores[at % 2]

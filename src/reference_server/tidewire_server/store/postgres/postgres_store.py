@@ -72,8 +72,7 @@ class PostgresStore:
         self._logs = logs = OpenLogs(threads, notifier, database.place, retention)
         self._queue = PostgresQueue(threads, notifier)
         self._server = ServerRow(logs, self._queue)
-        self._jobs = PostgresJobs(logs, self._queue, self._server)
-        self.jobs: Jobs = self._jobs
+        self.jobs: Jobs = PostgresJobs(logs, self._queue, self._server)
         self.queue: Queue = self._queue
         self.replicas: Replicas | None = self._server
         self._probe = WriteProbe(self._test_write, lambda: threads.appends.last_error is not None, clock)
