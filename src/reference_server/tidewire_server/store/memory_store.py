@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.ended_job_limits import EndedJobs
-from tidewire_server.store.fair_eviction import FairEviction
+from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     SECRET_BYTES,

@@ -22,8 +22,7 @@ from tidewire_server.store.cached_log import (
     record_columns,
     record_of,
 )
-from tidewire_server.store.ended_job_limits import EndedJobs
-from tidewire_server.store.fair_eviction import FairEviction
+from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
 from tidewire_server.store.interfaces import (
     Interrupted,
     KeyUsedError,
