@@ -17,7 +17,6 @@ async def a_dead_server_with_a_job(
     url: str, *, started: bool = True
 ) -> AsyncIterator[tuple[Any, Any, Writer]]:
     """Open three stores of which the first one has died while its job was running. Yield the other two, and the job's writer."""
-    from tidewire_server.store.postgres.connections import Command, Statement
     from tidewire_server.store.postgres.postgres_store import PostgresStore
 
     dead, *others = (PostgresStore(url, ROOMY) for _ in range(3))
@@ -33,7 +32,7 @@ async def a_dead_server_with_a_job(
             writer.record.status = "running"
             await writer.write("one")
         expire = "UPDATE server SET until = now() - interval '1 second' WHERE id = %(id)s"
-        await dead._threads.control.do(Command([Statement(expire, {"id": dead.replicas.id})]))
+        await dead._threads.control.run(expire, id=dead.replicas.id)
         for store in others:
             # As if the beats of the server had succeeded for a whole lease.
             store._server._first_beat = -1e9

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ import pytest
 from support.postgres_server import needs_postgres
 from support.store_log_writer import NO_LIMITS, ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.store.cached_log import record_columns
 from tidewire_server.store.interfaces import (
     Block,
     HeadMovedError,
@@ -82,7 +84,7 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
         ]
         for each in writers:
             each.start()
-        stored = list(writer.frames)
+        stored, record = list(writer.frames), record_columns(writer.record)
         for step in range(rounds):
             appends = []
             for name in range(len(writers)):
@@ -90,7 +92,9 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
                 # Appends that change only the log, and appends with a checkpoint, are different statements.
                 plan = CheckpointPlan(write=draw.random() < 0.3, cut=None)
                 appends.append(
-                    BlockAppend(log.number, head, block, plan, None, None, extent_after(extent, block))
+                    BlockAppend(
+                        log.number, head, block, plan, record, False, None, extent_after(extent, block)
+                    )
                 )
             found = await asyncio.gather(
                 *(each.do(append) for each, append in zip(writers, appends, strict=True)),
@@ -109,7 +113,7 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
             stored += won[0].block.frames
         for each in writers:
             await each.close()
-        store._jobs.stop_writing("a")
+        store.replicas.stop_writing("a")
         reader = await store.jobs.log("a")
         assert (await reader.read(Cursor(1, 0), 10**9)).frames == b"".join(stored)
 
@@ -125,7 +129,8 @@ def test_an_append_whose_answer_was_lost_succeeds_again_and_another_block_does_n
         for write, size in ((False, 3), (True, 2), (False, 40_000)):
             block = block_after(writer, extent.head, size, 1)
             changed = extent_after(extent, block)
-            append = BlockAppend(number, extent.head, block, CheckpointPlan(write, None), None, None, changed)
+            plan, record = CheckpointPlan(write, None), record_columns(writer.record)
+            append = BlockAppend(number, extent.head, block, plan, record, False, None, changed)
             await thread.do(append)
             await thread.do(append)
             for other in (
@@ -228,10 +233,12 @@ def test_groups_with_the_same_jobs_in_reversed_order_do_not_deadlock(open_stores
                     block = block_after(writers[0], extent.head, 1 + (step + name) % 2, name)
                     changed = extent_after(extent, block)
                     # Each block changes the row of its job, which the transaction therefore locks.
-                    record = (1, "running", float(name), b"{}")
+                    record = record_columns(
+                        replace(writers[0].record, status="running", started_at=float(name))
+                    )
                     plan = CheckpointPlan(step % 3 == 0, None)
                     appends.append(
-                        (name, BlockAppend(number, extent.head, block, plan, record, None, changed))
+                        (name, BlockAppend(number, extent.head, block, plan, record, True, None, changed))
                     )
             ordered = [each for each in appends if each[0] == 0] + [
                 each for each in appends[::-1] if each[0] == 1

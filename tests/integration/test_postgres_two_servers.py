@@ -59,10 +59,8 @@ async def start(store: Any, writer: Writer) -> Any:
 
 async def expire_lease(store: Any) -> None:
     """Let the lease of a server expire, as if it had been dead for some seconds."""
-    from tidewire_server.store.postgres.connections import Command, Statement
-
     sql = "UPDATE server SET until = now() - interval '1 second' WHERE id = %(id)s"
-    await store._threads.control.do(Command([Statement(sql, {"id": store._server.id})]))
+    await store._threads.control.run(sql, id=store._server.id)
 
 
 def trust(store: Any) -> None:
@@ -80,7 +78,7 @@ def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_
         async with servers() as (first, second):
             await second.replicas.beat()
             writer = Writer()
-            await until(lambda: second._listener._task is not None)
+            await until(lambda: second._notifier._tasks)
             before = len(second.woken)
             await writer.submit(first, items=1, submit=b"[1]")
             await until(lambda: len(second.woken) > before)
@@ -112,7 +110,7 @@ def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_
             assert await everything(log, Cursor(1, 2)) == b"".join(writer.frames[2:])
             assert woken == [None] * len(woken)
             stop()
-            assert not first._feed._logs
+            assert not first._logs._followed
             assert await first.jobs.get("a") == await second.jobs.get("a") == writer.record
             assert await first.queue.take("e") == []
 
@@ -164,7 +162,7 @@ def test_polls_replace_lost_notifications(servers: Any) -> None:
         async with servers() as (first, second):
             for store in (first, second):
                 store._notifier.enabled = False
-            await until(lambda: second._listener._task is not None)
+            await until(lambda: second._notifier._tasks)
             while second.queue.due("e") != float(
                 "inf"
             ):  # The first poll, or the start of the listener, may be a hint.
@@ -219,14 +217,14 @@ def test_a_cancellation_travels_to_the_owner(servers: Any) -> None:
             assert [(job.id, job.cancelled, job.purge) for job in beat.owned] == [
                 ("a", frozenset({2}), False)
             ]
-            assert await first.replicas.request_purge("a")
+            assert await first.jobs.save_cancelled("a", [], purge=True)
             (job,) = (await second.replicas.beat()).owned
             assert (job.cancelled, job.purge) == (frozenset({0, 1, 2}), True)
             assert not await first.jobs.claim("a")
             await writer.end(second, Clock())
             assert not await first.jobs.save_cancelled("a", [1])
             assert not await first.jobs.save_cancelled("unknown", [1])
-            assert not await first.replicas.request_purge("a")
+            assert not await first.jobs.save_cancelled("a", [], purge=True)
             assert not await first.jobs.claim("a")
 
     run(body())
@@ -435,14 +433,13 @@ def test_rows_of_servers_that_died_an_hour_ago_are_deleted_some_at_a_time(
     servers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tidewire_server.store.postgres import retention
-    from tidewire_server.store.postgres.connections import Command, Statement
 
     async def body() -> None:
         async with servers() as (first, second):
             await Writer().submit(first, items=1)
 
             async def rows(sql: str = "SELECT host FROM server ORDER BY host") -> list[str]:
-                return [row[0] for row in await first._threads.control.do(Command([Statement(sql, {})]))]
+                return [row[0] for row in await first._threads.control.run(sql)]
 
             await rows(
                 "INSERT INTO server (host, until, endpoints) SELECT host, now() - age::interval, '[]' FROM (VALUES ('dead-1', "
@@ -477,7 +474,7 @@ def test_a_job_that_is_deleted_elsewhere_is_invisible_and_its_readers_receive_it
             await (writer := Writer()).submit(first, items=2)
             reader = await first.jobs.log("a")
             reader.watch(lambda _: None)
-            assert await first.replicas.request_purge("a")
+            assert await first.jobs.save_cancelled("a", [], purge=True)
             await first.jobs.delete_job("a")
             for store in (first, second):
                 assert await store.jobs.get("a") == Tombstone("a", "ada")
@@ -505,9 +502,7 @@ def test_a_job_that_is_deleted_elsewhere_is_invisible_and_its_readers_receive_it
 
 
 async def count(store: Any, sql: str) -> int:
-    from tidewire_server.store.postgres.connections import Command, Statement
-
-    return int((await store._threads.control.do(Command([Statement(sql, {})])))[0][0])
+    return int((await store._threads.control.run(sql))[0][0])
 
 
 def test_entries_that_are_put_again_keep_their_positions(servers: Any) -> None:
@@ -549,7 +544,7 @@ def test_max_retained_bytes_counts_over_all_servers(database_url: str) -> None:
         stores = [PostgresStore(database_url, retention) for _ in range(2)]
         try:
             for store in stores:
-                store._jobs._clock = clock
+                store.jobs._clock = clock
             names = "abcdef"
             for at, name in enumerate(names):
                 store = stores[at % 2]
@@ -613,7 +608,6 @@ def test_progress_travels_to_the_readers_of_other_servers(
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_limit_over_all_servers_is_never_exceeded(database_url: str, batched: bool) -> None:
-    from tidewire_server.store.postgres.connections import Command, Statement
     from tidewire_server.store.postgres.postgres_store import PostgresStore
 
     async def body() -> None:
@@ -643,8 +637,8 @@ def test_a_limit_over_all_servers_is_never_exceeded(database_url: str, batched: 
                         running.pop(0).queue.end_call("e")
                 for store in stores:  # Each beat corrects the number of calls of its server.
                     await store.replicas.beat({})
-                stored = Statement("SELECT sum(running)::int FROM global_call", {})
-                while (await stores[0]._threads.control.do(Command([stored])))[0][0] != len(running):
+                stored = "SELECT sum(running)::int FROM global_call"
+                while (await stores[0]._threads.control.run(stored))[0][0] != len(running):
                     await asyncio.sleep(0.01)
                 assert most == limit.calls
                 await Writer("last").submit(stores[0], items=1, slots=[BatchSlot()] if batched else None)

@@ -18,7 +18,7 @@ from support.postgres_server import PASSWORD, PASSWORD_USER, needs_postgres
 from support.store_log_writer import ROOMY, Writer, run
 from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
-from tidewire_server.store.ended_job_limits import EndedJobs
+from tidewire_server.store.fair_eviction import EndedJobs
 from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.open_store import open_store
 from tidewire_server.store.records import EndpointLoad

@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from tidewire.protocol import strict_json
+from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.store.interfaces import Block
+from tidewire_server.store.interfaces import Block, StateAt, StoreError
 
 ROW_BYTES: Final = 64 * 1024
 """Size above which a block is stored in several rows. With smaller rows, a small read loads less data."""
@@ -105,3 +108,29 @@ def apply_events(document: Document, frames: bytes) -> Document:
         else:
             document.apply(data)
     return document
+
+
+def state_of(
+    checkpoint: tuple[int, int, bytes, bytes], rows: Iterable[tuple[int, int, bytes]], where: str
+) -> StateAt:
+    """Return the state of a log after the events of some rows.
+
+    Args:
+        checkpoint: Sequence number, epoch, columns and state of a checkpoint.
+        rows: The members `last`, `epoch` and `frames` of the rows after the checkpoint, in the order of their events.
+        where: The log, for messages.
+
+    Raises:
+        StoreError: The events cannot be applied to the state.
+    """
+    seq, epoch, columns, state = checkpoint
+    document = Document(orjson.loads(state), orjson.loads(columns))
+    for last, its_epoch, frames in rows:
+        try:
+            document = apply_events(document, frames)
+        except ValueError as error:
+            raise StoreError(
+                f"the events of {where} cannot be applied to its state, so the log is damaged: {error}"
+            ) from None
+        seq, epoch = last, its_epoch
+    return StateAt(Cursor(epoch, seq), document.columns, document.mark())

@@ -37,16 +37,33 @@ def record_of(row: tuple[Any, ...]) -> JobRecord:
     return JobRecord(*members)
 
 
-def record_columns(record: JobRecord) -> tuple[Any, ...]:
-    """Return those values of a job record that can change while the job runs, in the order of their SQL columns."""
-    return (record.attempt, record.status, record.started_at, orjson.dumps(record.usage))
+def record_columns(record: JobRecord) -> dict[str, Any]:
+    """Return those values of a job record that can change while the job runs, by their SQL columns."""
+    usage = orjson.dumps(record.usage)
+    return {
+        "attempt": record.attempt,
+        "status": record.status,
+        "started_at": record.started_at,
+        "usage": usage,
+    }
 
 
-def end_columns(record: JobRecord, log_ttl: float) -> tuple[Any, ...]:
-    """Return the values that a job record gets when the job ends, in the order of their SQL columns."""
+def new_columns(record: JobRecord) -> dict[str, Any]:
+    """Return the values of the record of a new job, by their SQL columns."""
+    fixed = ("id", "principal", "endpoint", "batch", "created_at", "traceparent")
+    return {name: getattr(record, name) for name in fixed} | record_columns(record)
+
+
+def end_columns(record: JobRecord, log_ttl: float) -> dict[str, Any]:
+    """Return the values that a job record gets when the job ends, by their SQL columns, of which `done_message` is `done`."""
     ended_at = record.ended_at or 0.0
     done = None if record.done is None else orjson.dumps(to_json(record.done))
-    return (ended_at, record.expires_at, done, ended_at + log_ttl)
+    return {
+        "ended_at": ended_at,
+        "expires_at": record.expires_at,
+        "done_message": done,
+        "log_until": ended_at + log_ttl,
+    }
 
 
 class BlockAppend(NamedTuple):
@@ -57,9 +74,11 @@ class BlockAppend(NamedTuple):
     after: Cursor
     block: Block
     plan: CheckpointPlan
-    record: tuple[Any, ...] | None
-    """Values of `record_columns`, if they have changed, or if the block ends the job."""
-    ended: tuple[Any, ...] | None
+    record: dict[str, Any]
+    """Values of `record_columns`."""
+    record_changed: bool
+    """Whether they have changed, or the block ends the job."""
+    ended: dict[str, Any] | None
     """Values of `end_columns`, if the block ends the job and contains the record."""
     extent: Extent
     """Extent of the log after the append."""
@@ -162,13 +181,13 @@ class CachedLog(Subscribers, ABC):
                 "or this server does not write it any more"
             )
         plan = schedule.plan(after, block, sum(map(len, block.frames)))
-        changed = record_columns(block.ended or self.record)
-        record = changed if changed != self._saved or block.ended is not None else None
+        record = record_columns(block.ended or self.record)
+        changed = record != self._saved or block.ended is not None
         ended = None if block.ended is None else end_columns(block.ended, self._log_ttl)
         extent = extent_after(self._extent, block)
         if plan.cut is not None:
             extent = extent._replace(base=plan.cut.cursor)
-        return BlockAppend(self.number, after, block, plan, record, ended, extent)
+        return BlockAppend(self.number, after, block, plan, record, changed, ended, extent)
 
     def _added(self, append: BlockAppend, written: AppendResult) -> None:
         """Update this object after the commit of an append."""
@@ -177,8 +196,7 @@ class CachedLog(Subscribers, ABC):
         self._schedule.added(block, sum(map(len, block.frames)), append.plan, written.state_bytes)
         self._add_to_tail(block.frames)
         self._extent, self._state = append.extent, block.state
-        if append.record is not None:
-            self._saved = append.record
+        self._saved = append.record
 
     def _add_to_tail(self, frames: Iterable[bytes]) -> None:
         self._tail.add(list(frames))

@@ -284,7 +284,7 @@ class Interrupted:
     cancelled: frozenset[int] = frozenset()
     """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
     purge: bool = False
-    """Whether a client has deleted the job (`Replicas.request_purge`). All items are then in `cancelled`."""
+    """Whether a client has deleted the job (`save_cancelled`). All items are then in `cancelled`."""
     crashed: bool = False
     """Whether a process that owned the job has crashed, and the job has not started since, so that the attempt counts
     (`max_attempts`). A failure to open the job, and a release before its start, change nothing about this.
@@ -364,7 +364,7 @@ class Jobs(Protocol):
         """
         ...
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+    async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         """Store that a client has cancelled these items of an unfinished job, in addition to the items stored before.
 
         `reopen` returns the items, so that the next owner of the job ends them and does not run them again. If another
@@ -373,6 +373,9 @@ class Jobs(Protocol):
         Args:
             job: Id of the job.
             items: Indexes of the items.
+            purge: Whether to cancel all items, and to ask the owner to delete the job afterwards. If no process owns it, `adopt`
+                of some process returns it, and `Replicas.beat` of this process then contains the request. Ignored if only this
+                process uses the store.
 
         Returns:
             Whether the job is unfinished, so that the items end as cancelled. False if it has ended, or is unknown.
@@ -423,14 +426,13 @@ class Jobs(Protocol):
         """
         ...
 
-    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
+    async def release(self, job: str, entries: Sequence[QueueEntry]) -> bool:
         """Return a reopened job to the queue, so that any process can take its items. The caller must not use the job's log
         as a writer afterwards.
 
         Args:
             job: Id of the job.
             entries: Queue entries of the items that wait. Other items of the job are removed from the queue.
-            refused: Whether the code of this process rejects an input of the job. This process then takes no more items of it.
 
         Returns:
             Whether the job was released. False if only this process uses the store: the job stays here, and the caller
@@ -440,7 +442,7 @@ class Jobs(Protocol):
 
     async def refuse(self, job: str) -> None:
         """Take no more items of a job that this process owns, because its code rejects an input of the job. The caller
-        releases the job later.
+        releases the job afterwards.
         """
         ...
 
@@ -451,8 +453,8 @@ class Jobs(Protocol):
     # ---- retention ---------------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
-        """Delete a job, and store a tombstone for it. If `Replicas.request_purge` was called for it and it is unfinished, it
-        only gets the tombstone. Its owner then ends and deletes it, so that its readers receive `done`.
+        """Delete a job, and store a tombstone for it. If it is unfinished, and its owner was asked to delete it
+        (`save_cancelled`), it only gets the tombstone. Its owner then ends and deletes it, so that its readers receive `done`.
         """
         ...
 
@@ -547,7 +549,7 @@ class Queue(Protocol):
 
     async def refused(self, endpoint: str) -> Collection[str]:
         """Return the waiting jobs of an endpoint that every live process that runs the endpoint has refused
-        (`Jobs.release`).
+        (`Jobs.refuse`).
         """
         ...
 

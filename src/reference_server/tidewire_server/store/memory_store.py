@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.ended_job_limits import EndedJobs
-from tidewire_server.store.fair_eviction import FairEviction
+from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     SECRET_BYTES,
@@ -253,7 +252,7 @@ class MemoryJobs:
         for job in self._evictable.evict_excess():
             await self.delete_job(job)
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+    async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         del items  # A restart empties this store.
         return job in self._stored and job not in self._ended
 
@@ -287,8 +286,8 @@ class MemoryJobs:
     async def refuse(self, job: str) -> None:
         """Do nothing, because no other process could run the job."""
 
-    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
-        del job, entries, refused
+    async def release(self, job: str, entries: Sequence[QueueEntry]) -> bool:
+        del job, entries
         return False
 
     async def submit_body(self, job: str) -> bytes:

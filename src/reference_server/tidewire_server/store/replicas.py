@@ -30,14 +30,6 @@ class Replicas(Protocol):
         was submitted, adopted or released. It may be up to two seconds too low, and is negative at first.
         """
 
-    async def request_purge(self, job: str) -> bool:
-        """Ask the owner of an unfinished job to cancel all items and to delete the job. If no process owns it, `Jobs.adopt`
-        of some process returns it, and `beat` of this process then contains the request.
-
-        Returns:
-            Whether the job is unfinished.
-        """
-
     async def leave(self) -> None:
         """Give up the lease, so that other processes adopt the unfinished jobs of this process at once."""
 

@@ -21,7 +21,7 @@ _UNFINISHED: Final = object()
 class Task:
     """Work of a thread, with the future that receives its result."""
 
-    __slots__ = ("created", "failed", "future", "large", "loop", "outcome", "running", "then", "work")
+    __slots__ = ("created", "failed", "future", "large", "loop", "outcome", "then", "work")
 
     def __init__(
         self,
@@ -47,8 +47,6 @@ class Task:
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.outcome: Any = _UNFINISHED
         """Result of the work, or an object of `Failure`, or `_UNFINISHED`."""
-        self.running = False
-        """Whether a thread runs the task now, so that no other thread may end it."""
         self.created = time.monotonic()
 
     @property

@@ -176,9 +176,10 @@ class JobOwnership:
         # From now on, a request for this job finds no open job here, and waits for the lock.
         entries = job.waiting_entries
         self._forget(job)
-        refused = job.id in self._refused
-        self._refused.discard(job.id)
-        await self._jobs.release(job.id, entries, refused=refused)
+        if job.id in self._refused:
+            self._refused.discard(job.id)
+            await self._jobs.refuse(job.id)  # The first call may have failed.
+        await self._jobs.release(job.id, entries)
 
     async def put_again(self, job: Job) -> None:
         """Add the waiting items of an open job to the queue, in which they may be missing, or return a refused job."""
@@ -239,7 +240,7 @@ class JobOwnership:
             return
         if record.endpoint not in self._endpoints:
             # Without this request, the items would fail when the job is opened, because their endpoint is unknown.
-            await self._replicas.request_purge(record.id)
+            await self._jobs.save_cancelled(record.id, (), purge=True)
         async with self._lock(record.id):
             job = self._live.get(record.id)
             claimed = job is None and await self._jobs.claim(record.id)
@@ -250,7 +251,7 @@ class JobOwnership:
             if claimed or job is not None:
                 return
         log = await self._jobs.log(record.id)
-        if log is not None and await self._replicas.request_purge(record.id):
+        if log is not None and await self._jobs.save_cancelled(record.id, (), purge=True):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PURGE_SECONDS):
                     await end_of(log)

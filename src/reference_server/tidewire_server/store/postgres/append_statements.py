@@ -5,12 +5,12 @@ last one and is not `done`, and the primary key of the table (job, first event) 
 the last event would not be enough, because an uncommitted block of a rival with another length is invisible.
 
 All blocks of a group that change nothing else are inserted by one statement. A block with a checkpoint, a trim, a new epoch,
-a changed record or `done` is one statement, put together from parts. If a statement inserts no row, the stored rows are read
-and compared: the same append may have been committed before its answer was lost.
+a changed record or `done` is one statement, which also updates the job's row. If a statement inserts no row, the stored rows
+are read and compared: the same append may have been committed before its answer was lost.
 """
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
@@ -34,82 +34,59 @@ _PLAIN: Final = """
     ON CONFLICT DO NOTHING RETURNING job
 """
 
-_ADDED: Final = """
+_SET_RECORD: Final = (
+    "attempt = %(attempt)s, status = %(status)s, started_at = %(started_at)s, usage = %(usage)s"
+)
+_SET_ENDED: Final = f"""
+    {_SET_RECORD}, owner = NULL, held = false, submit = NULL, cancelled = NULL, purge = false, keys = NULL, costs = NULL,
+    ended_at = %(ended_at)s, expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s
+"""
+_SET_KEPT: Final = """
+    , kept_bytes = %(own_bytes)s::bigint
+        + (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = %(job)s AND last > %(cut_seq)s)
+        + (SELECT coalesce(sum(octet_length(state)), 0) FROM state
+            WHERE job = %(job)s AND seq >= %(cut_seq)s AND seq <> %(state_seq)s)
+"""
+_CHANGE: Final = """
     WITH added AS (
         INSERT INTO block (job, first, last, epoch, done, ends, frames)
         SELECT %(job)s::bigint, %(first)s::bigint, %(last)s::bigint, %(epoch)s::bigint, %(done)s::boolean, %(ends)s::bytea,
             %(frames)s::bytea
         WHERE EXISTS (SELECT FROM block
             WHERE job = %(job)s AND last = %(after)s::bigint AND epoch = %(after_epoch)s::bigint AND NOT done)
-        ON CONFLICT DO NOTHING RETURNING job)
-"""
-_MORE: Final = """
-    , more AS (
+        ON CONFLICT DO NOTHING RETURNING job),
+    more AS (
         INSERT INTO block (job, first, last, epoch, done, ends, frames)
         SELECT added.job, m.first, m.last, %(epoch)s::bigint, m.done, m.ends, m.frames
         FROM added, unnest(%(all_first)s::bigint[], %(all_last)s::bigint[], %(all_done)s::boolean[],
-            %(all_ends)s::bytea[], %(all_frames)s::bytea[]) AS m (first, last, done, ends, frames))
-"""
-_CHECKPOINT: Final = """
-    , checkpoint AS (
+            %(all_ends)s::bytea[], %(all_frames)s::bytea[]) AS m (first, last, done, ends, frames)),
+    checkpoint AS (
         INSERT INTO state (job, seq, epoch, columns, state)
         SELECT job, %(state_seq)s::bigint, %(state_epoch)s::bigint, %(columns)s::bytea, %(state)s::bytea FROM added
-        ON CONFLICT DO NOTHING)
+        WHERE %(state)s::bytea IS NOT NULL ON CONFLICT DO NOTHING),
+    trimmed AS (DELETE FROM block b USING added a WHERE b.job = a.job AND b.last <= %(cut_seq)s),
+    old_states AS (DELETE FROM state s USING added a WHERE s.job = a.job AND s.seq < %(cut_seq)s),
+    tickets AS (DELETE FROM ticket t USING added a WHERE t.job = a.job AND %(ends_job)s::boolean)
+    UPDATE job j SET base_epoch = %(base_epoch)s, base_seq = %(base_seq)s, starts = %(starts)s::bigint[],
+        columns = %(columns)s::bytea, {changes} FROM added a WHERE j.number = a.job RETURNING a.job
 """
-_TRIMMED: Final = """
-    , trimmed AS (DELETE FROM block b USING added a WHERE b.job = a.job AND b.last <= %(cut_seq)s)
-    , old_states AS (DELETE FROM state s USING added a WHERE s.job = a.job AND s.seq < %(cut_seq)s)
-"""
-_TICKETS: Final = """
-    , tickets AS (DELETE FROM ticket t USING added a WHERE t.job = a.job)
-"""
-_CHANGED: Final = """
-    , changed AS (UPDATE job j SET {changes} FROM added a WHERE j.number = a.job RETURNING kept_bytes)
-"""
-_SET_RECORD: Final = (
-    "attempt = %(attempt)s, status = %(status)s, started_at = %(started_at)s, usage = %(usage)s"
-)
-_SET_BASE: Final = "base_epoch = %(cut_epoch)s, base_seq = %(cut_seq)s"
-_SET_EPOCH: Final = "starts = %(starts)s::bigint[], columns = %(columns)s::bytea"
-SET_ENDED: Final = """
-    owner = NULL, held = false, submit = NULL, cancelled = NULL, purge = false, keys = NULL, costs = NULL,
-    ended_at = %(ended_at)s, expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s
-"""
-_SET_KEPT: Final = """
-    kept_bytes = %(own_bytes)s::bigint
-        + (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = %(job)s AND last > %(cut_seq)s)
-        + (SELECT coalesce(sum(octet_length(state)), 0) FROM state
-            WHERE job = %(job)s AND seq >= %(cut_seq)s AND seq <> %(state_seq)s)
-"""
+_RUN: Final = _CHANGE.format(changes=_SET_RECORD)
+_END: Final = _CHANGE.format(changes=_SET_ENDED + _SET_KEPT)
 
 _STORED: Final = """
-    SELECT b.job, b.first, b.last, b.epoch, b.done, b.ends, b.frames, j.kept_bytes
+    SELECT b.job, b.first, b.last, b.epoch, b.done, b.ends, b.frames
     FROM unnest(%(jobs)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[]) AS a (job, first, last)
-    JOIN block b ON b.job = a.job AND b.first >= a.first AND b.last <= a.last JOIN job j ON j.number = b.job
+    JOIN block b ON b.job = a.job AND b.first >= a.first AND b.last <= a.last
     ORDER BY b.job, b.first
 """
-_MEASURE: Final = """
-    UPDATE job SET {columns}, kept_bytes =
+DELETE_TICKETS: Final = "DELETE FROM ticket WHERE job = %(job)s"
+SAVE_END: Final = f"""
+    UPDATE job SET {_SET_ENDED}, kept_bytes =
         (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = %(job)s)
         + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = %(job)s)
-    WHERE number = %(job)s RETURNING kept_bytes
-"""
-
-
-def save_end(job: int, record: tuple[Any, ...], ended: tuple[Any, ...]) -> Statement:
-    """Return the statement that stores the record of an ended job, whose `done` event was appended before. Its row is the
-    size of the job's events and states.
-    """
-    sql = _MEASURE.format(columns=f"{_SET_RECORD}, {SET_ENDED}")
-    return Statement(sql, {"job": job, **_record(record), **_ended(ended)})
-
-
-def _record(columns: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(("attempt", "status", "started_at", "usage"), columns, strict=True))
-
-
-def _ended(columns: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(("ended_at", "expires_at", "done_message", "log_until"), columns, strict=True))
+    WHERE number = %(job)s
+"""  # noqa: S608
+"""Statement that stores the record of an ended job, whose `done` event was appended before."""
 
 
 def encode_columns(columns: Sequence[str]) -> bytes:
@@ -122,28 +99,6 @@ def arrays_of(rows: Sequence[BlockRow]) -> dict[str, list[Any]]:
     return {f"all_{name}": [row[index] for row in rows] for index, name in enumerate(BlockRow._fields)}
 
 
-_PARTS: Final = {"more": _MORE, "checkpoint": _CHECKPOINT, "cut": _TRIMMED, "ended": _TICKETS}
-_SETS: Final = {
-    "record": _SET_RECORD,
-    "cut": _SET_BASE,
-    "epoch": _SET_EPOCH,
-    "ended": f"{SET_ENDED}, {_SET_KEPT}",
-}
-
-
-@cache
-def _combined(changes: frozenset[str]) -> str:
-    """Return the statement for a block that changes more than the log."""
-    parts = [sql for name, sql in _PARTS.items() if name in changes]
-    sets = [sql for name, sql in _SETS.items() if name in changes]
-    if not sets:
-        return "".join([_ADDED, *parts, "SELECT job, NULL FROM added"])
-    parts.append(_CHANGED.format(changes=", ".join(sets)))
-    return "".join(
-        [_ADDED, *parts, "SELECT added.job, changed.kept_bytes FROM added LEFT JOIN changed ON true"]
-    )
-
-
 class _Prepared:
     """An append that is ready to be sent."""
 
@@ -152,58 +107,51 @@ class _Prepared:
         self.append: BlockAppend = task.work
         self.job = self.append.job
         self.rows = rows_of(self.append.block)
-        self.state_bytes: int | None = None
-        changes = {
-            "more": len(self.rows) > 1,
-            "checkpoint": self.append.plan.write,
-            "cut": self.append.plan.cut is not None,
-            "epoch": self.append.block.last.epoch != self.append.after.epoch,
-            "record": self.append.record is not None,
-            "ended": self.append.ended is not None,
-        }
-        self.changes = frozenset(name for name, is_changed in changes.items() if is_changed)
-        """What the block changes, except that it adds one row to the log."""
+        plan, epoch = self.append.plan, self.append.block.last.epoch
+        self.state = orjson.dumps(self.append.block.state.view.value()) if plan.write else None
+        changes = (
+            *(plan.write, plan.cut, self.append.record_changed, self.append.ended),
+            *(epoch != self.append.after.epoch, len(self.rows) > 1),
+        )
+        self.is_plain = not any(changes)
+        """Whether the block only adds one row to the log."""
 
     def statement(self) -> Statement:
         """Return the statement of an append that is not plain."""
-        append, first = self.append, self.rows[0]
-        at, cut = append.block.state, append.plan.cut
-        parameters: dict[str, Any] = {
+        append, at, base = self.append, self.append.block.state, self.append.extent.base
+        own = [row.frames for row in self.rows] + ([] if self.state is None else [self.state])
+        parameters = {
             "job": self.job,
             "after": append.after.seq,
             "after_epoch": append.after.epoch,
-            **first._asdict(),
-            "cut_seq": 0 if cut is None else cut.cursor.seq,
-            "cut_epoch": 0 if cut is None else cut.cursor.epoch,
-            "state_seq": at.cursor.seq if append.plan.write else -1,
+            **self.rows[0]._asdict(),
+            **arrays_of(self.rows[1:]),
+            "cut_seq": 0 if append.plan.cut is None else append.plan.cut.cursor.seq,
+            "state_seq": -1 if self.state is None else at.cursor.seq,
             "state_epoch": at.cursor.epoch,
+            "state": self.state,
+            "base_epoch": base.epoch,
+            "base_seq": base.seq,
+            "starts": [number for start in append.extent.starts for number in start],
             "columns": encode_columns(at.columns),
+            "own_bytes": sum(map(len, own)),
+            "ends_job": append.ended is not None,
+            **append.record,
+            **(append.ended or {}),
         }
-        own_bytes = sum(len(row.frames) for row in self.rows)
-        if append.plan.write:
-            parameters["state"] = state = orjson.dumps(at.view.value())
-            self.state_bytes = len(state)
-            own_bytes += len(state)
-        parameters |= arrays_of(self.rows[1:])
-        if "epoch" in self.changes:
-            parameters["starts"] = [number for start in append.extent.starts for number in start]
-        if append.record is not None:
-            parameters |= _record(append.record)
-        if append.ended is not None:
-            parameters |= _ended(append.ended) | {"own_bytes": own_bytes}
-        return Statement(_combined(self.changes), parameters)
+        return _RUN if append.ended is None else _END, parameters
 
-    def compare(self, stored: Sequence[BlockRow], kept_bytes: int) -> AppendResult:
-        """Return the result of an append that inserted no row, if an earlier try has stored the same rows.
+    def result(self, *, added: bool, stored: Sequence[BlockRow]) -> AppendResult:
+        """Return the result of the append, from whether it has inserted its rows, or else from the rows that are stored.
 
         Raises:
             HeadMovedError: Another writer has appended events, or the job was deleted.
         """
-        if list(stored) != self.rows:
+        if not added and list(stored) != self.rows:
             raise HeadMovedError(
                 f"{self.append.after} is no longer the log's last event: another writer has appended events"
             )
-        return AppendResult(kept_bytes=kept_bytes)
+        return AppendResult(None if self.state is None or not added else len(self.state))
 
 
 def run_appends(connection: Connection, tasks: list[Task]) -> None:
@@ -219,21 +167,15 @@ def run_appends(connection: Connection, tasks: list[Task]) -> None:
 
 
 def _run_together(connection: Connection, together: list[_Prepared]) -> None:
-    plain = [each for each in together if not each.changes]
-    others = [each for each in together if each.changes]
-    statements = ([_plain(plain)] if plain else []) + [each.statement() for each in others]
-    found = transact(connection, [statements])[0]
-    added: dict[int, int] = {row[0]: row[1] or 0 for rows in found[bool(plain) :] for row in rows}
-    if plain:
-        added |= {row[0]: 0 for row in found[0]}
+    plain = [each for each in together if each.is_plain]
+    statements = [_plain(plain)] if plain else []
+    statements += [each.statement() for each in together if not each.is_plain]
+    added = {job for rows in transact(connection, statements) for (job,) in rows}
     missing = [each for each in together if each.job not in added]
     stored = _stored(connection, missing) if missing else {}
     for each in together:
-        if each.job in added:
-            each.task.outcome = AppendResult(each.state_bytes, added[each.job])
-        else:
-            rows, kept_bytes = stored.get(each.job, ([], 0))
-            each.task.outcome = outcome_of(partial(each.compare, rows, kept_bytes))
+        result = partial(each.result, added=each.job in added, stored=stored.get(each.job, ()))
+        each.task.outcome = outcome_of(result)
 
 
 def _plain(appends: list[_Prepared]) -> Statement:
@@ -243,10 +185,10 @@ def _plain(appends: list[_Prepared]) -> Statement:
         "after_epochs": [each.append.after.epoch for each in appends],
         **arrays_of([each.rows[0] for each in appends]),
     }
-    return Statement(_PLAIN, parameters)
+    return _PLAIN, parameters
 
 
-def _stored(connection: Connection, missing: list[_Prepared]) -> dict[int, tuple[list[BlockRow], int]]:
+def _stored(connection: Connection, missing: list[_Prepared]) -> dict[int, list[BlockRow]]:
     """Return the stored rows that have the sequence numbers of blocks that were not inserted."""
     parameters = {
         "jobs": [each.job for each in missing],
@@ -254,7 +196,4 @@ def _stored(connection: Connection, missing: list[_Prepared]) -> dict[int, tuple
         "lasts": [each.rows[-1].last for each in missing],
     }
     found: Rows = connection.execute(_STORED, parameters, binary=True).fetchall()
-    return {
-        job: ([BlockRow(*row[1:7]) for row in rows], rows[0][7] or 0)
-        for job, rows in ((job, list(each)) for job, each in groupby(found, key=lambda row: row[0]))
-    }
+    return {job: [BlockRow(*row[1:]) for row in rows] for job, rows in groupby(found, key=lambda row: row[0])}

@@ -11,13 +11,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.error_translation import reason_and_advice, translate
+from tidewire_server.store.interfaces import HeadMovedError, StoreError
+from tidewire_server.store.postgres.error_translation import is_missing_job, reason_and_advice
 from tidewire_server.store.thread_tasks import Failure, Task
 from tidewire_server.user_paths import without_password
 
@@ -59,11 +60,8 @@ show commits that no standby has.
 """
 
 
-class Statement(NamedTuple):
-    """SQL statement with named parameters."""
-
-    sql: str
-    parameters: Mapping[str, Any]
+Statement: TypeAlias = tuple[str, Mapping[str, Any]]
+"""SQL statement, with its named parameters and perhaps others."""
 
 
 def is_storable(text: str) -> bool:
@@ -75,14 +73,16 @@ class Command(NamedTuple):
     """Statements of one task that are sent together.
 
     Attributes:
-        statements: The statements.
+        sql: The statements.
+        parameters: Named parameters of all statements.
         result: Function that returns the result of the task, from the rows of each statement. It runs after the commit.
         principals: Principals that the transaction locks before it runs any statement.
         order: Sort key. Groups of all servers run their tasks in this order, so that they do not deadlock.
         repeat: Whether to repeat the task after an outage.
     """
 
-    statements: Sequence[Statement]
+    sql: Sequence[str]
+    parameters: Mapping[str, Any]
     result: Callable[[list[Rows]], Any] = lambda found: found[-1]
     principals: tuple[str, ...] = ()
     order: int = 0
@@ -108,51 +108,51 @@ class Database:
                 f"log {self.place}: this URL is not valid; use postgresql://USER@HOST:PORT/DATABASE, with special "
                 "characters percent-encoded"
             ) from None
-        self._parameters: dict[str, Any] = {**_DEFAULTS, **given}
+        parameters: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
+        self._conninfo = make_conninfo(**parameters)
         self._password = given.get("password")
 
-    def open(self) -> Connection:
-        """Open a connection, which must be prepared before it is used."""
-        connection: Connection = psycopg.connect(
-            make_conninfo(**self._parameters), client_encoding="UTF8", autocommit=True, prepare_threshold=3
-        )
-        return connection
-
-    async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """Open a connection for the event loop, only for notifications: the session has no other parameters."""
-        return await psycopg.AsyncConnection.connect(
-            make_conninfo(**self._parameters), client_encoding="UTF8", autocommit=True
-        )
-
-    @staticmethod
-    def prepare(connection: Connection, *, durable: bool, schema_exists: bool = True) -> None:
-        """Set the parameters of a new connection, and wait until a synchronous standby has what the connection can read.
+    def connect(
+        self,
+        *,
+        durable: bool,
+        schema_exists: bool = True,
+        opened: Callable[[Connection], None] = lambda _: None,
+    ) -> Connection:
+        """Open a connection, and wait until a synchronous standby has what the connection can read.
 
         Args:
-            connection: The connection.
             durable: Whether a commit waits until it is as durable as the database promises.
             schema_exists: Whether the schema exists.
+            opened: Function that is called with the connection before the wait.
         """
-        connection.execute(_SESSION)
-        connection.execute(_COMPRESS)
-        if schema_exists:
-            connection.execute(_CONFIRM)
-        if not durable:
-            connection.execute("SET synchronous_commit = off")
-
-    def connect(self, *, durable: bool, schema_exists: bool = True) -> Connection:
-        """Open and prepare a connection. See `open` and `prepare`."""
-        connection = self.open()
+        connection: Connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=3)
         try:
-            self.prepare(connection, durable=durable, schema_exists=schema_exists)
+            opened(connection)
+            connection.execute(_SESSION)
+            connection.execute(_COMPRESS)
+            if schema_exists:
+                connection.execute(_CONFIRM)
+            if not durable:
+                connection.execute("SET synchronous_commit = off")
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def translate(self, error: psycopg.Error) -> Exception:
-        """Return the error to raise instead of an error of psycopg."""
-        return translate(error, self.describe(error))
+    async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        """Open a connection for the event loop, only for notifications: the session has no other parameters."""
+        return await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+
+    def translate(self, error: Exception) -> Exception:
+        """Return the error to raise instead of an error, which is the same unless it is of psycopg."""
+        if not isinstance(error, psycopg.Error):
+            return error
+        return (
+            HeadMovedError("the job was deleted")
+            if is_missing_job(error)
+            else StoreError(self.describe(error))
+        )
 
     def describe(self, error: psycopg.Error) -> str:
         """Return one line with the place, the reason and advice, without the password."""
@@ -183,10 +183,11 @@ def outcome_of(work: Callable[[], Any]) -> Any:
 def run_each(connection: Connection, tasks: list[Task]) -> None:
     """Run each task in its own transaction."""
     for task in tasks:
+        command: Command = task.work
         # A pipeline is one transaction. A single statement needs none.
-        with connection.pipeline() if len(task.work.statements) > 1 else nullcontext():
-            cursors = [_execute(connection, each) for each in task.work.statements]
-        task.outcome = outcome_of(partial(task.work.result, [_rows(cursor) for cursor in cursors]))
+        with connection.pipeline() if len(command.sql) > 1 else nullcontext():
+            cursors = [connection.execute(sql, command.parameters, binary=True) for sql in command.sql]
+        task.outcome = outcome_of(partial(command.result, [_rows(cursor) for cursor in cursors]))
 
 
 _LOCK_PRINCIPAL: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(principal)s, 1))"
@@ -196,13 +197,14 @@ def run_group(connection: Connection, tasks: list[Task]) -> None:
     """Run all tasks in one transaction, in the order of their sort keys."""
     tasks = sorted(tasks, key=lambda task: task.work.order)
     principals = sorted({principal for task in tasks for principal in task.work.principals})
-    locks = [Statement(_LOCK_PRINCIPAL, {"principal": principal}) for principal in principals]
-    found = transact(connection, [locks, *(task.work.statements for task in tasks)])[1:]
-    for task, rows in zip(tasks, found, strict=True):
-        task.outcome = outcome_of(partial(task.work.result, rows))
+    locks = [(_LOCK_PRINCIPAL, {"principal": principal}) for principal in principals]
+    statements = [(sql, task.work.parameters) for task in tasks for sql in task.work.sql]
+    found = iter(transact(connection, [*locks, *statements])[len(locks) :])
+    for task in tasks:
+        task.outcome = outcome_of(partial(task.work.result, [*islice(found, len(task.work.sql))]))
 
 
-def transact(connection: Connection, groups: Iterable[Sequence[Statement]]) -> list[list[Rows]]:
+def transact(connection: Connection, statements: Iterable[Statement]) -> list[Rows]:
     """Run statements in one transaction, and return the rows of each statement after the commit.
 
     All statements are sent before the first result is read.
@@ -210,17 +212,13 @@ def transact(connection: Connection, groups: Iterable[Sequence[Statement]]) -> l
     try:
         with connection.pipeline():
             connection.execute("BEGIN")
-            cursors = [[_execute(connection, each) for each in group] for group in groups]
+            cursors = [connection.execute(sql, parameters, binary=True) for sql, parameters in statements]
             connection.execute("COMMIT")
-        return [[_rows(cursor) for cursor in each] for each in cursors]
+        return [_rows(cursor) for cursor in cursors]
     except BaseException:
         if not connection.closed and connection.info.transaction_status:
             connection.rollback()
         raise
-
-
-def _execute(connection: Connection, statement: Statement) -> psycopg.Cursor[tuple[Any, ...]]:
-    return connection.execute(statement.sql, statement.parameters, binary=True)
 
 
 def _rows(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Rows:

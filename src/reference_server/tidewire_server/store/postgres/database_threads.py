@@ -35,7 +35,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -48,7 +47,6 @@ from tidewire_server.store.postgres.connections import (
     Database,
     Rows,
     Run,
-    Statement,
     run_each,
     run_group,
 )
@@ -108,8 +106,6 @@ class OutageLog:
 
     def succeeded(self, began: float) -> None:
         """Record that a transaction has succeeded that began at the time `began`."""
-        if self._began is None:
-            return
         with self._lock:
             if self._began is not None and began >= self._began:
                 self._ended = time.monotonic()
@@ -145,19 +141,19 @@ class DatabaseThread:
             database: The database.
             name: Name of the thread.
             run: Function that runs tasks. With `run_each`, each task runs alone.
-            durable: See `Database.prepare`.
+            durable: See `Database.connect`.
             outages: Log of the outages. All threads of a store share it.
         """
         self._database = database
+        self._no_answer = f"log {database.place}: the database has not answered for {WAIT_LIMIT:g} s"
         self._run = run
         self._durable = durable
         self._outages = outages or OutageLog()
         self._tasks = TaskQueue()
         self._thread = threading.Thread(target=self._work, name=f"tidewire-{name}", daemon=True)
-        self._opened: Future[None] = Future()
         self._closing = threading.Event()
-        self._claims = threading.Lock()
-        """Lock that is held while the thread begins or ends tasks, or the event loop fails tasks that do not run."""
+        self._waiting: dict[Task, Task] = {}
+        """Tasks that wait. The thread runs a task, and the event loop fails it, only after removing it from here (`_claim`)."""
         self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._socket: socket.socket | None = None
@@ -175,14 +171,18 @@ class DatabaseThread:
 
     # ---- on the event loop -----------------------------------------------------------------------------------------
 
-    def start(self) -> "Future[None]":
-        """Start the thread. The future is done when it has a connection, and has the error of psycopg if it has none."""
-        self._thread.start()
-        return self._opened
+    def start(self) -> None:
+        """Open the connection, and start the thread.
 
-    async def run(self, sql: str, **parameters: Any) -> Rows:
-        """Run one statement, and return its rows. See `do`."""
-        found: Rows = await self.do(Command([Statement(sql, parameters)]))
+        Raises:
+            psycopg.Error: The connection cannot be opened.
+        """
+        self._connected()
+        self._thread.start()
+
+    async def run(self, *sql: str, **parameters: Any) -> Rows:
+        """Run statements, and return the rows of the last one. See `do`."""
+        found: Rows = await self.do(Command(sql, parameters))
         return found
 
     async def do(self, work: Any, then: Callable[[Any], None] | None = None) -> Any:
@@ -200,6 +200,7 @@ class DatabaseThread:
         if self._closing.is_set():
             raise StoreError(f"log {self._database.place}: the store is closed")
         task = Task(work, then)
+        self._waiting[task] = task
         future = self._tasks.add(task)
         if self._timer is None:
             self._timer = task.loop.call_later(WAIT_LIMIT / _CHECKS, self._check_waits, task.loop)
@@ -212,23 +213,20 @@ class DatabaseThread:
             self._stuck_at, self._interrupted = float("inf"), True
             self._patience = min(2 * self._patience, _MAX_PATIENCE)
             self._interrupt()
-        with self._claims:
-            overdue = [
-                task
-                for task in self._tasks.unsettled
-                if now - task.created >= WAIT_LIMIT and not (task.running or task.ended)
-            ]
-            if overdue:
-                last = self.last_error
-                error = (
-                    last if last is not None and last.outage else _outage_error(_no_answer(self._database))
-                )
-                self._outages.failed(str(error), now)
-                for task in overdue:
-                    task.fail(error)
-        self._tasks.settle(overdue)
+        overdue = self._claim([task for task in [*self._waiting] if now - task.created >= WAIT_LIMIT])
+        if overdue:
+            last = self.last_error
+            error = last if last is not None and last.outage else _outage_error(self._no_answer)
+            self._outages.failed(str(error), now)
+            for task in overdue:
+                task.fail(error)
+            self._tasks.settle(overdue)
         if self._tasks.unsettled:
             self._timer = loop.call_later(WAIT_LIMIT / _CHECKS, self._check_waits, loop)
+
+    def _claim(self, tasks: list[Task]) -> list[Task]:
+        """Return those of the tasks that wait. From now on, only the caller may end them."""
+        return [task for task in tasks if self._waiting.pop(task, None) is not None]
 
     def _interrupt(self) -> None:
         """Shut down the socket. The thread then finds the connection broken, and the outcome of a COMMIT unknown.
@@ -259,12 +257,6 @@ class DatabaseThread:
     # ---- in the thread ---------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        try:
-            self._connected()
-        except BaseException as error:  # noqa: BLE001 - the caller of `start` raises it
-            self._opened.set_exception(error)
-            return
-        self._opened.set_result(None)
         ending = False
         while not ending:
             tasks, ending = self._tasks.next()
@@ -276,16 +268,11 @@ class DatabaseThread:
         """Return the open connection, or open one."""
         if self._connection is None or self._connection.closed:
             self._close()
-            connection = self._database.open()
-            try:
-                self._socket = socket.socket(fileno=os.dup(connection.fileno()))
-                self._database.prepare(connection, durable=self._durable)
-            except BaseException:
-                connection.close()
-                self._close()
-                raise
-            self._connection = connection
+            self._connection = self._database.connect(durable=self._durable, opened=self._keep_socket)
         return self._connection
+
+    def _keep_socket(self, connection: Connection) -> None:
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
 
     def _close(self) -> None:
         """Close the connection. The outcome of a COMMIT that is in progress is then unknown."""
@@ -294,74 +281,63 @@ class DatabaseThread:
                 each.close()
         self._connection = self._socket = None
 
-    def _begin(self, tasks: list[Task]) -> list[Task]:
-        """Return those tasks that the event loop has not failed meanwhile. From now on, only this thread may end them."""
-        with self._claims:
-            tasks = [task for task in tasks if not task.ended]
-            for task in tasks:
-                task.running = True
-        self._stuck_at = time.monotonic() + self._patience * WAIT_LIMIT
-        return tasks
-
-    def _end(self, tasks: list[Task]) -> list[Task]:
-        """Deliver the outcomes of the tasks that have one, and return the others, which do not run any more."""
-        self._stuck_at = float("inf")
-        ended = [task for task in tasks if task.ended and task.running]
-        with self._claims:
-            for task in tasks:
-                task.running = False
-        self._tasks.deliver(ended)
-        return [task for task in tasks if not task.ended]
-
     def _finish(self, tasks: list[Task]) -> None:
         """Run tasks until each of them has an outcome, and deliver the outcomes."""
         delay, conflicts = _FIRST_DELAY, 0
         while tasks := [task for task in tasks if not task.ended]:
             began, was_open = time.monotonic(), self._connection is not None
-            try:
-                connection = self._connected()
-                tasks = self._begin(tasks)
-                if tasks:
-                    self._run(connection, tasks)
-            except Exception as error:  # noqa: BLE001 - for example, a parameter cannot be encoded
-                tasks = self._end(tasks)
-                conflict, connecting = is_conflict(error), self._connection is None
-                if isinstance(error, psycopg.Error) and (is_outage(error) or (conflict and connecting)):
-                    self._close()
-                    # An idle connection may have been closed. That alone is not an outage.
-                    stale = was_open and not self._interrupted and delay == _FIRST_DELAY
-                    text = _no_answer(self._database) if self._interrupted else self._database.describe(error)
-                    self._interrupted = False
-                    if not stale:
-                        self._outages.failed(text, began)
-                    tasks = self._drop(tasks, _outage_error(text), overdue=not stale)
-                    if tasks and not stale:
-                        self._closing.wait(delay)
-                    delay = min(delay * 2, _MAX_DELAY)
-                elif isinstance(error, psycopg.Error) and conflict and conflicts < _MAX_CONFLICTS:
-                    conflicts += 1
-                    tasks = self._drop(tasks, StoreError(self._database.describe(error)))
-                elif len(tasks) > 1:
-                    # Repeat each task alone, because some of them may succeed. On a full disk, for example, reads do.
-                    for task in tasks:
-                        self._finish([task])
-                    return
-                else:
-                    self._fail(tasks, self._translate(error))
-                    return
-            else:
-                self._end(tasks)
+            error = self._try(tasks)
+            if error is None:
                 self.last_error, self._patience = None, 1.0
                 self._outages.succeeded(began)
                 return
+            tasks = [task for task in tasks if not task.ended]
+            if is_outage(error) or (is_conflict(error) and self._connection is None):
+                self._close()
+                # An idle connection may have been closed. That alone is not an outage.
+                stale = was_open and not self._interrupted and delay == _FIRST_DELAY
+                text = self._no_answer if self._interrupted else self._database.describe(error)
+                self._interrupted = False
+                if not stale:
+                    self._outages.failed(text, began)
+                tasks = self._drop(tasks, _outage_error(text), overdue=not stale)
+                if tasks and not stale:
+                    self._closing.wait(delay)
+                delay = min(delay * 2, _MAX_DELAY)
+            elif is_conflict(error) and conflicts < _MAX_CONFLICTS:
+                conflicts += 1
+                tasks = self._drop(tasks, StoreError(self._database.describe(error)))
+            elif len(tasks) > 1:
+                # Repeat each task alone, because some of them may succeed. On a full disk, for example, reads do.
+                for task in tasks:
+                    self._finish([task])
+                return
+            else:
+                found = self._database.translate(error)
+                if is_disk_full(error) and isinstance(found, StoreError):
+                    self._outages.full(found)
+                self._fail(tasks, found)
+                return
 
-    def _translate(self, error: Exception) -> Exception:
-        if not isinstance(error, psycopg.Error):
+    def _try(self, tasks: list[Task]) -> Exception | None:
+        """Run those tasks that the event loop has not failed meanwhile, and deliver the outcomes. If some have no outcome, let
+        them wait again, and return the error.
+        """
+        running: list[Task] = []
+        try:
+            connection = self._connected()
+            running = self._claim(tasks)
+            self._stuck_at = time.monotonic() + self._patience * WAIT_LIMIT
+            if running:
+                self._run(connection, running)
+        except Exception as error:  # noqa: BLE001 - for example, a parameter cannot be encoded
             return error
-        found = self._database.translate(error)
-        if is_disk_full(error) and isinstance(found, StoreError):
-            self._outages.full(found)
-        return found
+        else:
+            return None
+        finally:
+            self._stuck_at = float("inf")
+            self._waiting.update((task, task) for task in running if not task.ended)
+            self._tasks.deliver([task for task in running if task.ended])
 
     def _drop(self, tasks: list[Task], error: StoreError, *, overdue: bool = True) -> list[Task]:
         """Fail the tasks that have waited for too long, if `overdue` is true, and those that must not be repeated after an
@@ -381,16 +357,9 @@ class DatabaseThread:
     def _fail(self, tasks: list[Task], error: Exception) -> None:
         if tasks and isinstance(error, StoreError):
             self.last_error = error
-        with self._claims:
-            own = [task for task in tasks if not task.ended]
-            for task in own:
-                task.fail(error)
+        for task in (own := self._claim(tasks)):
+            task.fail(error)
         self._tasks.deliver(own)
-
-
-def _no_answer(database: Database) -> str:
-    """Return the message about a database that accepts requests, and does not answer them."""
-    return f"log {database.place}: the database has not answered for {WAIT_LIMIT:g} s"
 
 
 def _outage_error(text: str) -> StoreError:
@@ -412,7 +381,7 @@ class Threads(NamedTuple):
 
     @classmethod
     def start(cls, database: Database) -> "Threads":
-        """Start all threads, and wait until each has a connection.
+        """Start all threads.
 
         Raises:
             psycopg.Error: A connection cannot be opened.
@@ -427,10 +396,9 @@ class Threads(NamedTuple):
                 for name in cls._fields
             )
         )
-        opened = [thread.start() for thread in threads]
         try:
-            for each in opened:
-                each.result()
+            for thread in threads:
+                thread.start()
         except psycopg.Error:
             for thread in threads:
                 thread.stop()

@@ -11,11 +11,9 @@ none, 08, 57P, 53300, | outage: the database cannot be     | the connection is o
 all others            | the statement cannot succeed now   | `StoreError`
 """
 
-from typing import Final
+from typing import Final, TypeGuard
 
 import psycopg
-
-from tidewire_server.store.interfaces import HeadMovedError, StoreError
 
 _OUTAGE_CLASSES: Final = ("08", "57P")
 _OUTAGE_CODES: Final = frozenset({"53300", "25006"})
@@ -52,30 +50,28 @@ _ADVICE_BY_TEXT: Final = {
 """Advice on errors without an SQLSTATE, which are those of an attempt to connect."""
 
 
-def is_outage(error: psycopg.Error) -> bool:
+def is_outage(error: Exception) -> TypeGuard[psycopg.Error]:
     """Return whether the database may accept the same statement on a new connection."""
-    code = error.sqlstate
+    code = error.sqlstate if isinstance(error, psycopg.Error) else None
     if code is None:
         # libpq reports a broken connection without a code. Errors of the other classes come from a parameter.
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return code.startswith(_OUTAGE_CLASSES) or code in _OUTAGE_CODES
 
 
-def is_conflict(error: Exception) -> bool:
+def is_conflict(error: Exception) -> TypeGuard[psycopg.Error]:
     """Return whether a conflict with another transaction has rolled the transaction back, so that it can be repeated."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICTS
 
 
-def is_disk_full(error: psycopg.Error) -> bool:
+def is_disk_full(error: Exception) -> bool:
     """Return whether the database has no space left."""
-    return error.sqlstate == _DISK_FULL
+    return isinstance(error, psycopg.Error) and error.sqlstate == _DISK_FULL
 
 
-def translate(error: psycopg.Error, message: str) -> Exception:
-    """Return the error to raise instead of an error of psycopg. `message` is the result of `Database.describe`."""
-    if error.sqlstate == _MISSING_JOB and error.diag.constraint_name != _OWNER_CONSTRAINT:
-        return HeadMovedError("the job was deleted")
-    return StoreError(message)
+def is_missing_job(error: psycopg.Error) -> bool:
+    """Return whether a job was deleted in the meantime."""
+    return error.sqlstate == _MISSING_JOB and error.diag.constraint_name != _OWNER_CONSTRAINT
 
 
 def reason_and_advice(error: psycopg.Error) -> str:

@@ -1,17 +1,11 @@
-"""Limits on the running calls of an endpoint over all servers (`global_limit`).
+"""Statements for the limits on the running calls of an endpoint over all servers (`global_limit`).
 
 A server that takes items locks the row of the limit, then counts the calls of all servers with a lease, and adds its own in the
 same transaction. A server that dies no longer counts when its lease expires. If an answer of the database is lost, the count of
 a server is wrong until its next beat, which writes the number of calls that it really runs.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, Final
-
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
-from tidewire_server.store.postgres.database_threads import DatabaseThread
-from tidewire_server.store.records import GlobalLimit
+from typing import Final
 
 _RUNNING: Final = """
     SELECT coalesce(sum(c.running), 0)::int FROM global_call c JOIN server s ON s.id = c.server
@@ -31,69 +25,13 @@ COUNTED: Final = """
 """
 """Part of a take that counts the calls."""
 
-_CREATE: Final = "INSERT INTO global_limit (name) VALUES (%(limit_name)s) ON CONFLICT DO NOTHING"
-_LOCK: Final = "SELECT FROM global_limit WHERE name = %(limit_name)s FOR UPDATE"
-_END: Final = """
+CREATE: Final = "INSERT INTO global_limit (name) VALUES (%(limit_name)s) ON CONFLICT DO NOTHING"
+LOCK: Final = "SELECT FROM global_limit WHERE name = %(limit_name)s FOR UPDATE"
+END_CALL: Final = """
     UPDATE global_call SET running = greatest(0, running - 1) WHERE name = %(limit_name)s AND server = %(me)s
 """
-_CORRECT: Final = """
+CORRECT: Final = """
     INSERT INTO global_call AS c (name, server, running)
     SELECT name, %(me)s, running FROM unnest(%(names)s::text[], %(running)s::int[]) AS r (name, running)
     ON CONFLICT (name, server) DO UPDATE SET running = EXCLUDED.running WHERE c.running <> EXCLUDED.running
 """
-
-
-class GlobalCalls:
-    """Calls of this server that count towards limits over all servers. All methods must be called on one event loop."""
-
-    def __init__(self, control: DatabaseThread, server: int) -> None:
-        self._control = control
-        self._server = server
-        self.limits: Mapping[str, GlobalLimit] = {}
-        """Limits by the name of the endpoint."""
-        self._running: Counter[str] = Counter()
-        """Number of running calls by the name of the limit."""
-        self._in_flight = 0
-        """Number of takes and ends of calls whose result is not known yet."""
-
-    async def take(
-        self, limit: GlobalLimit, sql: str, parameters: Mapping[str, Any], most_calls: int
-    ) -> Rows:
-        """Run a take, and return its rows. Each of their items is one call, but at most `most_calls`."""
-        named = {**parameters, "limit_name": limit.name, "limit": limit.calls}
-
-        def then(found: Rows) -> None:
-            self._running[limit.name] += min(most_calls, sum(row[1] is not None for row in found))
-
-        # One pipeline is one transaction.
-        return await self._run([Statement(each, named) for each in (_CREATE, _LOCK, sql)], then)
-
-    async def end_call(self, limit: GlobalLimit) -> None:
-        """Store that a call has ended.
-
-        Raises:
-            StoreError: The database failed. The next beat stores the number of calls.
-        """
-        self._running[limit.name] -= 1
-        await self._run([Statement(_END, {"limit_name": limit.name, "me": self._server})])
-
-    async def _run(self, statements: list[Statement], then: Callable[[Rows], None] | None = None) -> Rows:
-        self._in_flight += 1
-        try:
-            found: Rows = await self._control.do(Command(statements, repeat=False), then)
-        finally:
-            self._in_flight -= 1
-        return found
-
-    def correction(self) -> list[Statement]:
-        """Return the statement that stores the number of running calls, if no statement is in flight, whose change
-        would be stored twice.
-        """
-        if self._in_flight or not self._running:
-            return []
-        names, running = [*self._running], [*self._running.values()]
-        return [Statement(_CORRECT, {"me": self._server, "names": names, "running": running})]
-
-    def endpoints_of(self, limit: GlobalLimit) -> list[str]:
-        """Return the endpoints to which a limit applies."""
-        return [endpoint for endpoint, each in self.limits.items() if each.name == limit.name]

@@ -15,14 +15,14 @@ over the whole database server. Hints that gather while one call runs are sent t
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
 import psycopg
 
-from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, Database, Statement
+from tidewire_server.store.postgres.coalesced_work import CoalescedWork
+from tidewire_server.store.postgres.connections import Command, Database
 from tidewire_server.store.postgres.database_threads import DatabaseThread
 
 _log = logging.getLogger(__name__)
@@ -35,26 +35,51 @@ TICKETS: Final = "t"
 REQUESTS: Final = "r"
 LEFT: Final = "s"
 
-_MAX_HINTS: Final = 250
-"""Maximum number of hints in one payload, whose size is limited to 7,999 bytes. A job number has up to 20 bytes."""
-
-_MAX_PAYLOAD: Final = 7_999
+_MAX_HINTS: Final = 110
+"""Maximum number of hints in one payload, whose size is limited to 7,999 bytes. A job number has up to 20 bytes, and the name of
+an endpoint up to 64.
+"""
 
 _RETRY_SECONDS: Final = 1.0
+
+POLL_SECONDS: Final = 1.0
+"""Time between two polls, which find whatever a lost notification was about."""
 
 _NOTIFY: Final = "SELECT pg_notify('tidewire', %(payload)s)"
 
 
 class Notifier:
-    """Sends hints to the other servers. All methods must be called on one event loop."""
+    """Sends hints to the other servers and receives theirs, and polls. All methods must be called on one event loop."""
 
-    def __init__(self, thread: DatabaseThread, server: int) -> None:
-        self._thread = thread
-        self._server = server
-        self._gathered: dict[str, dict[int | str, None]] = {}
-        self._task: asyncio.Task[None] | None = None
+    def __init__(
+        self,
+        database: Database,
+        thread: DatabaseThread,
+        server: int,
+        receive: Callable[[dict[str, list[Any]] | None], None],
+        poll: Callable[[], None],
+    ) -> None:
+        """Create the object, which receives nothing before `listen`.
+
+        Args:
+            database: The database, reached without a pooler in transaction mode.
+            thread: Thread that sends.
+            server: Number of this server, whose own hints are ignored.
+            receive: Function that is called with each payload, or with None after the connection was opened, because hints
+                may have been lost before.
+            poll: Function that is called each second.
+        """
+        self.server = server
         self.enabled = True
         """Whether there are other servers."""
+        self._database = database
+        self._thread = thread
+        self._receive = receive
+        self._poll = poll
+        self._gathered: dict[tuple[str, int | str], None] = {}
+        self._work = CoalescedWork(self._notify, "notify other servers")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
 
     def send(self, kind: str, hint: int | str = 1) -> None:
         """Send a hint soon.
@@ -64,43 +89,52 @@ class Notifier:
             hint: Number of a job, or name of an endpoint.
         """
         if self.enabled:
-            self._gathered.setdefault(kind, {})[hint] = None
-            if self._task is None:
-                self._task = asyncio.get_running_loop().create_task(self._run())
+            self._gathered[kind, hint] = None
+            self._work.request()
 
-    async def _run(self) -> None:
-        try:
-            while self._gathered:
-                gathered, self._gathered = self._gathered, {}
-                for payload in _payloads(self._server, gathered):
-                    await self._thread.do(Command([Statement(_NOTIFY, {"payload": payload})], repeat=False))
-        except StoreError as error:
-            _log.debug("cannot notify other servers: %s", error)
-        finally:
-            self._task = None
+    def listen(self) -> None:
+        """Receive hints and poll from now on."""
+        if not (self._tasks or self._closed):
+            loop = asyncio.get_running_loop()
+            self._tasks = [loop.create_task(self._listen()), loop.create_task(self._poll_on())]
 
     async def close(self) -> None:
-        """Send what is gathered."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        """Send what is gathered, and receive nothing more."""
+        await self._work.close(finish=True)
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+            await asyncio.wait([task])
 
+    async def _notify(self) -> None:
+        gathered, self._gathered = [*self._gathered], {}
+        for start in range(0, len(gathered), _MAX_HINTS):
+            payload: dict[str, Any] = {"from": self.server}
+            for kind, hint in gathered[start : start + _MAX_HINTS]:
+                payload.setdefault(kind, []).append(hint)
+            text = orjson.dumps(payload).decode()
+            await self._thread.do(Command([_NOTIFY], {"payload": text}, repeat=False))
 
-def _payloads(server: int, gathered: dict[str, dict[int | str, None]]) -> Iterator[str]:
-    """Divide hints into payloads."""
-    flat = [(kind, hint) for kind, hints in gathered.items() for hint in hints]
-    start, step = 0, _MAX_HINTS
-    while start < len(flat):
-        payload: dict[str, Any] = {"from": server}
-        for kind, hint in flat[start : start + step]:
-            payload.setdefault(kind, []).append(hint)
-        text = orjson.dumps(payload)
-        if len(text) <= _MAX_PAYLOAD:
-            yield text.decode()
-            start += step
-        elif step == 1:  # The name of an endpoint is too long. Polls find its items.
-            start += 1
-        else:
-            step = max(1, step // 2)
+    async def _poll_on(self) -> None:
+        while True:
+            self._poll()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with await self._database.connect_async() as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    self._receive(None)
+                    async for notification in connection.notifies():
+                        payload = _decode(notification.payload)
+                        if payload.pop("from", None) != self.server:
+                            # Not called here, because a payload of another program may be in any form.
+                            loop.call_soon(self._receive, payload)
+            except psycopg.Error as error:
+                _log.debug("%s; polls replace notifications meanwhile", self._database.describe(error))
+                await asyncio.sleep(_RETRY_SECONDS)
 
 
 def _decode(payload: str) -> dict[str, Any]:
@@ -110,52 +144,3 @@ def _decode(payload: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-class Listener:
-    """Receives the hints of other servers. All methods must be called on one event loop."""
-
-    def __init__(
-        self, database: Database, server: int, receive: Callable[[dict[str, list[Any]] | None], None]
-    ) -> None:
-        """Create a listener, which does not listen before `start`.
-
-        Args:
-            database: The database, reached without a pooler in transaction mode.
-            server: Number of this server, whose own hints are ignored.
-            receive: Function that is called with each payload, or with None after the connection was opened, because hints
-                may have been lost before.
-        """
-        self._database = database
-        self._server = server
-        self._receive = receive
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
-
-    def start(self) -> None:
-        """Listen from now on."""
-        if self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def close(self) -> None:
-        """Listen no more."""
-        self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                async with await self._database.connect_async() as connection:
-                    await connection.execute(f"LISTEN {CHANNEL}")
-                    self._receive(None)
-                    async for notification in connection.notifies():
-                        payload = _decode(notification.payload)
-                        if payload.pop("from", None) != self._server:
-                            # Not called here, because a payload of another program may be in any form.
-                            loop.call_soon(self._receive, payload)
-            except psycopg.Error as error:
-                _log.debug("%s; polls replace notifications meanwhile", self._database.describe(error))
-                await asyncio.sleep(_RETRY_SECONDS)

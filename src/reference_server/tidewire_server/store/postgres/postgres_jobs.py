@@ -14,12 +14,17 @@ server writes are kept in memory. All users of a log share one log object, which
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 import orjson
 
 from tidewire_server.store.block_rows import rows_of
-from tidewire_server.store.cached_log import RECORD_COLUMNS, end_columns, record_columns, record_of
+from tidewire_server.store.cached_log import (
+    RECORD_COLUMNS,
+    end_columns,
+    new_columns,
+    record_columns,
+    record_of,
+)
 from tidewire_server.store.interfaces import (
     Interrupted,
     KeyUsedError,
@@ -29,23 +34,26 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
-from tidewire_server.store.postgres.append_statements import arrays_of, encode_columns, save_end
-from tidewire_server.store.postgres.connections import Command, Database, Rows, Statement, is_storable
-from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.job_progress import ProgressWriter
-from tidewire_server.store.postgres.notifications import BLOCKS, REQUESTS, TICKETS, Notifier
+from tidewire_server.store.key_reservations import KeyReservations
+from tidewire_server.store.postgres.append_statements import (
+    DELETE_TICKETS,
+    SAVE_END,
+    arrays_of,
+    encode_columns,
+)
+from tidewire_server.store.postgres.connections import Command, Rows, is_storable
+from tidewire_server.store.postgres.notifications import REQUESTS
 from tidewire_server.store.postgres.postgres_log import (
     EXTENT_COLUMNS,
     EXTENT_TABLES,
-    LogAccess,
-    LogFeed,
+    OpenLogs,
     PostgresLog,
     extent_of,
 )
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue, endless, places
 from tidewire_server.store.postgres.retention import delete_jobs, expire
 from tidewire_server.store.postgres.server_rows import READ_NOW, ServerRow
-from tidewire_server.store.records import JobRecord, Key, KeyUse, QueueEntry, Retention, Tombstone
+from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, QueueEntry, Tombstone
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
 _MAX_ADOPTED: Final = 100
@@ -62,10 +70,10 @@ _FIND_KEY: Final = """
 """
 
 _ADD: Final = f"""
-    WITH found AS MATERIALIZED (
-        SELECT
-            (SELECT job FROM key WHERE principal = %(key_principal)s AND endpoint = %(key_endpoint)s AND text = %(key)s) AS used,
-            (SELECT body FROM key WHERE principal = %(key_principal)s AND endpoint = %(key_endpoint)s AND text = %(key)s) AS body,
+    WITH used AS MATERIALIZED (
+        SELECT job, body FROM key WHERE principal = %(key_principal)s AND endpoint = %(key_endpoint)s AND text = %(key)s),
+    found AS MATERIALIZED (
+        SELECT (SELECT job FROM used) AS used, (SELECT body FROM used) AS body,
             (SELECT count(*) FROM (SELECT FROM job WHERE principal = %(principal)s AND ended_at IS NULL
                 LIMIT %(max_jobs)s) w) AS jobs,
             (SELECT count(*) FROM (SELECT FROM ticket WHERE endpoint = %(endpoint)s LIMIT %(max_items)s) w) AS waiting,
@@ -134,11 +142,10 @@ _STATE_SIZES: Final = """
 _SUBMIT_BODY: Final = "SELECT submit FROM job WHERE id = %(id)s AND ended_at IS NULL"
 
 _SAVE_CANCELLED: Final = """
-    UPDATE job SET cancelled = (
-        SELECT array_agg(DISTINCT i ORDER BY i) FROM unnest(coalesce(cancelled, '{}') || %(items)s::int[]) AS i)
+    UPDATE job SET purge = purge OR %(purge)s, cancelled = CASE WHEN %(purge)s THEN ARRAY(SELECT generate_series(0, items - 1))
+        ELSE (SELECT array_agg(DISTINCT i ORDER BY i) FROM unnest(coalesce(cancelled, '{}') || %(items)s::int[]) AS i) END
     WHERE id = %(id)s AND ended_at IS NULL RETURNING number
 """
-_DELETE_TICKETS: Final = "DELETE FROM ticket WHERE job = %(job)s"
 
 _CLAIM: Final = f"""
     WITH found AS MATERIALIZED (
@@ -159,7 +166,7 @@ _ADOPT: Final = f"""
             AND (%(mine)s::text[] IS NULL OR j.endpoint = ANY (%(mine)s::text[]))
         ORDER BY j.number LIMIT %(n)s FOR UPDATE OF j SKIP LOCKED)
     UPDATE job j SET owner = %(me)s, held = true, crashed = NOT p.clean OR {_CRASHED}, read_at = {READ_NOW}
-    FROM picked p WHERE j.number = p.number RETURNING j.number, j.id
+    FROM picked p WHERE j.number = p.number
 """  # noqa: S608
 _ADOPT_DUE: Final = f"""
     WITH picked AS MATERIALIZED (
@@ -168,12 +175,10 @@ _ADOPT_DUE: Final = f"""
             AND (%(known)s::text[] IS NULL OR endpoint = ANY (%(known)s::text[]))
         ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED)
     UPDATE job j SET owner = %(me)s, held = true, crashed = {_CRASHED}
-    FROM picked p WHERE j.number = p.number RETURNING j.number, j.id
+    FROM picked p WHERE j.number = p.number
 """  # noqa: S608
-# Jobs that this server has adopted before, also if the answer to the adoption was lost.
-_ADOPTED: Final = """
-    SELECT number, id FROM job WHERE owner = %(me)s AND held AND ended_at IS NULL
-"""
+# Also those that this server has adopted before, even if the answer was lost.
+_ADOPTED: Final = "SELECT id FROM job WHERE owner = %(me)s AND held AND ended_at IS NULL ORDER BY number"
 
 _KEEP_TICKETS: Final = """
     DELETE FROM ticket t USING job j
@@ -192,7 +197,6 @@ _ADD_TICKETS: Final = """
 # The time without readers begins again, because a server does not record its readers of the jobs that it runs.
 _RELEASE: Final = f"""
     UPDATE job SET owner = NULL, held = false, read_at = {READ_NOW},
-        refused = CASE WHEN %(refused)s THEN array_append(array_remove(refused, %(me)s), %(me)s) ELSE refused END,
         cancelled = CASE WHEN cancelled IS DISTINCT FROM %(seen)s::int[] THEN cancelled END
     WHERE id = %(id)s AND owner = %(me)s RETURNING number
 """  # noqa: S608
@@ -201,70 +205,26 @@ _REFUSE: Final = """
 """
 
 
-class PostgresJobs:
+class PostgresJobs(KeyReservations):
     """Jobs stored in a database. All methods must be called on one event loop."""
 
     def __init__(
-        self,
-        database: Database,
-        threads: Threads,
-        retention: Retention,
-        feed: LogFeed,
-        queue: PostgresQueue,
-        server: ServerRow,
-        notifier: Notifier,
-        clock: Callable[[], float] = time.time,
+        self, logs: OpenLogs, queue: PostgresQueue, server: ServerRow, clock: Callable[[], float] = time.time
     ) -> None:
-        self._place = database.place
-        self._submits = threads.submits
-        self._reads = threads.reads
-        self.progress = ProgressWriter(threads.control, notifier)
-        self._access = LogAccess(
-            threads,
-            database.place,
-            retention,
-            feed,
-            on_append=self._appended,
-            on_refusal=lambda log: self.stop_writing(log.record.id),
-            on_progress=self.progress.changed,
-        )
-        self._feed = feed
+        super().__init__()
+        self._logs = logs
+        self._written = logs.written
+        self._submits = logs.threads.submits
+        self._reads = logs.threads.reads
         self._queue = queue
         self._server = server
-        self._notifier = notifier
-        self._retention = retention
+        self._notifier = logs.notifier
+        self._retention = logs.retention
         self._clock = clock
-        self._in_flight: dict[Key, KeyUse] = {}
-        self.written: dict[str, PostgresLog] = {}
-        """Logs that this server writes."""
-        server.written, server.stop_writing = self.written, self.stop_writing
-        self._seen: dict[str, list[int] | None] = {}
-        """Cancelled items that `reopen` has returned, by the id of the job."""
-        self._adopted: dict[str, None] = {}
-        """Jobs that this server owns and has not reopened yet, the oldest job first."""
-        self._logs: WeakValueDictionary[str, PostgresLog] = WeakValueDictionary()
 
-    # ---- keys --------------------------------------------------------------------------------------------------
-
-    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
-        if key in self._in_flight:
-            return self._in_flight[key]
-        # Reserve the key before the first await. Otherwise two concurrent requests with the same key could both continue.
-        self._in_flight[key] = KeyUse(body)
-        try:
-            found = await self._reads.run(
-                _FIND_KEY, principal=key.principal, endpoint=key.endpoint, key=key.text
-            )
-        except BaseException:
-            self._in_flight.pop(key, None)
-            raise
-        if not found:
-            return None
-        self._in_flight.pop(key, None)
-        return KeyUse(*found[0])
-
-    async def release_key(self, key: Key) -> None:
-        self._in_flight.pop(key, None)
+    async def _find_key(self, key: Key) -> KeyUse | None:
+        found = await self._reads.run(_FIND_KEY, principal=key.principal, endpoint=key.endpoint, key=key.text)
+        return KeyUse(*found[0]) if found else None
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
@@ -273,14 +233,8 @@ class PostgresJobs:
         use = None if key is None else self._in_flight.get(key)
         at = first.state
         parameters: dict[str, Any] = {
-            "id": record.id,
-            "principal": record.principal,
-            "endpoint": record.endpoint,
-            "batch": record.batch,
+            **new_columns(record),
             "n": len(new.entries),
-            "created_at": record.created_at,
-            "traceparent": record.traceparent,
-            **dict(zip(("attempt", "status", "started_at", "usage"), record_columns(record), strict=True)),
             "submit": new.submit,
             "deadline": new.deadline,
             "grace": new.grace,
@@ -315,46 +269,36 @@ class PostgresJobs:
             if key is not None:
                 self._in_flight.pop(key, None)
             self._queue.added(record.endpoint, len(new.entries))
-            self._notifier.send(TICKETS, record.endpoint)
 
         principals = (record.principal,) if key is None else (record.principal, key.principal)
-        command = Command([Statement(_ADD, parameters)], result, principals)
         try:
-            await self._submits.do(command, then)
+            await self._submits.do(Command([_ADD], parameters, result, principals), then)
         except KeyUsedError:
             if key is not None:
-                self._in_flight.pop(key, None)
+                await self.release_key(key)
             raise
 
     async def get(self, job: str) -> JobRecord | Tombstone | None:
-        written = self.written.get(job)
+        written = self._written.get(job)
         if written is not None:
             return written.record
         if not is_storable(job):
             return None
-        parameters = {"id": job}
-        statements = [Statement(_GET, parameters), Statement(_GET_TOMBSTONE, parameters)]
-        records, tombstones = await self._reads.do(Command(statements, result=tuple))
+        records, tombstones = await self._reads.do(Command([_GET, _GET_TOMBSTONE], {"id": job}, tuple))
         if records:
             return record_of(records[0])
         return Tombstone(*tombstones[0]) if tombstones else None
 
     async def log(self, job: str) -> PostgresLog | None:
-        shared = self.log_in_use(job)
-        if shared is not None and shared.deleted:
-            return None
-        if shared is not None and (shared.has_writer or shared.extent().ended):
-            return shared
-        if shared is not None:
-            # A client that resumes must find all events that it has received from another server.
-            await self._feed.refresh(shared)
-            if not shared.is_closed:
-                return shared
-            self._logs.pop(job, None)
-            return None
+        log = self.log_in_use(job)
+        if log is not None:
+            if not (log.deleted or log.has_writer or log.extent().ended):
+                # A client that resumes must find all events that it has received from another server.
+                await self._logs.refresh(log)
+                return None if log.is_closed else log
+            return None if log.deleted else log
         if not is_storable(job):
             return None
-        log: PostgresLog | None = None
 
         def then(found: Rows) -> None:
             # Register the log in this callback. Otherwise the job could be deleted before its log is registered.
@@ -363,59 +307,45 @@ class PostgresJobs:
             if log is None and found:
                 log = self._open_log(found[0])
 
-        await self._reads.do(Command([Statement(_OPEN, {"id": job})]), then)
+        await self._reads.do(Command([_OPEN], {"id": job}), then)
         return log
 
     def log_in_use(self, job: str) -> PostgresLog | None:
-        return self.written.get(job) or self._logs.get(job)
+        return self._logs.in_use.get(job)
 
     def _open_log(self, row: tuple[Any, ...]) -> PostgresLog:
         """Register and return the log for a row of `_OPEN`."""
-        record, number = record_of(row[:_RECORD_LENGTH]), row[_RECORD_LENGTH]
-        extent = extent_of(row[_RECORD_LENGTH + 1 : _RECORD_LENGTH + 8], self._place)
-        log = self._logs[record.id] = PostgresLog(self._access, number, record, extent)
+        record, number, extent = self._parse(row)
+        log = self._logs.in_use[record.id] = PostgresLog(self._logs, number, record, extent)
         return log
 
-    def _appended(self, log: PostgresLog) -> None:
-        """Inform other servers of a committed block, and update the data in memory if the job has ended."""
-        self._notifier.send(BLOCKS, log.number)
-        if not log.has_writer:
-            self.stop_writing(log.record.id)
-
-    def stop_writing(self, job: str) -> None:
-        """Stop writing the log of a job, if this server does. Its readers then get the events of the server that continues it.
-
-        If another server has refused an append here, it is the new owner of the job, or its old owner while this server adopted
-        it. In the second case, the next call of `adopt` returns the job again.
-        """
-        log = self.written.pop(job, None)
-        if log is not None:
-            self._logs[job] = log
-            log.stop_writing()
-            self.progress.changed(log)
-        self._seen.pop(job, None)
+    def _parse(self, row: tuple[Any, ...]) -> tuple[JobRecord, int, Extent]:
+        columns = row[_RECORD_LENGTH:]
+        return record_of(row[:_RECORD_LENGTH]), columns[0], extent_of(columns[1:], self._logs.place)
 
     async def save(self, record: JobRecord) -> None:
-        log = self.written.get(record.id)
+        log = self._written.get(record.id)
         if log is None:
             return
-        end = save_end(log.number, record_columns(record), end_columns(record, self._retention.log_ttl))
-        command = Command([Statement(_DELETE_TICKETS, {"job": log.number}), end], order=log.number)
-        await self._submits.do(command, lambda _: self.stop_writing(record.id))
+        columns = record_columns(record) | end_columns(record, self._retention.log_ttl)
+        command = Command([DELETE_TICKETS, SAVE_END], {"job": log.number, **columns}, order=log.number)
+        await self._submits.do(command, lambda _: log.stop_writing())
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+    async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         if not is_storable(job):
             return False
-        found = await self._submits.run(_SAVE_CANCELLED, id=job, items=sorted(items))
-        if found and job not in self.written:
+        found = await self._submits.run(_SAVE_CANCELLED, id=job, items=sorted(items), purge=purge)
+        if found and job not in self._written:
             self._notifier.send(REQUESTS, found[0][0])
+        if found and purge:
+            self._server.hint()
         return bool(found)
 
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
         before = before if before is None or is_storable(before) else None
         rows = await self._reads.run(_LIST, principal=principal, before=before, limit=limit)
         found = [record_of(row) for row in rows]
-        return [self.written[each.id].record if each.id in self.written else each for each in found]
+        return [self._written[each.id].record if each.id in self._written else each for each in found]
 
     async def unfinished(self, principal: str) -> int:
         return int((await self._reads.run(_UNFINISHED, principal=principal))[0][0])
@@ -425,86 +355,70 @@ class PostgresJobs:
     async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
         served = self._queue.endpoints()
         mine = None if served is None else [*served]
-        parameters = {
-            "me": self._server.id,
-            "trusted_until": self._server.trusted_until,
-            "mine": mine,
-            "known": mine if known is None else [*known],
-            "n": _MAX_ADOPTED,
-        }
-
-        def then(found: list[Rows]) -> None:
-            for _, job in sorted(row for rows in found for row in rows):
-                if job not in self.written:
-                    self._adopted[job] = None
-
-        statements = [Statement(sql, parameters) for sql in (_ADOPT, _ADOPT_DUE, _ADOPTED)]
-        await self._submits.do(Command(statements, result=lambda found: found), then)
-        return list(self._adopted)
+        found = await self._submits.run(
+            *(_ADOPT, _ADOPT_DUE, _ADOPTED),
+            me=self._server.id,
+            trusted_until=self._server.trusted_until,
+            mine=mine,
+            known=mine if known is None else [*known],
+            n=_MAX_ADOPTED,
+        )
+        return [job for (job,) in found if job not in self._written]
 
     async def claim(self, job: str) -> bool:
-        if not is_storable(job) or job in self.written:
+        if not is_storable(job) or job in self._written:
             return False
-
-        def then(found: Rows) -> None:
-            if found:
-                self._adopted[job] = None
-
-        claim = Statement(_CLAIM, {"id": job, "me": self._server.id})
-        return bool(await self._submits.do(Command([claim]), then))
+        return bool(await self._submits.run(_CLAIM, id=job, me=self._server.id))
 
     async def reopen(self, job: str) -> Interrupted | None:
         # The caller does not use the log as a writer. It may have failed to open or to release the job before.
-        self.stop_writing(job)
+        self._server.stop_writing(job)
         parameters = {"id": job, "me": self._server.id}
-        statements = [Statement(sql, parameters) for sql in (_REOPEN, _ROW_SIZES, _STATE_SIZES)]
         # In the thread of claims and releases, whose transaction shows one state of the database.
-        found, rows, states = await self._submits.do(Command(statements, result=tuple))
+        found, rows, states = await self._submits.do(
+            Command([_REOPEN, _ROW_SIZES, _STATE_SIZES], parameters, tuple)
+        )
         if not found:
-            self._adopted.pop(job, None)
             return None
         *opened, submit, cancelled, purge, crashed, unread = found[0]
-        log = self._logs.get(job) or self._open_log(tuple(opened))
-        record, extent = record_of(tuple(opened[:_RECORD_LENGTH])), extent_of(tuple(opened[-7:]), self._place)
+        log = self.log_in_use(job) or self._open_log(tuple(opened))
+        record, _, extent = self._parse(tuple(opened))
         schedule = CheckpointSchedule.of_rows(self._retention.max_log_bytes, rows, states)
         log.start_writing(record, extent, schedule)
+        log.cancelled = cancelled
         try:
             await log.state()
         except BaseException:
             log.stop_writing()
             raise
-        self.written[job], self._seen[job] = log, cancelled
         if record.status != "queued":
-            self.progress.reopened(log)
-        self._adopted.pop(job, None)
+            self._logs.progress_reopened(log)
         return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed, unread)
 
     async def refuse(self, job: str) -> None:
         await self._submits.run(_REFUSE, id=job, me=self._server.id)
 
-    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
-        log = self.written.get(job)
+    async def release(self, job: str, entries: Sequence[QueueEntry]) -> bool:
+        log = self._written.get(job)
         if log is None:
             return True
         parameters = {
             "id": job,
             "me": self._server.id,
-            "seen": self._seen.get(job),
-            "refused": refused,
+            "seen": log.cancelled,
             "items": [entry.index for entry in entries],
         }
 
         def then(_: Rows) -> None:
-            self.stop_writing(job)
+            log.stop_writing()
             self._queue.added(log.record.endpoint, len(entries))
-            self._notifier.send(TICKETS, log.record.endpoint)
 
-        statements = [Statement(sql, parameters) for sql in (_KEEP_TICKETS, _ADD_TICKETS, _RELEASE)]
+        statements = [_KEEP_TICKETS, _ADD_TICKETS, _RELEASE]
         try:
-            await self._submits.do(Command(statements, order=log.number), then)
+            await self._submits.do(Command(statements, parameters, order=log.number), then)
         except StoreError:
             # The job may be released or not. Without its log, either this server or another one can open it.
-            self.stop_writing(job)
+            log.stop_writing()
             raise
         return True
 
@@ -522,31 +436,23 @@ class PostgresJobs:
     async def _delete_jobs(self, jobs: Sequence[str], last: float = 0.0) -> None:
         for log in filter(None, map(self.log_in_use, jobs)):
             await log.detach()
-        now, retention = self._clock(), self._retention
-        command = delete_jobs(
-            jobs, now + retention.tombstone_ttl, retention.max_tombstones, now=now, last=last
-        )
+        command = delete_jobs(jobs, self._retention, now=self._clock(), last=last)
         await self._submits.do(command, lambda _: self._deleted(jobs))
 
     def _deleted(self, jobs: Iterable[str]) -> None:
-        for job in jobs:
-            log, written_here = self.log_in_use(job), job in self.written
-            self.stop_writing(job)
-            self._adopted.pop(job, None)
-            if log is None:
-                continue
+        for log in filter(None, map(self.log_in_use, jobs)):
+            written_here = log.has_writer
+            log.stop_writing()
             log.deleted = True
             # Otherwise its readers wait for `done`, which the owner of the job logs. This may become this server.
             if written_here or log.extent().ended:
                 log.close(written_here=written_here)
-                del self._logs[job]
+                del self._logs.in_use[log.record.id]
 
     async def expire(self, now: float) -> float | None:
         logs, jobs, due = await self._submits.do(expire(self._retention, now))
-        for job in logs:
-            log = self._logs.get(job)
-            if log is not None:
-                log.forget_events()
+        for log in filter(None, map(self.log_in_use, logs)):
+            log.forget_events()
         if jobs:
             await self._delete_jobs(jobs)
         return due  # type: ignore[no-any-return]

@@ -1,23 +1,21 @@
 """Event log of one job in the database, both for the server that runs the job and for all others.
 
     this server runs the job:   append ──► `append_statements` ──► readers
-    another server runs it:     `LogFeed` ──► `add_rows` ──► readers
+    another server runs it:     `OpenLogs` ──► `add_rows` ──► readers
 
 `cached_log` serves most readers from memory.
 """
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.store.block_rows import BlockRow, apply_events, events_after
+from tidewire_server.store.block_rows import BlockRow, events_after, state_of
 from tidewire_server.store.cached_log import AppendResult, CachedLog, record_columns
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
@@ -28,18 +26,18 @@ from tidewire_server.store.interfaces import (
     StateAt,
     StoreError,
 )
-from tidewire_server.store.postgres.connections import Command, Statement
-from tidewire_server.store.postgres.database_threads import DatabaseThread, Threads
+from tidewire_server.store.postgres.coalesced_work import CoalescedWork
+from tidewire_server.store.postgres.connections import Command
+from tidewire_server.store.postgres.database_threads import Threads
+from tidewire_server.store.postgres.notifications import BLOCKS, PROGRESS, Notifier
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
-_log = logging.getLogger(__name__)
-
-POLL_SECONDS: Final = 1.0
-"""Time between two queries for all logs, which find events whose notification was lost."""
-
 _MAX_ROWS: Final = 256
 """Number of rows that one query for new events returns."""
+
+INTERVAL: Final = 0.25
+"""Minimum time between two writes of progress, in seconds."""
 
 _QUEUE: Final = "queue"
 """Key of the only ephemeral event that is not progress. Each server computes it."""
@@ -76,54 +74,73 @@ _NEW_ROWS: Final = """
     FROM unnest(%(jobs)s::bigint[], %(heads)s::bigint[]) AS w (job, head) JOIN block b ON b.job = w.job AND b.last > w.head
     ORDER BY b.job, b.last LIMIT %(limit)s
 """
-_PROGRESS: Final = """
+_READ_PROGRESS: Final = """
     SELECT w.job, j.number IS NULL, p.events FROM unnest(%(jobs)s::bigint[]) AS w (job)
     LEFT JOIN job j ON j.number = w.job LEFT JOIN progress p ON p.job = w.job
 """
+_SET_PROGRESS: Final = """
+    INSERT INTO progress (job, events) SELECT * FROM unnest(%(jobs)s::bigint[], %(events)s::bytea[]) ORDER BY 1
+    ON CONFLICT (job) DO UPDATE SET events = EXCLUDED.events
+"""
+_DELETE_PROGRESS: Final = "DELETE FROM progress WHERE job = ANY (%(deleted)s::bigint[])"
 
 
-class LogFeed:
-    """Delivers the events and the progress of jobs that other servers run, with one read for all readers of this server. All methods
-    must be called on one event loop.
+class OpenLogs:
+    """Logs that this server uses. All methods must be called on one event loop.
 
-    A notification of a commit, or a poll each second, starts one query for the new rows of all logs that have readers here. One
-    query runs at a time; further notifications wait for it and are then served together.
+    A notification of a commit, or a poll, starts one query for the new rows of all logs that have readers here and that other
+    servers write. One query runs at a time; further notifications wait for it and are then served together.
+
+    The progress of a running job is one row, which the latest progress replaces. Progress is lost with the process and with the
+    database, so the table is unlogged and its writes are not durable. A job that reports its progress a thousand times a second is
+    written four times a second.
     """
 
-    def __init__(self, thread: DatabaseThread, listen: Callable[[], None]) -> None:
-        """Create the feed.
-
-        Args:
-            thread: Thread that reads.
-            listen: Function that is called before the feed watches a log, to receive notifications from then on.
-        """
-        self._thread = thread
-        self._listen = listen
-        self._logs: dict[int, PostgresLog] = {}
+    def __init__(self, threads: Threads, notifier: Notifier, place: str, retention: Retention) -> None:
+        self.threads = threads
+        self.notifier = notifier
+        self.place = place
+        """URL of the database, for messages."""
+        self.retention = retention
+        self.in_use: WeakValueDictionary[str, PostgresLog] = WeakValueDictionary()
+        """All logs, by the ids of their jobs."""
+        self.written: dict[str, PostgresLog] = {}
+        """Logs that this server writes, by the ids of their jobs."""
+        self._followed: dict[int, PostgresLog] = {}
+        """Logs whose events other servers append, and that have readers here."""
         self._due: set[int] = set()
         """Numbers of the jobs that may have new events or new progress."""
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._reading = CoalescedWork(self._read_due, "read the events of jobs that other servers run")
+        self._changed: dict[int, PostgresLog] = {}
+        """Logs whose progress differs from their rows."""
+        self._stored: set[int] = set()
+        """Jobs that have a row of progress, which this server has written or deletes."""
+        self._writing = CoalescedWork(self._write_progress, "store the progress of jobs", pause=INTERVAL)
 
-    def add(self, log: "PostgresLog") -> None:
+    async def close(self) -> None:
+        """Read and write no more."""
+        await self._writing.close()
+        await self._reading.close()
+
+    # ---- jobs that run elsewhere -------------------------------------------------------------------------------
+
+    def follow(self, log: "PostgresLog") -> None:
         """Deliver the events of a log from now on, also those that were appended since the log was opened."""
-        if log.number not in self._logs and not self._closed:
-            self._logs[log.number] = log
-            self._listen()
+        if log.number not in self._followed:
+            self._followed[log.number] = log
+            self.notifier.listen()
             self.hint([log.number])
-            self._set_timer()
 
-    def remove(self, log: "PostgresLog") -> None:
+    def unfollow(self, log: "PostgresLog") -> None:
         """Stop delivering the events of a log."""
-        if self._logs.get(log.number) is log:
-            del self._logs[log.number]
+        if self._followed.get(log.number) is log:
+            del self._followed[log.number]
 
     def hint(self, jobs: "list[int] | None" = None) -> None:
         """Look for new events and new progress of jobs soon, or of all jobs if `jobs` is None."""
-        self._due |= self._logs.keys() if jobs is None else self._logs.keys() & set(jobs)
-        if self._due and self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._due |= self._followed.keys() if jobs is None else self._followed.keys() & set(jobs)
+        if self._due:
+            self._reading.request()
 
     async def refresh(self, log: "PostgresLog") -> None:
         """Read the new events of one log now, so that its extent is that of the database.
@@ -133,42 +150,16 @@ class LogFeed:
         """
         await self._read({log.number: log})
 
-    async def close(self) -> None:
-        """Stop the queries."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    def _set_timer(self) -> None:
-        if self._timer is None and self._logs and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._poll)
-
-    def _poll(self) -> None:
-        self._timer = None
-        self.hint()
-        self._set_timer()
-
-    async def _run(self) -> None:
-        try:
-            while self._due:
-                due, self._due = self._due, set()
-                await self._read({number: self._logs[number] for number in due if number in self._logs})
-        except StoreError as error:
-            # The next poll tries again. The thread has logged the outage.
-            _log.debug("cannot read the events of jobs that other servers run: %s", error)
-        finally:
-            self._task = None
+    async def _read_due(self) -> None:
+        due, self._due = self._due, set()
+        await self._read({number: self._followed[number] for number in due if number in self._followed})
 
     async def _read(self, logs: "dict[int, PostgresLog]") -> None:
         while logs:
             numbers = list(logs)
             heads = [logs[number].extent().head.seq for number in numbers]
-            new = Statement(_NEW_ROWS, {"jobs": numbers, "heads": heads, "limit": _MAX_ROWS})
-            progress = Statement(_PROGRESS, {"jobs": numbers})
-            rows, others = await self._thread.do(Command([new, progress], result=tuple))
+            parameters = {"jobs": numbers, "heads": heads, "limit": _MAX_ROWS}
+            rows, others = await self.threads.feed.do(Command([_NEW_ROWS, _READ_PROGRESS], parameters, tuple))
             for number, own in groupby(rows, key=lambda row: row[0]):
                 log = logs[number]
                 if not log.add_rows(BlockRow(*row[1:]) for row in own):
@@ -182,21 +173,41 @@ class LogFeed:
             # The query has returned as many rows as it may, so those of the last job may be incomplete.
             logs = {} if len(rows) < _MAX_ROWS else {n: log for n, log in logs.items() if n >= rows[-1][0]}
 
+    # ---- progress of jobs that run here ------------------------------------------------------------------------
 
-class LogAccess(NamedTuple):
-    """What all logs of one store share."""
+    def progress_changed(self, log: "PostgresLog") -> None:
+        """Write the progress of a log soon, or delete its row if this server does not run the job any more."""
+        if not log.has_writer and log.number not in self._stored:
+            self._changed.pop(log.number, None)
+            return
+        self._changed[log.number] = log
+        # Without another server, no one reads the rows. A server that starts later gets the progress that follows.
+        if self.notifier.enabled:
+            self._writing.request()
 
-    threads: Threads
-    place: str
-    """URL of the database, for messages."""
-    retention: Retention
-    feed: LogFeed
-    on_append: Callable[["PostgresLog"], None]
-    """Function that is called after the commit of a block, before the readers are woken."""
-    on_refusal: Callable[["PostgresLog"], None]
-    """Function that is called if the database has refused a block, because another server writes the log."""
-    on_progress: Callable[["PostgresLog"], None]
-    """Function that is called if the progress of a job that this server runs has changed."""
+    def progress_reopened(self, log: "PostgresLog") -> None:
+        """Delete the progress that an earlier owner of the job may have left."""
+        self._stored.add(log.number)
+        self.progress_changed(log)
+
+    async def _write_progress(self) -> None:
+        changed, self._changed = self._changed, {}
+        events = {number: log.progress() for number, log in sorted(changed.items())}
+        written = {
+            number: orjson.dumps({key: frame.decode() for key, frame in frames.items()})
+            for number, frames in events.items()
+            if frames
+        }
+        deleted = [number for number, frames in events.items() if not frames and number in self._stored]
+        parameters = {"jobs": [*written], "events": [*written.values()], "deleted": deleted}
+        await self.threads.control.run(_SET_PROGRESS, _DELETE_PROGRESS, **parameters)
+        self._stored |= written.keys()
+        self._stored.difference_update(deleted)
+        for number in (*written, *deleted):
+            self.notifier.send(PROGRESS, number)
+            if number in written and not changed[number].has_writer:
+                # The job has ended, or has left this server, during the write.
+                self.progress_changed(changed[number])
 
 
 def extent_of(row: tuple[Any, ...], place: str) -> Extent:
@@ -218,12 +229,14 @@ def extent_of(row: tuple[Any, ...], place: str) -> Extent:
 class PostgresLog(CachedLog):
     """Event log of one job in the database. All methods must be called on one event loop."""
 
-    def __init__(self, access: LogAccess, number: int, record: JobRecord, extent: Extent) -> None:
+    def __init__(self, logs: OpenLogs, number: int, record: JobRecord, extent: Extent) -> None:
         """Create the object for a log that is in the database, and that this server does not write. See `CachedLog`."""
-        super().__init__(number, record, extent, access.retention.log_ttl)
+        super().__init__(number, record, extent, logs.retention.log_ttl)
         self.deleted = False
         """Whether a client has deleted the job. Its log then only has the readers that it had before."""
-        self._access = access
+        self.cancelled: list[int] | None = None
+        """Items that clients had cancelled when this server became the writer, as stored."""
+        self._logs = logs
         self._vanished = False
         """Whether the job was deleted, and this server will never receive its end."""
 
@@ -236,7 +249,7 @@ class PostgresLog(CachedLog):
 
     async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
         head = self._extent.head.seq
-        rows = await self._access.threads.reads.run(
+        rows = await self._logs.threads.reads.run(
             _READ, job=self.number, after=after, head=head, max_bytes=max(max_bytes, 1)
         )
         found = events_after(rows, after, max_bytes)
@@ -245,26 +258,16 @@ class PostgresLog(CachedLog):
         return found
 
     async def _load_state(self, *, oldest: bool = False) -> StateAt:
-        sql, place = _OLDEST_STATE if oldest else _STATE, self._access.place
-        rows = await self._access.threads.reads.run(sql, job=self.number, head=self._extent.head.seq)
+        sql, place = _OLDEST_STATE if oldest else _STATE, self._logs.place
+        rows = await self._logs.threads.reads.run(sql, job=self.number, head=self._extent.head.seq)
         rows.sort(key=lambda row: (row[2] is None, row[0]))
         if not rows or rows[0][2] is None:
             raise StoreError(
                 f"log {place}: job {self.record.id} has no state checkpoint; either the database is damaged, or the job was "
                 "deleted"
             )
-        seq, _, columns, state = rows[0]
-        document = Document(orjson.loads(state), orjson.loads(columns))
-        for last, _, _, frames in rows[1:]:
-            try:
-                document = apply_events(document, frames)
-            except ValueError as error:
-                raise StoreError(
-                    f"log {place}: the events of job {self.record.id} cannot be applied to its state, so the database is "
-                    f"damaged: {error}"
-                ) from None
-            seq = last
-        return StateAt(self._extent.id_at(seq), document.columns, document.mark())
+        events = ((last, epoch, frames) for last, epoch, _, frames in rows[1:])
+        return state_of(rows[0], events, f"job {self.record.id} in {place}")
 
     def watch(self, wake: Callable[[Block | None], None]) -> Callable[[], None]:
         stop = super().watch(wake)
@@ -273,7 +276,7 @@ class PostgresLog(CachedLog):
         def end() -> None:
             stop()
             if not self._watchers:
-                self._access.feed.remove(self)
+                self._logs.unfollow(self)
 
         return end
 
@@ -291,25 +294,25 @@ class PostgresLog(CachedLog):
 
     async def append(self, after: Cursor, block: Block) -> None:
         append, schedule = self._prepare(after, block), self._schedule
-        threads = self._access.threads
-        thread = threads.large_appends if append.plan.large else threads.appends
+        threads = self._logs.threads
 
         def then(written: AppendResult) -> None:
+            self._logs.notifier.send(BLOCKS, self.number)
             if self._schedule is not schedule:
                 # This server has given up the log, and perhaps opened it again, while the answer was on its way. The feed delivers
                 # this block, or has delivered it.
-                self._access.on_append(self)
                 return
             self._added(append, written)
             if append.ended is not None:
-                self._schedule = None
-            self._access.on_append(self)
+                self.stop_writing()
             self.deliver(block)
 
         try:
-            await thread.do(append, then)
+            await (threads.large_appends if append.plan.large else threads.appends).do(append, then)
         except HeadMovedError:
-            self._access.on_refusal(self)
+            # Another server is the new owner of the job, or its old owner while this server adopted it. In the second case, the next
+            # call of `Jobs.adopt` returns the job again.
+            self.stop_writing()
             raise
 
     # ---- progress ----------------------------------------------------------------------------------------------
@@ -317,7 +320,7 @@ class PostgresLog(CachedLog):
     def set_ephemeral_event(self, key: str, frame: bytes | None) -> None:
         super().set_ephemeral_event(key, frame)
         if key != _QUEUE and self.has_writer:
-            self._access.on_progress(self)
+            self._logs.progress_changed(self)
 
     def progress(self) -> dict[str, bytes]:
         """Return the latest progress events by their keys. They are empty if this server does not run the job."""
@@ -346,23 +349,24 @@ class PostgresLog(CachedLog):
             schedule: Checkpoints of the stored log.
         """
         self.replace_progress({})  # Otherwise this server would store again what an earlier owner has left.
-        self.record, self._saved, self._schedule, self._closed = (
-            record,
-            record_columns(record),
-            schedule,
-            False,
-        )
-        self._access.feed.remove(self)
+        self.record, self._saved = record, record_columns(record)
+        self._schedule, self._closed = schedule, False
+        self._logs.written[record.id] = self
+        self._logs.unfollow(self)
         self.replace_extent(extent)
 
     def stop_writing(self) -> None:
-        """Make this server a reader of the log, because another server may become its writer."""
-        self._schedule = None
-        self._follow()
+        """Make this server a reader of the log, because the job has ended, or another server may become its writer. The readers
+        then get the events of the server that continues the job. If this server does not write the log, do nothing.
+        """
+        if self._logs.written.pop(self.record.id, None) is not None:
+            self._schedule = None
+            self._follow()
+            self._logs.progress_changed(self)
 
     def _follow(self) -> None:
         if self._watchers and not (self.has_writer or self._extent.ended or self._closed):
-            self._access.feed.add(self)
+            self._logs.follow(self)
 
     def replace_extent(self, extent: Extent) -> None:
         """Update the extent to that of the stored log, of which this object may have missed some events."""
@@ -397,7 +401,7 @@ class PostgresLog(CachedLog):
             self.set_ephemeral_event(_QUEUE, None)
             if self._extent.ended:
                 self.clear_ephemeral_events()
-                self._access.feed.remove(self)
+                self._logs.unfollow(self)
             self.deliver(None)
         return True
 
@@ -405,13 +409,11 @@ class PostgresLog(CachedLog):
         """Load the extent, because events were trimmed or the job was deleted. If this server is the log's writer, do
         nothing.
         """
-        if self.has_writer or self._closed:
-            return
-        rows = await self._access.threads.reads.run(_EXTENT, job=self.number)
+        rows = await self._logs.threads.reads.run(_EXTENT, job=self.number)
         if self.has_writer or self._closed:
             return
         if rows:
-            self.replace_extent(extent_of(rows[0], self._access.place))
+            self.replace_extent(extent_of(rows[0], self._logs.place))
         else:
             self.close()
 
@@ -423,7 +425,7 @@ class PostgresLog(CachedLog):
         """
         self._closed, self._schedule = True, None
         self._vanished = not written_here and not self._extent.ended
-        self._access.feed.remove(self)
+        self._logs.unfollow(self)
         self._extent = self._extent._replace(base=self._extent.id_at(self._tail.base))
         self.deliver(None)
 

@@ -10,20 +10,29 @@ one of the items that it had locked.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.coalesced_work import CoalescedWork
+from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.global_limits import COUNTED, ITEMS, ITEMS_OF_BATCH, GlobalCalls
+from tidewire_server.store.postgres.global_limits import (
+    COUNTED,
+    CREATE,
+    END_CALL,
+    ITEMS,
+    ITEMS_OF_BATCH,
+    LOCK,
+)
 from tidewire_server.store.postgres.notifications import TICKETS, Notifier
 from tidewire_server.store.records import (
     BatchBounds,
@@ -36,8 +45,8 @@ from tidewire_server.store.records import (
 
 _log = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 1.0
-"""Time between two polls, which find items whose notification was lost, and after a failure until the next take."""
+_RETRY_SECONDS: Final = 1.0
+"""Time after a failure until the next take."""
 
 _MAX_LOST_RACES: Final = 10
 """Number of times that a take is repeated because another server has claimed the jobs of all picked items."""
@@ -167,7 +176,7 @@ def places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
     Raises:
         TypeError: A batch key cannot be stored.
     """
-    found = [BatchSlot(None, 0.0)] * number if slots is None else slots
+    found = [BatchSlot()] * number if slots is None else slots
     keys, costs = [encode_key(slot.key) for slot in found], [slot.cost for slot in found]
     return {"placed": slots is not None, "keys": keys, "costs": costs}
 
@@ -218,35 +227,43 @@ class _Endpoint:
     hints: int = 0
     """Number of hints so far. A hint that arrives during a take must not be forgotten."""
 
+    def hint(self) -> None:
+        """Let a take begin at once."""
+        self.hints += 1
+        self.due = -math.inf
+
+    def wait(self, seconds: float) -> None:
+        """Let no take begin for a time, except after a hint."""
+        self.due = asyncio.get_running_loop().time() + seconds
+
 
 class PostgresQueue:
     """Queue in the database. All methods must be called on one event loop, except for `size`."""
 
-    def __init__(self, threads: Threads, notifier: Notifier, listen: Callable[[], None], server: int) -> None:
+    def __init__(self, threads: Threads, notifier: Notifier) -> None:
         """Create the queue.
 
         Args:
             threads: Threads, of which `submits` adds items, because it may wait for another server that does.
             notifier: Notifier that informs other servers.
-            listen: Function that `serve` calls, to receive notifications from then on.
-            server: Number of this server.
         """
         self._control = threads.control
         self._submits = threads.submits
         self._notifier = notifier
-        self._listen = listen
-        self._server = server
+        self._server = notifier.server
         self._endpoints: dict[str, _Endpoint] = {}
-        self.calls = GlobalCalls(threads.control, server)
+        self._limits: Mapping[str, GlobalLimit] = {}
+        self._running: Counter[str] = Counter()
+        """Number of running calls by the name of their limit over all servers."""
+        self._in_flight = 0
+        """Number of takes and ends of such calls whose result is not known yet."""
         self._ends: set[asyncio.Task[None]] = set()
         """Tasks that store the ends of calls with a limit over all servers."""
         self._sizes: Counter[str] = Counter()
         """Numbers of waiting items of all endpoints, also of those whose items only other servers take."""
         self._served = False
         self._wake: Callable[[str], None] = lambda _: None
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._work = CoalescedWork(self._count_all, "read the queue")
 
     def serve(
         self,
@@ -254,11 +271,11 @@ class PostgresQueue:
         wake: Callable[[str], None],
         limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
     ) -> None:
-        self.calls.limits = limits
+        self._limits = limits
         self._endpoints = {name: _Endpoint(bounds) for name, bounds in endpoints.items()}
         self._served, self._wake = True, wake
-        self._start_poll()
-        self._listen()
+        self.poll()
+        self._notifier.listen()
 
     def endpoints(self) -> Collection[str] | None:
         """Return the endpoints whose items this server takes. Before `serve`, return None."""
@@ -274,12 +291,11 @@ class PostgresQueue:
             **places(len(entries), slots),
         }
         try:
-            await self._submits.do(Command([Statement(_PUT, parameters)], principals=(principal,)))
+            await self._submits.do(Command([_PUT], parameters, principals=(principal,)))
         except StoreError as error:
-            level = logging.DEBUG if error.logged else logging.ERROR
-            _log.log(level, "the items of job %s are not added to the queue now: %s", job, error)
+            _log_failure(f"the items of job {job} are not added to the queue now", error)
             return
-        self.added(endpoint, len(entries))
+        self._added(endpoint, len(entries))
 
     async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
         found = self._find(endpoint)
@@ -300,13 +316,13 @@ class PostgresQueue:
         try:
             groups = [KeyGroup(*row) for row in await self._query(_GROUPS, endpoint=endpoint)]
         except StoreError:
-            self._set_due(found, POLL_SECONDS)
+            found.wait(_RETRY_SECONDS)
             return []
         chosen = choose_group(groups, bounds, running)
         if chosen is None:
             if running is None and found.hints == hints:
                 waits = [bounds.timeout - group.waited for group in groups]
-                self._set_due(found, max(min(waits, default=math.inf), 0.001))
+                found.wait(max(min(waits, default=math.inf), 0.001))
             return []
         parameters = {
             "key": chosen.key,
@@ -317,31 +333,36 @@ class PostgresQueue:
         }
         which = _WITHOUT_KEY if chosen.key is None else _WITH_KEY
         items, _ = await self._take(endpoint, which, parameters, joins=running is not None)
-        if not items and running is None and endpoint in self.calls.limits and found.hints == hints:
+        if not items and running is None and endpoint in self._limits and found.hints == hints:
             # As many calls as may run are running. Their ends are hints.
-            self._set_due(found, POLL_SECONDS)
+            found.wait(_RETRY_SECONDS)
         return items
 
     async def _take(
         self, endpoint: str, which: str, parameters: dict[str, Any], *, joins: bool = False
     ) -> tuple[list[BatchItem], int]:
         """Take items, and return them with the number of hints when the take began. Never raise a `StoreError`."""
-        found = self._find(endpoint)
-        limit = None if joins else self.calls.limits.get(endpoint)
-        sql = _take_sql(which, limited=limit is not None)
+        found, limit = self._find(endpoint), None if joins else self._limits.get(endpoint)
+        statements = [_take_sql(which, limited=limit is not None)]
         parameters |= {"endpoint": endpoint, "me": self._server}
+        if limit is not None:
+            # One pipeline is one transaction.
+            statements = [CREATE, LOCK, *statements]
+            parameters |= {"limit_name": limit.name, "limit": limit.calls}
+
+        def then(rows: Rows) -> None:
+            if limit is not None:
+                taken = sum(row[1] is not None for row in rows)
+                self._running[limit.name] += taken if which is _ANY else min(1, taken)
+
         for _ in range(_MAX_LOST_RACES):
             hints = found.hints
             try:
-                if limit is None:
-                    rows = await self._query(sql, **parameters)
-                else:
-                    most_calls = parameters["n"] if which is _ANY else 1
-                    rows = await self.calls.take(limit, sql, parameters, most_calls)
+                with self._counted(limit):
+                    rows = await self._control.do(Command(statements, parameters, repeat=False), then)
             except StoreError as error:
-                level = logging.DEBUG if error.logged else logging.ERROR
-                _log.log(level, "%s; no item is taken from the queue for %g s", error, POLL_SECONDS)
-                self._set_due(found, POLL_SECONDS)
+                _log_failure(f"no item is taken from the queue for {_RETRY_SECONDS:g} s", error)
+                found.wait(_RETRY_SECONDS)
                 return [], hints
             items = [
                 BatchItem(
@@ -359,32 +380,42 @@ class PostgresQueue:
         return items, hints
 
     def end_call(self, endpoint: str) -> None:
-        limit = self.calls.limits.get(endpoint)
+        limit = self._limits.get(endpoint)
         if limit is not None:
             task = asyncio.get_running_loop().create_task(self._end_call(limit))
             self._ends.add(task)
             task.add_done_callback(self._ends.discard)
 
     async def _end_call(self, limit: GlobalLimit) -> None:
+        self._running[limit.name] -= 1
         try:
-            await self.calls.end_call(limit)
-        except StoreError as error:
+            with self._counted(limit):
+                await self._query(END_CALL, limit_name=limit.name)
+        except StoreError as error:  # The next beat stores the number of calls.
             _log.debug("cannot store the end of a call: %s", error)
             return
-        endpoints = self.calls.endpoints_of(limit)
+        endpoints = [endpoint for endpoint, each in self._limits.items() if each.name == limit.name]
         for endpoint in endpoints:
             self._notifier.send(TICKETS, endpoint)
         self.hint(endpoints)
 
-    async def refused(self, endpoint: str) -> Collection[str]:
+    @contextlib.contextmanager
+    def _counted(self, limit: GlobalLimit | None) -> Iterator[None]:
+        self._in_flight += limit is not None
         try:
-            return [job for (job,) in await self._query(_REFUSED, endpoint=endpoint)]
-        except StoreError as error:
-            _log.debug("cannot read the queue: %s", error)
-            return ()
+            yield
+        finally:
+            self._in_flight -= limit is not None
 
-    def _set_due(self, found: _Endpoint, delay: float) -> None:
-        found.due = asyncio.get_running_loop().time() + delay
+    def running_calls(self) -> dict[str, list[Any]]:
+        """Return the parameters of `CORRECT`, which stores the numbers of running calls. They are empty if a statement is in
+        flight, whose change would be stored twice.
+        """
+        running = {} if self._in_flight else self._running
+        return {"names": [*running], "running": [*running.values()]}
+
+    async def refused(self, endpoint: str) -> Collection[str]:
+        return [job for (job,) in await self._read(_REFUSED, endpoint=endpoint)]
 
     async def discard(self, entry: QueueEntry) -> None:
         try:
@@ -402,72 +433,60 @@ class PostgresQueue:
     async def waiting(
         self, endpoint: str, *, limit: int | None = None, skip: Collection[str] = ()
     ) -> list[QueueEntry]:
-        try:
-            rows = await self._query(_WAITING, endpoint=endpoint, n=limit, skip=[*skip])
-        except StoreError as error:
-            _log.debug("cannot read the queue: %s", error)
-            return []
+        rows = await self._read(_WAITING, endpoint=endpoint, n=limit, skip=[*skip])
         return [QueueEntry(endpoint, *row) for row in rows]
 
     # ---- hints and polls -----------------------------------------------------------------------------------------
 
     def added(self, endpoint: str, items: int) -> None:
-        """Update the data in memory after this server has added items."""
+        """Update the data in memory after this server has added items that any server may take, and inform the others."""
+        self._added(endpoint, items)
+        self._notifier.send(TICKETS, endpoint)
+
+    def _added(self, endpoint: str, items: int) -> None:
         self._count(endpoint, items)
-        self._hint(self._find(endpoint))
+        self._find(endpoint).hint()
 
     def hint(self, endpoints: Iterable[str] | None) -> None:
         """Let the scheduler take items of endpoints, or of all endpoints, because other servers may have added some."""
         for endpoint in [*self._endpoints] if endpoints is None else endpoints:
-            if self._served and endpoint in self._endpoints:
-                self._hint(self._endpoints[endpoint])
+            if endpoint in self._endpoints:
+                self._endpoints[endpoint].hint()
                 self._wake(endpoint)
+
+    def poll(self) -> None:
+        """Count the waiting items soon, and find those whose notification was lost."""
+        self._work.request()
 
     def _count(self, endpoint: str, change: int) -> None:
         self._sizes[endpoint] = max(0, self._sizes[endpoint] + change)
 
-    def _hint(self, found: _Endpoint) -> None:
-        found.hints += 1
-        found.due = -math.inf
-
     def _find(self, endpoint: str) -> _Endpoint:
-        found = self._endpoints.get(endpoint)
-        return (
-            _Endpoint()
-            if found is None and self._served
-            else found or self._endpoints.setdefault(endpoint, _Endpoint())
-        )
+        return self._endpoints.get(endpoint) or _Endpoint()
 
     async def _query(self, sql: str, **parameters: Any) -> Rows:
-        statement = Statement(sql, {"me": self._server, **parameters})
-        found: Rows = await self._control.do(Command([statement], repeat=False))
+        found: Rows = await self._control.do(Command([sql], {"me": self._server, **parameters}, repeat=False))
         return found
 
-    def _set_timer(self) -> None:
-        if not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._start_poll)
-
-    def _start_poll(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._poll())
-
-    async def _poll(self) -> None:
-        """Count the waiting items, and find those whose notification was lost."""
+    async def _read(self, sql: str, **parameters: Any) -> Rows:
+        """Return the rows of a query, or none if the database failed."""
         try:
-            rows = await self._query(_POLL)
-            self._sizes = Counter({endpoint: number for endpoint, number, _ in rows})
-            self.hint([endpoint for endpoint, _, available in rows if available])
+            return await self._query(sql, **parameters)
         except StoreError as error:
             _log.debug("cannot read the queue: %s", error)
-        finally:
-            self._set_timer()
+            return []
+
+    async def _count_all(self) -> None:
+        rows = await self._query(_POLL)
+        self._sizes = Counter({endpoint: number for endpoint, number, _ in rows})
+        self.hint([endpoint for endpoint, _, available in rows if available])
 
     async def close(self) -> None:
         """Stop the polls."""
-        self._closed = True
         if self._ends:
             await asyncio.wait(self._ends)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._work.close()
+
+
+def _log_failure(consequence: str, error: StoreError) -> None:
+    _log.log(logging.DEBUG if error.logged else logging.ERROR, "%s: %s", consequence, error)

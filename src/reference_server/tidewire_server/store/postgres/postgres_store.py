@@ -17,11 +17,10 @@ from tidewire_server.store.postgres.notifications import (
     PROGRESS,
     REQUESTS,
     TICKETS,
-    Listener,
     Notifier,
 )
 from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
-from tidewire_server.store.postgres.postgres_log import LogFeed
+from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.postgres.schema import open_schema
 from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow
@@ -62,23 +61,18 @@ class PostgresStore:
         try:
             with database.connect(durable=True, schema_exists=False) as connection:
                 opened = open_schema(connection, database.place, socket.gethostname(), LEASE_SECONDS)
+            self._threads = threads = Threads.start(database)
         except psycopg.Error as error:
             raise StoreError(database.describe(error)) from None
         self.secret = opened.secret
         self.durability: Durability = "replicated" if opened.replicated else "host"
-        try:
-            self._threads = threads = Threads.start(database)
-        except psycopg.Error as error:
-            raise StoreError(database.describe(error)) from None
-        self._notifier = notifier = Notifier(threads.notifies, opened.server)
-        self._listener = Listener(database, opened.server, self._receive)
-        self._queue = PostgresQueue(threads, notifier, self._listener.start, opened.server)
-        self._feed = LogFeed(threads.feed, self._listener.start)
-        self._server = ServerRow(threads, notifier, opened.server, self._queue.calls)
-        self._jobs = PostgresJobs(
-            database, threads, retention, self._feed, self._queue, self._server, notifier
+        self._notifier = notifier = Notifier(
+            database, threads.notifies, opened.server, self._receive, self._poll
         )
-        self.jobs: Jobs = self._jobs
+        self._logs = logs = OpenLogs(threads, notifier, database.place, retention)
+        self._queue = PostgresQueue(threads, notifier)
+        self._server = ServerRow(logs, self._queue)
+        self.jobs: Jobs = PostgresJobs(logs, self._queue, self._server)
         self.queue: Queue = self._queue
         self.replicas: Replicas | None = self._server
         self._probe = WriteProbe(self._test_write, lambda: threads.appends.last_error is not None, clock)
@@ -86,16 +80,18 @@ class PostgresStore:
     def _receive(self, hints: dict[str, list[Any]] | None) -> None:
         """Act on the hints of another server, or look for everything if hints may have been lost."""
         if hints is None:
-            self._feed.hint()
+            self._logs.hint()
             self._queue.hint(None)
             self._server.hint()
             return
-        if BLOCKS in hints or PROGRESS in hints:
-            self._feed.hint([*hints.get(BLOCKS, ()), *hints.get(PROGRESS, ())])
-        if TICKETS in hints:
-            self._queue.hint(hints[TICKETS])
+        self._logs.hint([*hints.get(BLOCKS, ()), *hints.get(PROGRESS, ())])
+        self._queue.hint(hints.get(TICKETS, ()))
         if REQUESTS in hints or LEFT in hints:
             self._server.hint()
+
+    def _poll(self) -> None:
+        self._logs.hint()
+        self._queue.poll()
 
     async def check(self) -> None:
         """Check that the database can be written. See `WriteProbe.check`."""
@@ -110,8 +106,7 @@ class PostgresStore:
         """
         await self._probe.close()
         await self._queue.close()
-        await self._jobs.progress.close()
-        await self._feed.close()
+        await self._logs.close()
         if clean:
             try:
                 await self._server.leave()
@@ -120,6 +115,5 @@ class PostgresStore:
                     "cannot give up the lease of this server, so its jobs wait until it expires: %s", error
                 )
         await self._notifier.close()
-        await self._listener.close()
         for thread in self._threads:
             await thread.close()

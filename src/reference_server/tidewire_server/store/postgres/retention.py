@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from tidewire_server.store.postgres.connections import Command, Rows, Statement
+from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.records import Retention
 
 _MAX_AT_ONCE: Final = 500
@@ -19,19 +19,16 @@ _LOCKED: Final = f"(SELECT pg_try_advisory_xact_lock({0x54696466}))"
 
 # A job that has ended only now stays for a moment, so that its readers at all servers receive `done`. It is invisible because
 # of its tombstone, and expires soon. An unfinished job stays until its owner has ended it, if the owner was asked to delete it.
-_HIDE: Final = """
-    WITH hidden AS (
-        UPDATE job SET expires_at = CASE WHEN ended_at IS NULL THEN expires_at ELSE %(expires_at)s END
-        WHERE id = ANY (%(jobs)s::text[]) AND (ended_at > %(recent)s OR (ended_at IS NULL AND purge)) RETURNING id, principal)
-    INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM hidden ON CONFLICT DO NOTHING
-"""
 _DELETE: Final = """
-    WITH gone AS (
-        DELETE FROM job WHERE id = ANY (%(jobs)s::text[]) AND CASE WHEN ended_at IS NULL THEN NOT purge
-            ELSE ended_at <= %(recent)s END RETURNING id, principal),
-    keys AS (DELETE FROM key USING gone g WHERE key.job = g.id AND key.until IS NULL)
-    INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM gone ON CONFLICT DO NOTHING
-    RETURNING id
+    WITH chosen AS MATERIALIZED (
+        SELECT number, id, principal, CASE WHEN ended_at IS NULL THEN purge ELSE ended_at > %(recent)s END AS stays
+        FROM job WHERE id = ANY (%(jobs)s::text[]) ORDER BY number FOR UPDATE),
+    hidden AS (
+        UPDATE job j SET expires_at = %(expires_at)s FROM chosen c
+        WHERE j.number = c.number AND c.stays AND j.ended_at IS NOT NULL),
+    gone AS (DELETE FROM job j USING chosen c WHERE j.number = c.number AND NOT c.stays),
+    keys AS (DELETE FROM key k USING chosen c WHERE k.job = c.id AND k.until IS NULL AND NOT c.stays)
+    INSERT INTO tombstone (id, principal, until) SELECT id, principal, %(until)s FROM chosen ON CONFLICT DO NOTHING
 """
 # Keep the newest rows, which have the highest numbers.
 _LIMIT_TOMBSTONES: Final = """
@@ -111,26 +108,23 @@ _DUE: Final = """
 """
 
 
-def delete_jobs(
-    jobs: Sequence[str], until: float, max_tombstones: int, *, now: float, last: float = 0.0
-) -> Command:
+def delete_jobs(jobs: Sequence[str], retention: Retention, *, now: float, last: float = 0.0) -> Command:
     """Return the command that deletes jobs and inserts a tombstone for each of them.
 
     Args:
         jobs: Ids of the jobs.
-        until: Time until which the tombstones are valid.
-        max_tombstones: Maximum number of tombstones.
+        retention: Limits of the tombstones.
         now: The current time.
         last: Number of seconds for which a job that has just ended stays in the database, invisible to clients.
     """
     parameters = {
         "jobs": [*jobs],
-        "until": until,
-        "max_tombstones": max_tombstones,
+        "until": now + retention.tombstone_ttl,
+        "max_tombstones": retention.max_tombstones,
         "recent": now - last if last else math.inf,
         "expires_at": now + last,
     }
-    return Command([Statement(sql, parameters) for sql in (_HIDE, _DELETE, _LIMIT_TOMBSTONES)])
+    return Command([_DELETE, _LIMIT_TOMBSTONES], parameters)
 
 
 def expire(retention: Retention, now: float) -> Command:
@@ -152,4 +146,4 @@ def expire(retention: Retention, now: float) -> Command:
         is_more = max(len(logs), len(expired), len(excess)) >= _MAX_AT_ONCE
         return logs, [*expired, *excess], now if is_more else found[-1][0][0]
 
-    return Command([Statement(sql, parameters) for sql in (*choices, *deletions, _DUE)], result)
+    return Command([*choices, *deletions, _DUE], parameters, result)

@@ -157,9 +157,10 @@ def open_schema(connection: Connection, place: str, host: str, lease: float) -> 
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s::bigint)", (MIGRATION_LOCK,))
         _migrate(connection, place)
-        (secret,) = _row(connection, "SELECT secret FROM meta")
         (server,) = _row(connection, _REGISTER, {"host": host, "lease": lease})
-        (standbys,) = _row(connection, "SELECT current_setting('synchronous_standby_names')")
+        secret, standbys = _row(
+            connection, "SELECT secret, current_setting('synchronous_standby_names') FROM meta"
+        )
     return Opened(secret, server, bool(standbys))
 
 
@@ -167,10 +168,8 @@ def _migrate(connection: Connection, place: str) -> None:
     exists, has_meta = _row(
         connection, "SELECT to_regnamespace('tidewire') IS NOT NULL, to_regclass('tidewire.meta') IS NOT NULL"
     )
-    version = 0
-    if has_meta:
-        (version,) = _row(connection, "SELECT version FROM meta")
-    elif not exists:
+    (version,) = _row(connection, "SELECT version FROM meta") if has_meta else (0,)
+    if not exists:
         connection.execute("CREATE SCHEMA tidewire")
     if version > len(MIGRATIONS):
         raise StoreError(
@@ -179,7 +178,7 @@ def _migrate(connection: Connection, place: str) -> None:
         )
     for script in MIGRATIONS[version:]:
         connection.execute(script)
-    if version == 0:
+    if not has_meta:
         drawn = secrets.token_bytes(SECRET_BYTES)
         connection.execute("INSERT INTO meta (version, secret) VALUES (%s, %s)", (len(MIGRATIONS), drawn))
     elif version < len(MIGRATIONS):
@@ -189,4 +188,4 @@ def _migrate(connection: Connection, place: str) -> None:
 def _row(connection: Connection, sql: str, parameters: Any = None) -> tuple[Any, ...]:
     found = connection.execute(sql, parameters).fetchone()
     assert found is not None  # noqa: S101 - the statements return one row
-    return tuple(found)
+    return found

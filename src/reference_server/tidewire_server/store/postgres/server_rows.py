@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.postgres.connections import Command, Rows, Statement, is_storable
-from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.global_limits import GlobalCalls
-from tidewire_server.store.postgres.notifications import LEFT, REQUESTS, Notifier
+from tidewire_server.store.postgres.connections import Command, Rows
+from tidewire_server.store.postgres.global_limits import CORRECT
+from tidewire_server.store.postgres.notifications import LEFT
+from tidewire_server.store.postgres.postgres_log import OpenLogs
+from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
 
 LEASE_SECONDS: Final = 5.0
@@ -54,30 +55,20 @@ _MARK_READ: Final = (
     f"UPDATE job SET read_at = {READ_NOW} WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"  # noqa: S608
 )
 _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
-_PURGE: Final = """
-    UPDATE job SET purge = true, cancelled = ARRAY(SELECT generate_series(0, items - 1))
-    WHERE id = %(id)s AND ended_at IS NULL RETURNING number
-"""
 _LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = %(me)s"
-
-
-def _report(load: EndpointLoad) -> dict[str, Any]:
-    """Return what the row of a server contains about one endpoint. JSON has no infinity."""
-    return load._asdict() | {"slots": None if load.slots == math.inf else load.slots}
 
 
 def _loads(found: Any) -> dict[str, EndpointLoad]:
     """Return the endpoints in the row of a server. A server with the first schema version reports only their names, and a
-    newer one may report members that this server does not know.
+    newer one may report members that this server does not know. JSON has no infinity.
     """
     if not isinstance(found, dict):
         return {name: EndpointLoad() for name in found}
     loads = {}
     for name, report in found.items():
         known = {member: report[member] for member in EndpointLoad._fields if member in report}
-        loads[name] = EndpointLoad(
-            **known | {"slots": math.inf if known.get("slots") is None else known["slots"]}
-        )
+        slots = known.get("slots")
+        loads[name] = EndpointLoad(**known)._replace(slots=math.inf if slots is None else slots)
     return loads
 
 
@@ -86,49 +77,40 @@ class ServerRow:
 
     def __init__(
         self,
-        threads: Threads,
-        notifier: Notifier,
-        server: int,
-        calls: GlobalCalls,
+        logs: OpenLogs,
+        queue: PostgresQueue,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a row that exists.
 
         Args:
-            threads: Threads, of which `submits` stores requests of clients, which must be durable.
-            notifier: Notifier, which is disabled while no other server is alive.
-            server: Number of the row.
-            calls: Calls with a limit over all servers, whose numbers each beat stores.
+            logs: Logs that this server uses.
+            queue: Queue, whose numbers of running calls with a limit over all servers each beat stores.
             clock: Clock in seconds.
         """
-        self.id = server
-        self._threads = threads
-        self._notifier = notifier
-        self.written: Mapping[str, object] = {}
-        """Jobs whose logs this server writes, by id."""
-        self.stop_writing: Callable[[str], None] = lambda _: None
-        """Function that makes this server a reader of the log of one of these jobs. See `Replicas.stop_writing`."""
-        self._calls = calls
+        self.id = logs.notifier.server
+        self._threads = logs.threads
+        self._notifier = logs.notifier
+        """Notifier, which is disabled while no other server is alive."""
+        self._written = logs.written
+        self._queue = queue
         self._clock = clock
-        self._first_beat: float | None = None
+        self._first_beat = math.inf
         """Time of the first of the beats of which each came in time after the previous one."""
-        self._last_beat = 0.0
+        self._last_beat = -math.inf
         self._until: datetime | None = None
         """End of the lease, by the database's clock."""
         self.has_others = False
         """Whether other servers were alive at the last beat."""
-        self._wake: Callable[[], None] | None = None
+        self.hint: Callable[[], None] = lambda: None
+        """Function that `on_request` has set."""
 
     @property
     def trusted_until(self) -> datetime | None:
         """Time, by the database's clock, until which expired leases are those of dead servers, or None if the beats of this
         server have not succeeded for a whole lease.
         """
-        if (
-            self._until is None
-            or self._first_beat is None
-            or self._clock() - self._first_beat < LEASE_SECONDS
-        ):
+        if self._until is None or self._clock() - self._first_beat < LEASE_SECONDS:
             return None
         return self._until - timedelta(seconds=LEASE_SECONDS - _MAX_PAUSE)
 
@@ -137,26 +119,30 @@ class ServerRow:
             "me": self.id,
             "host": socket.gethostname(),
             "lease": LEASE_SECONDS,
-            "written": [*self.written],
-            "endpoints": orjson.dumps({name: _report(load) for name, load in endpoints.items()}).decode(),
+            "written": [*self._written],
+            "endpoints": orjson.dumps({name: load._asdict() for name, load in endpoints.items()}).decode(),
+            **self._queue.running_calls(),
         }
-        statements = [Statement(sql, parameters) for sql in (_RENEW, _OWNED, _OTHERS, _LOST)]
 
-        def then(found: list[Rows]) -> None:
+        def then(found: tuple[Rows, ...]) -> None:
             now = self._clock()
-            if self._first_beat is None or now - self._last_beat >= _MAX_PAUSE:
+            if now - self._last_beat >= _MAX_PAUSE:
                 self._first_beat = now
             self._last_beat, [[self._until]] = now, found[0]
             self.has_others = self._notifier.enabled = bool(found[2])
 
-        command = Command([*statements, *self._calls.correction()], result=lambda found: found)
-        _, owned, others, gone, *_ = await self._threads.control.do(command, then)
+        command = Command([_RENEW, _OWNED, _OTHERS, _LOST, CORRECT], parameters, tuple)
+        _, owned, others, gone, _ = await self._threads.control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
-        lost = sorted(job for (job,) in gone if job in self.written)
+        lost = sorted(job for (job,) in gone if job in self._written)
         for job in lost:
             self.stop_writing(job)
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
+
+    def stop_writing(self, job: str) -> None:
+        if (log := self._written.get(job)) is not None:
+            log.stop_writing()
 
     async def mark_read(self, jobs: Collection[str]) -> None:
         if jobs:
@@ -166,23 +152,9 @@ class ServerRow:
         found = await self._threads.control.run(_UNREAD, id=job)
         return float(found[0][0]) if found else 0.0
 
-    async def request_purge(self, job: str) -> bool:
-        if not is_storable(job):
-            return False
-        found = await self._threads.submits.run(_PURGE, id=job)
-        if found:
-            self._notifier.send(REQUESTS, found[0][0])
-            self.hint()
-        return bool(found)
-
     async def leave(self) -> None:
         await self._threads.control.run(_LEAVE, me=self.id)
         self._notifier.send(LEFT)
 
     def on_request(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-
-    def hint(self) -> None:
-        """Call the function that `on_request` has set."""
-        if self._wake is not None:
-            self._wake()
+        self.hint = wake

@@ -12,8 +12,7 @@ from typing import Any, Final
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.document import Document
-from tidewire_server.store.block_rows import apply_events, events_after, rows_of
+from tidewire_server.store.block_rows import events_after, rows_of, state_of
 from tidewire_server.store.cached_log import AppendResult, BlockAppend, CachedLog
 from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, StoreError
 from tidewire_server.store.records import Extent, JobRecord, Retention
@@ -83,17 +82,20 @@ class SqliteLog(CachedLog):
 # ---- in the writer thread ----------------------------------------------------------------------------------------
 
 
-def save_end(db: sqlite3.Connection, number: int, columns: tuple[Any, ...]) -> int:
+_SAVE_RECORD: Final = "UPDATE job SET attempt = :attempt, status = :status, started_at = :started_at, usage = :usage WHERE number = :number"
+_SAVE_END: Final = """
+    UPDATE job SET attempt = :attempt, status = :status, started_at = :started_at, usage = :usage, ended_at = :ended_at,
+        expires_at = :expires_at, done = :done_message, log_until = :log_until WHERE number = :number
+"""
+
+
+def save_end(db: sqlite3.Connection, number: int, columns: dict[str, Any]) -> int:
     """Write the values that `record_columns` and `end_columns` returned, and delete the body of the submit request.
 
     Returns:
         Size of the job's events and states in bytes.
     """
-    update = (
-        "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ?, "
-        "ended_at = ?, expires_at = ?, done = ?, log_until = ? WHERE number = ?"
-    )
-    db.execute(update, (*columns, number))
+    db.execute(_SAVE_END, {**columns, "number": number})
     db.execute("DELETE FROM submit WHERE job = ?", (number,))
     return save_kept_bytes(db, number)
 
@@ -154,11 +156,10 @@ def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
     if plan.cut is not None:
         cut_events(db, number, plan.cut.cursor)
     kept_bytes = 0
-    if append.record is not None and append.ended is not None:
-        kept_bytes = save_end(db, number, (*append.record, *append.ended))
-    elif append.record is not None:
-        update = "UPDATE job SET attempt = ?, status = ?, started_at = ?, usage = ? WHERE number = ?"
-        db.execute(update, (*append.record, number))
+    if append.ended is not None:
+        kept_bytes = save_end(db, number, append.record | append.ended)
+    elif append.record_changed:
+        db.execute(_SAVE_RECORD, {**append.record, "number": number})
     return AppendResult(state_bytes, kept_bytes)
 
 
@@ -203,20 +204,9 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
         raise StoreError(
             f"job number {number} has no state checkpoint; either the file is damaged, or the job was deleted"
         )
-    seq, epoch, columns, state = found
-    document = Document(orjson.loads(state), orjson.loads(columns))
-    if oldest:
-        return StateAt(Cursor(epoch, seq), document.columns, document.mark())
     blocks = "SELECT seq, epoch, frames FROM block WHERE job = ? AND seq > ? AND done = 0 ORDER BY seq"
-    for last, its_epoch, frames in db.execute(blocks, (number, seq)).fetchall():
-        try:
-            document = apply_events(document, frames)
-        except ValueError as error:
-            raise StoreError(
-                f"the events of job number {number} cannot be applied to its state, so the file is damaged: {error}"
-            ) from None
-        epoch, seq = its_epoch, last
-    return StateAt(Cursor(epoch, seq), document.columns, document.mark())
+    rows = [] if oldest else db.execute(blocks, (number, found[0])).fetchall()
+    return state_of(found, rows, f"job number {number}")
 
 
 def load_extent(db: sqlite3.Connection, number: int) -> Extent:

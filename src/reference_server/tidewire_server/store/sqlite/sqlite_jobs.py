@@ -15,9 +15,14 @@ from weakref import WeakValueDictionary
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.cached_log import RECORD_COLUMNS, end_columns, record_columns, record_of
-from tidewire_server.store.ended_job_limits import EndedJobs
-from tidewire_server.store.fair_eviction import FairEviction
+from tidewire_server.store.cached_log import (
+    RECORD_COLUMNS,
+    end_columns,
+    new_columns,
+    record_columns,
+    record_of,
+)
+from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
 from tidewire_server.store.interfaces import (
     Interrupted,
     KeyUsedError,
@@ -27,6 +32,7 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
+from tidewire_server.store.key_reservations import KeyReservations
 from tidewire_server.store.memory_queue import MemoryQueue
 from tidewire_server.store.records import (
     Extent,
@@ -57,7 +63,7 @@ _IN_JSON: Final = "(SELECT value FROM json_each(?))"
 _RECORD: Final = ", ".join(RECORD_COLUMNS)
 
 
-class SqliteJobs:
+class SqliteJobs(KeyReservations):
     """Jobs stored in one SQLite file. All methods must be called on one event loop."""
 
     def __init__(
@@ -68,6 +74,7 @@ class SqliteJobs:
         queue: MemoryQueue,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__()
         self._file = file
         self._retention = retention
         self._queue = queue
@@ -78,29 +85,10 @@ class SqliteJobs:
         for ended in opened.ended:
             self._ended.add(*ended)
         self._keys = opened.keys
-        self._live: dict[str, tuple[JobRecord, SqliteLog]] = {}
+        self._live: dict[str, SqliteLog] = {}
         self._shared_logs: WeakValueDictionary[str, SqliteLog] = WeakValueDictionary()
-        self._in_flight: dict[Key, KeyUse] = {}
 
     # ---- keys --------------------------------------------------------------------------------------------------
-
-    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
-        if key in self._in_flight:
-            return self._in_flight[key]
-        # Reserve the key before the first await. Otherwise two concurrent requests with the same key could both
-        # continue.
-        self._in_flight[key] = KeyUse(body)
-        try:
-            known = await self._find_key(key)
-        except BaseException:
-            self._in_flight.pop(key, None)
-            raise
-        if known is not None:
-            self._in_flight.pop(key, None)
-        return known
-
-    async def release_key(self, key: Key) -> None:
-        self._in_flight.pop(key, None)
 
     async def _find_key(self, key: Key) -> KeyUse | None:
         query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
@@ -138,7 +126,7 @@ class SqliteJobs:
             base = Cursor(first.first.epoch, first.first.seq - 1)
             extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
             log = self._open_log(number, record, extent, schedule, first.state)
-            self._live[record.id] = (record, log)
+            self._live[record.id] = log
             if key is not None:
                 self._in_flight.pop(key, None)
             own(log)
@@ -162,7 +150,7 @@ class SqliteJobs:
     async def get(self, job: str) -> JobRecord | Tombstone | None:
         live = self._live.get(job)
         if live is not None:
-            return live[0]
+            return live.record
 
         def work(db: sqlite3.Connection) -> JobRecord | Tombstone | None:
             row = db.execute(f"SELECT {_RECORD} FROM job WHERE id = ?", (job,)).fetchone()  # noqa: S608
@@ -174,8 +162,7 @@ class SqliteJobs:
         return await self._file.do(work)
 
     def log_in_use(self, job: str) -> SqliteLog | None:
-        live = self._live.get(job)
-        return self._shared_logs.get(job) if live is None else live[1]
+        return self._live.get(job) or self._shared_logs.get(job)
 
     async def log(self, job: str) -> SqliteLog | None:
         if (used := self.log_in_use(job)) is not None:
@@ -200,20 +187,19 @@ class SqliteJobs:
         return log
 
     async def save(self, record: JobRecord) -> None:
-        live = self._live.get(record.id)
-        if live is None:
+        log = self._live.get(record.id)
+        if log is None:
             return
-        log = live[1]
-        columns = (*record_columns(record), *end_columns(record, self._retention.log_ttl))
+        columns = record_columns(record) | end_columns(record, self._retention.log_ttl)
         await self._file.do(
             lambda db: save_end(db, log.number, columns), lambda size: self._job_ended(log, size)
         )
 
-    async def save_cancelled(self, job: str, items: Collection[int]) -> bool:
+    async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         live = self._live.get(job)
         if live is None:
             return False
-        number = live[1].number
+        number = live.number
 
         def work(db: sqlite3.Connection) -> bool:
             # The row was deleted if the job has ended in the meantime.
@@ -257,7 +243,7 @@ class SqliteJobs:
             return [record_of(row) for row in rows]
 
         found = await self._file.do(work)
-        return [self._live[each.id][0] if each.id in self._live else each for each in found]
+        return [self._live[each.id].record if each.id in self._live else each for each in found]
 
     async def unfinished(self, principal: str) -> int:
         return self._unfinished[principal]
@@ -289,19 +275,19 @@ class SqliteJobs:
         log = self._open_log(number, record, extent, schedule)
         await log.state()
         del self._interrupted[job]
-        self._live[job] = (record, log)
+        self._live[job] = log
         return Interrupted(record, submit, log, cancelled, crashed=not self._file.clean)
 
     async def refuse(self, job: str) -> None:
         """Do nothing, because no other process could run the job."""
 
-    async def release(self, job: str, entries: Sequence[QueueEntry], *, refused: bool = False) -> bool:
-        del job, entries, refused
+    async def release(self, job: str, entries: Sequence[QueueEntry]) -> bool:
+        del job, entries
         return False
 
     async def submit_body(self, job: str) -> bytes:
         live = self._live.get(job)
-        return b"" if live is None else await self._file.do(lambda db: _submit_body(db, live[1].number))
+        return b"" if live is None else await self._file.do(lambda db: _submit_body(db, live.number))
 
     # ---- retention ---------------------------------------------------------------------------------------------
 
@@ -311,9 +297,7 @@ class SqliteJobs:
     async def _delete_jobs(self, jobs: Sequence[str]) -> bool:
         """Delete jobs, and return whether the file then has free pages to release."""
         for job in jobs:
-            live = self._live.get(job)
-            log = live[1] if live is not None else self._shared_logs.get(job)
-            if log is not None:
+            if (log := self.log_in_use(job)) is not None:
                 # Load the final state and `done` before their rows are deleted, because open readers still need both.
                 await log.detach()
         retention, now = self._retention, self._clock()
@@ -393,20 +377,9 @@ def _submit_body(db: sqlite3.Connection, number: int) -> bytes:
 
 
 def _insert_job(db: sqlite3.Connection, record: JobRecord) -> int:
-    insert = (
-        "INSERT INTO job (id, principal, endpoint, batch, created_at, traceparent, attempt, status, started_at, usage) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    )
-    row = (
-        record.id,
-        record.principal,
-        record.endpoint,
-        record.batch,
-        record.created_at,
-        record.traceparent,
-        *record_columns(record),
-    )
-    number = db.execute(insert, row).lastrowid
+    columns = new_columns(record)
+    insert = f"INSERT INTO job ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})"  # noqa: S608
+    number = db.execute(insert, columns).lastrowid
     assert number is not None  # noqa: S101 - a row was inserted
     return number
 
