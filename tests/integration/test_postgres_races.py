@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.postgres_server import needs_postgres
+from support.server_leases import expire_lease, trust
 from support.store_log_writer import NO_LIMITS, ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.cached_log import record_columns
@@ -375,14 +376,15 @@ def test_a_newcomers_flood_does_not_delay_a_long_time_caller(open_stores: Any) -
     serving(open_stores, 2, body)
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("rounds", "jobs"), [(5, 30), pytest.param(300, 10, marks=pytest.mark.slow)])
+@pytest.mark.timeout(300)
 def test_concurrent_takes_return_each_item_once_and_a_job_has_one_owner(
-    open_stores: Any, rounds: int
+    open_stores: Any, rounds: int, jobs: int
 ) -> None:
     async def body(*stores: Any) -> None:
         draw = random.Random(rounds)
         for step in range(rounds):
-            writers = [Writer(f"j{step}-{each}", draw.choice(["ada", "bob", "eve"])) for each in range(30)]
+            writers = [Writer(f"j{step}-{each}", draw.choice(["ada", "bob", "eve"])) for each in range(jobs)]
             items = [draw.choice([1, 1, 5, 20]) for _ in writers]
             await asyncio.gather(
                 *(writer.submit(stores[0], items=n) for writer, n in zip(writers, items, strict=True))
@@ -402,7 +404,7 @@ def test_concurrent_takes_return_each_item_once_and_a_job_has_one_owner(
                     if not found:
                         return
 
-            await asyncio.gather(*(drain(server) for server in range(3) for _ in range(3)))
+            await asyncio.gather(*(drain(server) for server in range(3) for _ in range(4)))
             # A take does not see the items that a rival has locked, and is notified if the rival does not get them.
             async with asyncio.timeout(10):
                 while len(taken) < len(expected):
@@ -414,6 +416,30 @@ def test_concurrent_takes_return_each_item_once_and_a_job_has_one_owner(
             assert set(taken) == expected
 
     serving(open_stores, 3, body)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.timeout(300)
+def test_of_twelve_adoptions_of_a_dead_servers_jobs_each_job_has_one_adopter(
+    open_stores: Any, rounds: int
+) -> None:
+    async def body(dead: Any, *others: Any) -> None:
+        for step in range(rounds):
+            for store in (dead, *others):
+                await store.replicas.beat()
+            jobs = {f"j{step}-{each}" for each in range(4)}
+            for job in sorted(jobs):
+                await Writer(job).submit(dead, items=1)
+            assert {entry.job for entry in await dead.queue.take("e", limit=4)} == jobs
+            await expire_lease(dead)
+            for store in others:
+                trust(store)
+            adopted = await asyncio.gather(*(others[number % 3].jobs.adopt() for number in range(12)))
+            by_store = [{job for found in adopted[at::3] for job in found} & jobs for at in range(3)]
+            assert sum(map(len, by_store)) == len(jobs)
+            assert set().union(*by_store) == jobs
+
+    serving(open_stores, 4, body)
 
 
 # ---- batches -------------------------------------------------------------------------------------------------------

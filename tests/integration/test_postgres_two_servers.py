@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +12,7 @@ import pytest
 
 from support.postgres_server import needs_postgres
 from support.reference_server import eventually
+from support.server_leases import expire_lease, trust
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.interfaces import HeadMovedError
@@ -55,19 +56,6 @@ async def start(store: Any, writer: Writer) -> Any:
     interrupted = await store.jobs.reopen(entry.job)
     writer.log, writer.record = interrupted.log, interrupted.record
     return interrupted
-
-
-async def expire_lease(store: Any) -> None:
-    """Let the lease of a server expire, as if it had been dead for some seconds."""
-    sql = "UPDATE server SET until = now() - interval '1 second' WHERE id = %(id)s"
-    await store._threads.control.run(sql, id=store._server.id)
-
-
-def trust(store: Any) -> None:
-    """Act as if the beats of a server had succeeded for a whole lease, the last one just now."""
-    store._server._first_beat = -1e9
-    store._server._last_beat = store._server._clock()
-    store._server._until = datetime.now(UTC) + timedelta(seconds=5)
 
 
 def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_one_reads_it(
