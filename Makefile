@@ -29,7 +29,8 @@ slow: $(STAMP)  ## what `make test` leaves out because it is long: every combina
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
 
 chaos: $(STAMP)  ## 5,000 jobs through networks that break, while servers are killed: a quarter of an hour; CHAOS_JOBS, CHAOS_SEED
-	CHAOS_JOBS=$${CHAOS_JOBS:-5000} $(BIN)/python -m pytest tests/chaos -m '' -rP $(PYTEST_ARGS)
+	CHAOS_JOBS=$${CHAOS_JOBS:-5000} $(BIN)/python -m pytest tests/chaos tests/integration/test_postgres_races.py \
+		tests/integration/test_postgres_outage.py -m '' -rP $(PYTEST_ARGS)
 
 proof: $(STAMP)  ## proves the suite: every faulty server and client, and twenty runs over: some minutes; writes docs/proof
 	$(BIN)/python -m proof flakiness

@@ -235,19 +235,19 @@ def test_a_job_whose_input_a_worker_rejects_waits_for_another_worker(fleet):
     with fleet.front() as (_, peer):
         fleet.write_app(APP)
         with fleet.worker() as older:
-            job = peer.start("double", {"number": 5, "times": 3})
+            job, same = (peer.start("double", {"number": 5, "times": 3}) for _ in range(2))
             plain = peer.start("double", {"number": 5})
             with peer.stream(job) as reading:
                 while (place := data(reading.until("queue"))).get("waits_for") != "version":
                     pass
                 assert place == {"position": 1, "waits_for": "version"}
                 assert peer.ended(plain)["state"]["items"][0]["value"] == 10
-                assert peer.job(job)["status"] == "queued"
+                assert peer.job(job)["status"] == peer.job(same)["status"] == "queued"
                 fleet.write_app(NEWER)
                 with fleet.worker():
                     assert data(reading.until("done"))["status"] == "succeeded"
             assert peer.job(job)["state"]["items"][0]["value"] == 15
-            assert peer.job(job)["attempt"] == 1
+            assert peer.ended(same)["attempt"] == peer.job(job)["attempt"] == 1
             (warning,) = [line for line in older.errors().splitlines() if "WARNING" in line]
             assert f"job {job} item 0: the code of this server rejects the input" in warning
             assert "times" in warning

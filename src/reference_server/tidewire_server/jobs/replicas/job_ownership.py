@@ -25,6 +25,7 @@ from idle processes.
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
@@ -92,6 +93,8 @@ class JobOwnership:
         self._restore = restore
         self._refused: set[str] = set()
         """Open jobs of which the code of this process rejects an input."""
+        self._differences: deque[tuple[str, str]] = deque(maxlen=100)
+        """Endpoints and reasons of the last rejections. Each is logged as a warning once, however many jobs wait."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def _lock(self, job_id: str) -> asyncio.Lock:
@@ -148,13 +151,15 @@ class JobOwnership:
                 return job.waits(entry.index)
             if job.id not in self._refused:  # Another item may have been rejected in the meantime.
                 self._refused.add(job.id)
-                _log.warning(
+                difference = job.record.endpoint, reason
+                is_new = difference not in self._differences
+                if is_new:
+                    self._differences.append(difference)
+                message = (
                     "job %s item %d: the code of this server rejects the input, which another server has accepted, so the job "
-                    "waits for another server: %s",
-                    job.id,
-                    entry.index,
-                    reason,
+                    "waits for another server: %s"
                 )
+                _log.log(logging.WARNING if is_new else logging.DEBUG, message, job.id, entry.index, reason)
         try:
             await self._jobs.refuse(job.id)
             async with self._lock(job.id):
