@@ -93,6 +93,19 @@ def test_a_job_that_runs_elsewhere_is_read_and_resumed_at_both_servers(pair):
     slot.free()
 
 
+def test_a_stream_token_of_one_server_is_valid_at_the_other(pair):
+    front, other = pair.any, pair.other(pair.any)
+    job = front.start_job("letters", input={"n": 2, "pause": 0})
+    front.ended(job)
+    made = front.http.post(f"/v1/jobs/{job}/stream-token").json()["url"]
+    path = made[made.index("/v1/") :]
+    assert "event:done" in other.http.get(path).text.replace(" ", "")
+    forged = path[:-1] + ("A" if path[-1] != "A" else "B")
+    refused = other.http.get(forged).text
+    assert "event:done" not in refused.replace(" ", "")
+    assert "unauthorized" in refused
+
+
 def test_one_idempotency_key_at_two_servers_at_once_creates_one_job(pair):
     front = pair.any
     for number in range(10):
