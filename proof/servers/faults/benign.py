@@ -331,6 +331,24 @@ variant(
 )
 
 
+def _always_cut(hooks):
+    """Write a checkpoint with each append, and trim the log up to the checkpoint of the previous append."""
+    from tidewire_server.store.state_checkpoints import CheckpointPlan, CheckpointSchedule
+
+    def plan(schedule, after, block, size):
+        return CheckpointPlan(True, schedule._checkpoints[-1] if schedule._checkpoints else None)
+
+    CheckpointSchedule.plan = plan
+
+
+variant(
+    "log_in_a_file_trimmed_at_once",
+    "The log is a file that keeps only the events that were logged last.",
+    has_durable_log=True,
+    install=_always_cut,
+)
+
+
 EXTENSION = {
     "size": 1.5,
     "row": 0.5,

@@ -9,7 +9,7 @@ from itertools import pairwise
 from urllib.parse import urlsplit
 
 from tidewire_conformance.checks.jobs import first_has_ended
-from tidewire_conformance.checks.resume import contents, differing, same_log
+from tidewire_conformance.checks.resume import contents, differing, is_trimmed, same_log
 from tidewire_conformance.judging.state_history import (
     Histories,
     id_text,
@@ -26,6 +26,8 @@ from tidewire_conformance.wire.recording_client import IncompleteResponseError, 
 
 ENDED_ITEM = frozenset({"succeeded", "failed", "cancelled"})
 """Statuses of an item that has ended."""
+OPENS_AN_EPOCH = frozenset({"restart", "rewound"})
+"""Reasons of a snapshot that opens an epoch after the first one."""
 RESTART_SECONDS = 60.0
 """Timeout, in seconds, for a command such as `--restart-cmd`. The server then has the same time to answer a request.
 
@@ -124,9 +126,12 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     first = rest.logged[0] if rest.logged else None
     new = first is not None and first.type == "snapshot"
     continues = first is not None and (key(first.id) or (0, 0))[0] == (key(seen[-1].id) or (0, 0))[0]
-    restarted = first is not None and first.snapshot_reason in {"restart", "rewound"}
-    wanted = "an event of the same epoch, or a snapshot whose reason is `restart` or `rewound`"
-    s.at(rest).expect("TW-RES-035", continues or restarted, wanted, contents(rest.logged[:1]))
+    restarted = first is not None and first.snapshot_reason in OPENS_AN_EPOCH
+    # A snapshot with another reason replaces trimmed events (TW-RES-024), and may be later than the one that opens the epoch.
+    compacted = first is not None and first.snapshot_reason == "compacted"
+    wanted = "an event of the same epoch, or a snapshot whose reason is `restart`, `rewound` or `compacted`"
+    got = contents(rest.logged[:1])
+    s.at(rest).expect("TW-RES-035", continues or restarted or compacted, wanted, got)
     where = s.at(rest, first)
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
     hello = rest.of_type("hello")
@@ -142,6 +147,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         where.expect("TW-RES-033", least <= own[0] <= most, f"an epoch from {least} to {most}", own[0])
     s.at(rest).expect("TW-DEP-009", rest.of_type("done"), "done after the restart", rest.logged_types[-2:])
     whole = await s.stream(running, "0-0")
+    _judge_opening_snapshots(s, whole)
     await _judge_old_cursors(s, running, whole)
     if new and first is not None and first.member("reason") == "restart":
         begun = 1 + sum(block.snapshot_reason == "restart" for block in whole.logged)
@@ -149,6 +155,17 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         counted = attempt == begun or (begun < 2 and isinstance(attempt, int) and attempt >= 2)
         s.at(rest).expect("TW-RES-037", counted, f"attempt {begun}", attempt)
     _judge_new_attempts(s, running, whole)
+
+
+def _judge_opening_snapshots(s: Session, whole: RecordedExchange) -> None:
+    """Judge the reason of each snapshot that opens an epoch, in a log of which no event was trimmed."""
+    if is_trimmed(whole):
+        return
+    for before, block in pairwise(whole.logged):
+        if (key(before.id) or (0, 0))[0] < (key(block.id) or (0, 0))[0] and block.type == "snapshot":
+            reason = block.snapshot_reason
+            wanted = "a first snapshot of the epoch whose reason is `restart` or `rewound`"
+            s.at(whole, block).expect("TW-RES-035", reason in OPENS_AN_EPOCH, wanted, reason)
 
 
 def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
@@ -208,6 +225,8 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
     await _wait_for_server(s)
     whole = await s.history(job, sound=False)  # a wrong kept value also breaks the checks of later diffs
     if not _judge_new_attempts(s, job, whole):
+        if is_trimmed(whole):
+            s.skip_no_occasion("the server trimmed the log, with the snapshot that starts the new attempt")
         s.inconclusive("no new attempt started, because the job had ended before the restart")
 
 
