@@ -19,7 +19,7 @@ from proof.servers.faults import benign_variant, variant
 from proof.servers.faults.endpoint_permissions import is_forbidden
 from proof.servers.faults.slow_readers import merge_text_and_check
 from proof.servers.faults.split_characters import split_characters
-from proof.servers.faults.ties import many_ties
+from proof.servers.faults.ties import many_ties, with_ties
 from proof.servers.server_process import SETTINGS
 
 
@@ -78,6 +78,10 @@ def _request_candidates(description):
         "logprobs_mode": "processed",
     }
     return description | {"examples": [each | asked for each in description["examples"]]}
+
+
+def _last_tied(most_probable):
+    return lambda scores, order: [each for each in order if scores[each] == scores[order[0]]][-1]
 
 
 # fmt: off
@@ -145,6 +149,9 @@ variant("paths_with_a_prefix",
 variant("model_with_many_ties",
         "Many logits of the model are equal.",
         install=many_ties)
+variant("model_that_chooses_the_last_tied_token",
+        "Many logits of the model are equal. At a temperature of 0, the last of the most probable tokens is chosen.",
+        install=with_ties("most_probable", _last_tied))
 variant("model_with_split_characters",
         "Some tokens of the model end within a character.",
         install=split_characters)
