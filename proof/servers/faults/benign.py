@@ -405,6 +405,22 @@ def tokens_of_one_character(hooks):
 
 
 @benign_variant()
+def tokens_of_one_byte(hooks):
+    """Each token of the model is a single byte, and the text consists of characters of four bytes."""
+    from proof.servers import table_engine
+
+    start = "😀".encode()[:3]
+    table_engine.WORDS = [bytes([each]) for each in (*start, *range(0x80, 0x90))]
+    inner = table_engine.logits_after
+
+    def logits_after(token):
+        allowed = {token + 1} if token < 2 else {*range(3, 19)} if token == 2 else {0}
+        return [logit - 40 * (each not in allowed) for each, logit in enumerate(inner(token))]
+
+    table_engine.logits_after = logits_after
+
+
+@benign_variant()
 def responses_without_date(hooks):
     """No response has the header `Date`."""
     import uvicorn
