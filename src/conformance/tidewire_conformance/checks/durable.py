@@ -90,7 +90,7 @@ async def _judge_token(s: Session, token: RecordedExchange) -> None:
     "TW-RES-012",
     "TW-FRM-060",
     "TW-BRW-014",
-    serial=True,
+    alone=True,
 )
 async def sent_events_survive_a_restart(s: Session) -> None:
     """If the declared `durability` is above `process`, everything that the server sent survives a restart, and each job
@@ -203,7 +203,7 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
     return judged
 
 
-@check("TW-RES-051", "TW-RES-049", serial=True)
+@check("TW-RES-051", "TW-RES-049", alone=True)
 async def interrupted_job_keeps_its_values(s: Session) -> None:
     """At an endpoint with `"on_restart": "continue"`, a job that runs again after a restart keeps the values of its
     unfinished items.
@@ -248,7 +248,7 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
     s.at(past).expect("TW-RES-012", rewound, wanted, contents(past.logged[:1]))
 
 
-@check("TW-OVR-024", "TW-OVR-019", "TW-JOB-062", serial=True)
+@check("TW-OVR-024", "TW-OVR-019", "TW-JOB-062", alone=True)
 async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     """After a restart, idempotency keys still return their jobs, deleted jobs stay deleted, and ended items keep their
     values.
@@ -296,7 +296,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
         s.at(after).equal("TW-OVR-019", item, held, ("an unchanged item after its end:", held))
 
 
-@check("TW-RES-028", "TW-JOB-033", serial=True)
+@check("TW-RES-028", "TW-JOB-033", alone=True)
 async def expired_job_returns_410(s: Session) -> None:
     """Each request for an expired job gets 410 `job_expired` until `tombstone_ttl_s` has passed."""
     command = s.hooks.expire or s.skip_untested("needs --expire-cmd")

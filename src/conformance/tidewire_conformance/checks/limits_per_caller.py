@@ -71,7 +71,7 @@ async def _submit(wire: Wire, sample: SampleRequest) -> RecordedExchange:
     return await _retry_until(send, "too_many_jobs", "queue_full")
 
 
-@check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", serial=True)
+@check("TW-DSC-013", "TW-SEC-024", "TW-DSC-012", "TW-ERR-016", alone=True)
 async def stream_above_the_limit_returns_429(s: Session) -> None:
     """A request for one stream too many gets 429 `too_many_streams`, or a `problem` event without an id. Other streams
     continue.
@@ -119,7 +119,7 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
     await asyncio.gather(*(s.wire.request("POST", f"{each}/cancel") for each in jobs))
 
 
-@check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-083", "TW-BRW-005", serial=True)
+@check("TW-SEC-024", "TW-DSC-012", "TW-FRM-063", "TW-FRM-067", "TW-FRM-083", "TW-BRW-005", alone=True)
 async def job_above_the_limit_returns_429(s: Session) -> None:
     """A request for one job too many gets 429 `too_many_jobs`. Meanwhile, other callers are served, and queued jobs get
     pings.
@@ -180,7 +180,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
     s.at(control).status("TW-SEC-024", 201, "after the jobs have ended")
 
 
-@check("TW-SEC-024", serial=True)
+@check("TW-SEC-024", alone=True)
 async def anonymous_caller_at_the_stream_limit_does_not_lock_out_others(s: Session) -> None:
     """While one anonymous caller is at its stream limit, an anonymous caller with another address still gets a stream."""
     limit = _limit(s, "max_streams_per_principal")
@@ -195,7 +195,7 @@ async def anonymous_caller_at_the_stream_limit_does_not_lock_out_others(s: Sessi
     await first.request("POST", f"{job.path}/cancel")
 
 
-@check("TW-SEC-024", serial=True)
+@check("TW-SEC-024", alone=True)
 async def anonymous_caller_at_the_job_limit_does_not_lock_out_others(s: Session) -> None:
     """While one anonymous caller is at its job limit, an anonymous caller with another address can still submit a job."""
     limit = _limit(s, "max_jobs_per_principal")

@@ -16,6 +16,8 @@ WITNESS_DEADLINES_MS = (1000, 4000)
 """Deadlines, in milliseconds, of the job that was submitted first. The longer one is for a busy machine."""
 BLOCKER_MS = 60_000
 BLOCKERS_AT_ONCE = 12
+OTHER_JOBS = 5
+"""Number of jobs for which the check leaves places: its own, and that of the idle stream."""
 WAITING_READS = 3
 """Number of reads that must all show that a job waits."""
 MARGIN_MS = 300
@@ -94,7 +96,7 @@ def _ran(exchange: RecordedExchange) -> bool:
 
 async def _fill_all_places(s: Session, sample: SampleRequest, started: list[Job]) -> bool:
     """Start jobs until one of them waits. Return whether one does, and the queue has a place for two more."""
-    most = min(MAX_BLOCKERS, s.server.limits.get("max_jobs_per_principal", MAX_BLOCKERS) - 4)
+    most = min(MAX_BLOCKERS, s.server.limits.get("max_jobs_per_principal", MAX_BLOCKERS) - OTHER_JOBS)
     for _ in range(0, most, BLOCKERS_AT_ONCE):
         answers = await asyncio.gather(*(s.post(sample, once=True) for _ in range(BLOCKERS_AT_ONCE)))
         jobs = [s.job(sample, each) for each in answers if each.status == 201]
