@@ -8,6 +8,7 @@ import secrets
 from itertools import pairwise
 from urllib.parse import urlsplit
 
+from tidewire_conformance.checks.deadlines import MIN_GRACE_MS
 from tidewire_conformance.checks.jobs import first_has_ended
 from tidewire_conformance.checks.resume import contents, differing, is_trimmed, same_log
 from tidewire_conformance.judging.state_history import (
@@ -33,6 +34,9 @@ RESTART_SECONDS = 60.0
 
 The option `--patience` multiplies this timeout.
 """
+
+SECONDS_WITHOUT_READER = 1.0
+"""Time, in seconds, after which the reader of a job with a grace period returns after a restart."""
 
 
 async def _run_command(s: Session, command: str) -> None:
@@ -294,6 +298,61 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
                 )
         item = s.items(await s.read(two))[0]
         s.at(after).equal("TW-OVR-019", item, held, ("an unchanged item after its end:", held))
+
+
+@check("TW-JOB-067", needs=["disconnect"], alone=True)
+async def restart_does_not_count_towards_the_grace_period(s: Session) -> None:
+    """A job with `on_disconnect: cancel` is not cancelled because a restart has closed the stream of its reader, who returns
+    within the grace period after the restart.
+    """
+    if not s.server.survives_restarts:
+        s.skip_not_declared(
+            "`durability` is process, so the server does not promise that jobs survive a restart"
+        )
+    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    grace = s.server.limits.get("min_grace_ms", MIN_GRACE_MS) / 1000
+    sample = s.long_running_sample(2 * SECONDS_WITHOUT_READER)
+    job = await s.submit(sample, on_disconnect="cancel", grace_ms=round(1000 * grace))
+    async with s.follow(job) as stream:
+        await stream.until(value_has_grown, 30)
+        closed = s.wire.now()
+        down = await _seconds_down(s, command)
+    await asyncio.sleep(SECONDS_WITHOUT_READER)
+    read = await s.read(job)
+    ended = read if read.member("done") else await s.stream(job)
+    done = (
+        ended.of_type("done")[0].members
+        if ended is not read and ended.of_type("done")
+        else read.member("done", {})
+    )
+    counted = s.wire.now() - closed - down
+    if done.get("status") == "cancelled" and counted >= grace:
+        s.inconclusive(f"the suite took longer than the grace period of {grace:g} s to return")
+    wanted = f"a job that is not cancelled, because its reader returned {counted:.1f} s after the restart"
+    s.at(ended).expect("TW-JOB-067", done.get("status") != "cancelled", wanted, done.get("status"))
+
+
+async def _seconds_down(s: Session, command: str) -> float:
+    """Restart the server and wait for it. Return the time, in seconds, for which it is known to have been down."""
+    restart = asyncio.create_task(_run_command(s, command))
+    failed: list[float] = []
+    try:
+        for _ in range(int(RESTART_SECONDS * s.wire.patience / 0.2)):
+            ended = restart.done()
+            try:
+                await s.get("/v1")
+            except IncompleteResponseError:
+                failed.append(s.wire.now())
+            else:
+                if ended:
+                    break
+            await asyncio.sleep(0.2)
+        else:
+            s.inconclusive("the server did not answer any request after the restart")
+        await restart
+    finally:
+        restart.cancel()
+    return failed[-1] - failed[0] if failed else 0.0
 
 
 @check("TW-RES-028", "TW-JOB-033", alone=True)
