@@ -134,8 +134,8 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     # A snapshot with another reason replaces trimmed events (TW-RES-024), and may be later than the one that opens the epoch.
     compacted = first is not None and first.snapshot_reason == "compacted"
     wanted = "an event of the same epoch, or a snapshot whose reason is `restart`, `rewound` or `compacted`"
-    got = contents(rest.logged[:1])
-    s.at(rest).expect("TW-RES-035", continues or restarted or compacted, wanted, got)
+    sound = continues or restarted or compacted
+    s.at(rest).expect("TW-RES-035", sound, wanted, contents(rest.logged[:1]))
     where = s.at(rest, first)
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
     hello = rest.of_type("hello")
