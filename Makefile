@@ -32,11 +32,16 @@ chaos: $(STAMP)  ## 5,000 jobs through networks that break, while servers are ki
 	CHAOS_JOBS=$${CHAOS_JOBS:-5000} $(BIN)/python -m pytest tests/chaos tests/integration/test_postgres_races.py \
 		tests/integration/test_postgres_outage.py -m '' -rP $(PYTEST_ARGS)
 
+NODE_READERS := eventsource@4.1.1 eventsource-parser@3.1.1 @microsoft/fetch-event-source@2.0.1
 proof: $(STAMP)  ## proves the suite: every faulty server and client, and twenty runs over: some minutes; writes docs/proof
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]' \
+		|| echo "The readers of event streams in Python are not installed, so their rows are kept: pip install -e '.[peers]'"
+	npm install --silent --no-save --prefix $(VENV)/event-streams $(NODE_READERS) \
+		|| echo "The readers of event streams in JavaScript are not installed, so their rows are kept: npm install $(NODE_READERS)"
 	$(BIN)/python -m proof flakiness
 	$(BIN)/python -m proof servers
 	$(BIN)/python -m proof clients
-	$(BIN)/python -m proof event-streams
+	$(BIN)/python -m proof event-streams --node-modules $(VENV)/event-streams
 	$(BIN)/python -m proof traceability
 
 check: $(STAMP)  ## lint, format, prose, types, drift of the specification, of its traceability and of generated signatures

@@ -14,6 +14,8 @@ examples:
   python -m proof servers                          all faulty servers; takes minutes; writes docs/proof/faulty-servers.md
   python -m proof servers wrong_crc                one faulty server; writes nothing
   python -m proof servers --merge wrong_crc        one faulty server; updates the page of the last full run
+  python -m proof servers --times 5 --busy --merge wrong_crc
+                                                   five runs on a busy machine; updates the page with their number
   python -m proof clients SendsNoCursor            one faulty client; writes nothing
   python -m proof flakiness 3                      the suite against the reference server, 3 times idle and 3 times busy
   python -m proof event-streams                    the profile sse; a reader whose library is missing is not run
@@ -42,6 +44,17 @@ def main() -> int:
             default=6,
             help=f"maximum number of {name} judged at the same time (%(default)s)",
         )
+        if name == "servers":
+            matrix.add_argument(
+                "--times",
+                type=int,
+                default=1,
+                metavar="N",
+                help="number of runs of the suite against each server (%(default)s)",
+            )
+            matrix.add_argument(
+                "--busy", action="store_true", help="keep every CPU core busy with an endless loop meanwhile"
+            )
         how = matrix.add_mutually_exclusive_group()
         how.add_argument(
             "--merge",

@@ -27,7 +27,7 @@ def main(times: int = TIMES) -> int:
     Returns 1 if any run had a failure.
     """
     idle = _half(times, "on an idle machine")
-    with _busy():
+    with busy_machine():
         return idle or _half(times, "with every core busy")
 
 
@@ -55,7 +55,8 @@ def _half(times: int, conditions: str) -> int:
 
 
 @contextlib.contextmanager
-def _busy() -> Iterator[None]:
+def busy_machine() -> Iterator[None]:
+    """Run an endless loop per CPU core during the `with` block."""
     loops = [subprocess.Popen([sys.executable, "-c", BUSY_LOOP]) for _ in range(os.cpu_count() or 1)]
     try:
         yield

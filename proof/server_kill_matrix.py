@@ -4,12 +4,14 @@ Writes docs/proof/faulty-servers.md.
 """
 
 import argparse
+import contextlib
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from proof.flakiness import busy_machine
 from proof.kill_matrix import run_matrix
 from proof.servers.expected_side_failures import UNDETECTABLE
 from proof.servers.faults import FAULTY_SERVERS, FaultyServer
@@ -39,35 +41,53 @@ class ServerRow:
     seconds: float
     lead: str = ""
     """Check whose failure the report of the whole suite shows first."""
+    runs: int = 1
+    """Number of runs of the suite against this server. The other results are those of the first run in which the proof did not
+    hold, or of the last run.
+    """
+    held: int = 1
+    """Number of runs in which the proof held."""
+    busy: bool = False
+    """Whether every CPU core was busy meanwhile."""
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the kill matrix of servers."""
-    return run_matrix("servers", FAULTY_SERVERS, _judge_all, _restore, _page, options)
+    if options.times < 1:
+        print("--times must be at least 1")
+        return 2
+
+    def judge_all(names: list[str], at_once: int) -> list[ServerRow]:
+        with busy_machine() if options.busy else contextlib.nullcontext():
+            return _judge_all(names, at_once, options.times, busy=options.busy)
+
+    return run_matrix("servers", FAULTY_SERVERS, judge_all, _restore, page, options)
 
 
-def _judge_all(names: list[str], at_once: int) -> list[ServerRow]:
+def _judge_all(names: list[str], at_once: int, times: int, *, busy: bool) -> list[ServerRow]:
     rows = []
     with ProcessPoolExecutor(at_once) as pool:
-        for row in pool.map(_row, names):
-            print(f"{row.seconds:6.1f} s  {row.name}: {row.fault or 'as expected'}", flush=True)
+        runs = pool.map(_row, [name for name in names for _ in range(times)])
+        for name in names:
+            own = [next(runs) for _ in range(times)]
+            row = merge_runs(own, busy=busy)
+            number = f" in {row.held} of {row.runs} runs" if times > 1 else ""
+            print(f"{row.seconds:6.1f} s  {name}: {row.fault or 'as expected'}{number}", flush=True)
             rows.append(row)
     return rows
+
+
+def merge_runs(runs: list[ServerRow], *, busy: bool) -> ServerRow:
+    """Return the result of several runs against the same server: that of the first run in which the proof did not hold."""
+    shown = next((each for each in runs if each.fault), runs[-1])
+    held = sum(not each.fault for each in runs)
+    return replace(shown, runs=len(runs), held=held, busy=busy)
 
 
 def _restore(rows: list[dict[str, Any]]) -> list[ServerRow]:
     """Restore the rows of an earlier run, and apply the current list of expected failures."""
     found = [(FAULTY_SERVERS[each["name"]], each) for each in rows if each["name"] in FAULTY_SERVERS]
-    return [
-        ServerRow(
-            server.name,
-            fault_of(server, each["red"]),
-            each["red"],
-            each["seconds"],
-            each.get("lead", ""),
-        )
-        for server, each in found
-    ]
+    return [ServerRow(**each | {"fault": fault_of(server, each["red"])}) for server, each in found]
 
 
 def _row(name: str) -> ServerRow:
@@ -97,7 +117,7 @@ def fault_of(server: FaultyServer, red: dict[str, str]) -> str:
     return f"unexpected failure of {', '.join(unexpected)}" if unexpected else ""
 
 
-def _page(rows: list[ServerRow]) -> str:
+def page(rows: list[ServerRow]) -> str:
     return HEAD + "\n".join(_lines(rows)) + "\n"
 
 
@@ -113,6 +133,13 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
     yield f"- In {leading} of {len(faulty)} reports, the failure that the report shows first is that of the check that has to notice the fault."
     yield f"- The suite ran against {len(benign)} benign variants (unusual but correct servers). {_proved(found, benign)} of them pass."
     yield f"- The suite has {len(checks)} checks, which judge {len(judged)} requirements. For {len(proved)} of the checks, there is a faulty server that the check has to notice."
+    if repeated := [row for row in rows if row.runs > 1 or row.busy]:
+        busy = sum(row.busy for row in repeated)
+        every = sum(row.held == row.runs for row in repeated)
+        yield (
+            f"- The suite ran several times against {len(repeated)} of these servers, {busy} of them with every CPU core busy. "
+            f"For {every} of them, each run had the expected result. Their rows say *noticed in n of n* or *passed in n of n*."
+        )
     yield from (
         "",
         "## Faulty servers",
@@ -126,7 +153,7 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
         )
         yield (
             f"| {_cell(server.description)} | {server.requirement} | `{server.check}` | {len(others) or ''} "
-            f"| {_mark(found.get(server.name))} |"
+            f"| {_mark(found.get(server.name), 'noticed')} |"
         )
     yield from (
         "",
@@ -149,7 +176,9 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
         if server.also_fails
     )
     yield from ("", "## Benign variants", "", "| server | |", "|---|---|")
-    yield from (f"| {_cell(server.description)} | {_mark(found.get(server.name))} |" for server in benign)
+    yield from (
+        f"| {_cell(server.description)} | {_mark(found.get(server.name), 'passed')} |" for server in benign
+    )
     yield from ("", "## Faults that the suite cannot detect", "", "| fault | reason |", "|---|---|")
     yield from (f"| {_cell(fault)} | {_cell(why)} |" for fault, why in UNDETECTABLE.items())
     yield from (
@@ -173,5 +202,9 @@ def _cell(text: str) -> str:
     return text.strip().replace("|", "\\|")
 
 
-def _mark(row: ServerRow | None) -> str:
-    return "not run" if row is None else f"**no** {_cell(row.fault)}" if row.fault else "yes"
+def _mark(row: ServerRow | None, verb: str) -> str:
+    if row is None:
+        return "not run"
+    repeated = f"{verb} in {row.held} of {row.runs}" if row.runs > 1 or row.busy else ""
+    mark = f"**no** {_cell(row.fault)}" if row.fault else "yes"
+    return f"{mark}; {repeated}" if repeated else mark

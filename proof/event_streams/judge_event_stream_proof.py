@@ -1,7 +1,8 @@
 """Proof of the profile `sse`, and its page docs/proof/event-streams.md.
 
 The page has the results of other projects' readers, of the faulty readers, and of the faulty servers. The readers of
-other projects are optional: those whose libraries are missing are listed as *not run*.
+other projects are optional: those whose libraries are missing keep their rows of the page, and are listed as *not run* if
+there are none.
 """
 
 import argparse
@@ -68,6 +69,12 @@ fetch, and its adapter verifies the status and the media type. anthropic and ope
 decoders are internal, and their servers need not send all that the standard allows. Several cases of one requirement
 fail for one reason, so the number of requirements says more about a reader than the number of cases. Some deviations are
 rare in practice: eventsource-parser and eventsource fail TW-SSE-021 only if the last byte of a stream is a CR.
+
+There is no adapter for gradio_client. Its reader is a part of its method `Client.stream_messages`, which parses the data
+of each event as a JSON message of Gradio's queue and delivers neither types nor ids nor the data itself. An adapter would
+have to replace parts of the reader, and the result would not be that of the library.
+
+A reader whose library is missing when the page is generated keeps its row of an earlier run, with the version of that run.
 
 """
 
@@ -191,10 +198,15 @@ def main(options: argparse.Namespace) -> int:
     if options.page:
         rows = [ReaderRow(**each) for each in json.loads(RESULTS.read_text(encoding="utf-8"))]
         return _write(rows, readers, servers, faults)
+    earlier = rows_of_page(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     rows = []
     for name, (command, folder) in commands(options.python, options.node_modules).items():
-        rows.append(judge_reader(name, command, folder))
-        print(f"{name}: {rows[-1].not_run or rows[-1].outcomes}", flush=True)
+        row = judge_reader(name, command, folder)
+        print(f"{name}: {row.not_run or row.outcomes}", flush=True)
+        if row.not_run and name in earlier:
+            row = earlier[name]
+            print(f"{name}: the page keeps the results of {row.version}", flush=True)
+        rows.append(row)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     return _write(rows, readers, servers, faults)
@@ -256,6 +268,26 @@ def page(rows: list[ReaderRow], readers: dict[str, str], servers: dict[str, str]
     for name, fault in servers.items():
         if not STREAM_SERVERS[name].check:
             yield f"| {STREAM_SERVERS[name].description} | {fault or '✓'} |"
+
+
+def rows_of_page(text: str) -> dict[str, ReaderRow]:
+    """Return the results of the readers that a page shows, except those for another number of cases than there is now."""
+    framing = sum(scenario.area == "sse_framing" for scenario in SCENARIOS)
+    found = {}
+    for name in (*PYTHON_CLIENTS, *NODE_CLIENTS, "EventSource of Chromium"):
+        version = rf"((?:@[^/|]+/)?{re.escape(name)}(?: [^ |]+)?)"
+        row = re.search(rf"^\| {version} \|((?: \d+ \|){{4}}) ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
+        if row is None:
+            continue
+        counts = [int(each) for each in re.findall(r"\d+", row[2])]
+        outcomes = {AREAS[0]: dict(zip(("pass", "warn", "fail", "skipped"), counts, strict=True))}
+        for area, fraction in zip(AREAS[1:], (row[3], row[4]), strict=True):
+            passed, judged = map(int, re.findall(r"\d+", fraction) or (0, 0))
+            outcomes[area] = {"pass": passed, "fail": judged - passed}
+        example = rf"^\| {re.escape(row[1])} \| `[^`]+` \| (TW-SSE-\d+)[^|]*\| `([^`]+)` \|$"
+        if sum(counts) == framing:
+            found[name] = ReaderRow(name, row[1], outcomes, dict(re.findall(example, text, re.MULTILINE)))
+    return found
 
 
 def _count(row: ReaderRow, *outcomes: str) -> int:

@@ -118,7 +118,6 @@ UNDETECTABLE = {
     "`usage` decreases while a job runs": "no requirement says that the members of `usage` only grow",
     "The title of one code differs each time": "section 9.1 describes titles only in a table that no requirement makes binding",
     "A problem with a registered code has `type`": "only a table that no requirement makes binding says that `type` is absent",
-    "`HEAD` is answered with 404, 405 or 200": "no requirement mentions `HEAD`",
     "A prompt has fewer log-probabilities than tokens": "the requirement on equal lengths applies to generated tokens (TW-GEN-011)",
     "The job list contains a purged job": "no requirement excludes purged jobs from the list (TW-JOB-062 applies to requests for the job)",
     "A stream stays open for seconds after `done`": "section 3.1 states no time limit; a stream that is never closed is detected",

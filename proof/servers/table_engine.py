@@ -48,6 +48,11 @@ def ordered(scores: list[float], decimals: int) -> list[int]:
     return sorted(range(len(scores)), key=lambda each: (-scores[each], each))
 
 
+def most_probable(scores: list[float], order: list[int]) -> int:
+    """Token that is chosen at a temperature of 0."""
+    return order[0]
+
+
 def rank_of(scores: list[float], token: int) -> int:
     """Rank of a token, which is the same for tokens with equal logits."""
     return 1 + sum(score > scores[token] for score in scores)
@@ -151,7 +156,10 @@ class TableEngine:
             scores = scored(token, request)
             order = ordered(scores, request.logprob_decimals)
             weights = log_softmax(logits_after(token))
-            token = order[0] if request.temperature == 0 else self._sample(draw, weights, request.temperature)
+            if request.temperature == 0:
+                token = most_probable(scores, order)
+            else:
+                token = self._sample(draw, weights, request.temperature)
             decimals = request.logprob_decimals
             rounded = [round(score, decimals) for score in scores]
             written, last = written + added_bytes(token), n + 1 == request.max_tokens

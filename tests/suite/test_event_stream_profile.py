@@ -28,6 +28,7 @@ from proof.event_streams.judge_event_stream_proof import (
     page,
     plain_reader_fault,
     reader_fault,
+    rows_of_page,
     server_fault,
 )
 from proof.event_streams.stream_servers import (
@@ -436,6 +437,29 @@ def test_the_table_lists_readers_that_were_not_run():
     assert "| b | *not run*: this client needs b | | | | | |" in text
     assert text.index("| a 1.0") < text.index("| b |")
     assert "| a 1.0 | `chromium_eventsource` | TW-SSE-020 | `sse_framing.bom-at-the-start` |" in text
+
+
+def test_a_reader_that_cannot_run_keeps_its_row_of_the_page():
+    framing = sum(scenario.area == "sse_framing" for scenario in load_event_stream_scenarios())
+    outcomes = {
+        "sse_framing": {"pass": framing - 3, "warn": 2, "fail": 1, "skipped": 0},
+        "sse_responses": {"pass": 7, "fail": 1},
+        "sse_reconnecting": {"pass": 0, "fail": 0},
+    }
+    examples = {"TW-SSE-020": "sse_framing.bom-at-the-start", "TW-SSE-023": "sse_framing.cr-ends-a-line"}
+    rows = {
+        "eventsource": ReaderRow("eventsource", "eventsource 4.1.1", outcomes, examples),
+        "eventsource-parser": ReaderRow("eventsource-parser", "eventsource-parser 3.1.1", outcomes, {}),
+        "fetch-event-source": ReaderRow(
+            "fetch-event-source", "@microsoft/fetch-event-source 2.0.1", outcomes, examples
+        ),
+        "EventSource of Chromium": ReaderRow(
+            "EventSource of Chromium", "EventSource of Chromium", outcomes, {}
+        ),
+    }
+    assert rows_of_page("\n".join(page([*rows.values()], {}, {}))) == rows
+    outcomes["sse_framing"]["pass"] += 1
+    assert rows_of_page("\n".join(page([*rows.values()], {}, {}))) == {}, "of another number of cases"
 
 
 def test_a_case_with_several_possible_causes_accuses_a_reader_only_without_a_clear_case():

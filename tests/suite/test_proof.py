@@ -13,6 +13,7 @@ import pytest
 
 import proof
 from proof import client_kill_matrix, server_kill_matrix
+from proof.server_kill_matrix import ServerRow, merge_runs
 from proof.servers import faults
 from proof.servers.faults import FAULTY_SERVERS
 from proof.servers.judge_server import findings, findings_by_check, is_noticed, leading_check, run_checks
@@ -63,6 +64,20 @@ def test_a_faulty_server_fails_only_for_the_expected_reason(name):
     assert is_noticed(server, report)
     assert leading_check(report) == server.check
     assert server_kill_matrix.fault_of(server, findings_by_check(report, warnings=True)) == ""
+
+
+def test_the_page_says_in_how_many_runs_a_server_was_noticed():
+    noticed = ServerRow("wrong_crc", "", {"state.some": "TW-DIF-001"}, 1.0)
+    missed = ServerRow("wrong_crc", "not noticed", {}, 1.0)
+    passed = ServerRow("crlf_line_ends", "", {}, 1.0)
+    rows = [merge_runs([noticed] * 3, busy=True), merge_runs([passed] * 3, busy=True)]
+    page = server_kill_matrix.page(rows)
+    assert "| yes; noticed in 3 of 3 |" in page
+    assert "| yes; passed in 3 of 3 |" in page
+    assert "several times against 2 of these servers, 2 of them with every CPU core busy" in page
+    page = server_kill_matrix.page([merge_runs([noticed, missed, noticed], busy=True)])
+    assert "| **no** not noticed; noticed in 2 of 3 |" in page
+    assert "noticed in" not in server_kill_matrix.page([noticed]).partition("## Faulty servers")[2]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from interop.appendix import APPENDIX
+from interop.appendix import APPENDIX, ROOT
 from proof.servers.judge_server import findings, plan
 from proof.servers.server_process import running_server
 from support.foreign_programs import javascript_server, needs_node, standard_library_server
@@ -21,6 +21,8 @@ from tidewire_server import Server
 from tidewire_server.script_endpoint import add_script
 
 CHECKS = registry.checks()
+BADGES = ROOT / "proof/results/badges"
+"""Folder for the badges of the servers that are written from the specification. Git ignores it."""
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +115,18 @@ def test_the_standard_library_server_conforms_to_the_profile_stream():
     assert [each.requirement.id for each in found.failures] == []
     assert found.exit_code == 0
     assert re.match(r"stream \(\d+ checks not tried\) · ", found.headline)
+    assert_badge(found, "stream", "appendix-server.svg")
+
+
+def assert_badge(found, profile, name):
+    """Assert the summary of a report, and write its badge in the same way as the option `--badge`."""
     text, color = badge.summary(found)
-    assert (text.split(" ")[0], color) == ("stream", badge.YELLOW)
+    assert (text.split(" ")[0], color) == (profile, badge.YELLOW), (
+        "checks that were not tried make a badge yellow"
+    )
+    BADGES.mkdir(parents=True, exist_ok=True)
+    badge.write(found, BADGES / name)
+    assert text in (BADGES / name).read_text(encoding="utf-8")
 
 
 def requirements_left_out():
@@ -137,6 +149,7 @@ def test_the_javascript_server_fails_no_requirement():
     assert [each.requirement.id for each in found.failures] == []
     assert not found.errors
     assert re.match(r"core \(\d+ checks not tried\) · ", found.headline)
+    assert_badge(found, "core", "node-server.svg")
 
 
 def assert_announced_jobs_are_about_right(suite_run):

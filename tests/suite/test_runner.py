@@ -64,6 +64,36 @@ def verdicts(url, *checks, **options):
     return found, grade(found)
 
 
+@pytest.mark.parametrize(("server", "endpoint"), [("", "tidewire.script"), ("no_script_endpoint", "spell")])
+def test_the_idle_stream_stays_open_until_a_check_must_run_alone(server, endpoint):
+    seen = {}
+
+    def note(name):
+        async def body(session):
+            session.expect("TW-DSC-001", True, "yes")
+            idle = [each for each in session.wire.record if each.check == "idle_stream"]
+            for _ in range(100 if name != "alone" else 0):
+                if idle and idle[0].logged:
+                    break
+                await asyncio.sleep(0.02)
+                idle = [each for each in session.wire.record if each.check == "idle_stream"]
+            seen[name] = [each.path.split("/")[3] for each in idle if not each.ended and each.is_stream]
+
+        return body
+
+    checks = [
+        check_of(note("together"), "own.together", idle_stream=True),
+        check_of(note("serial"), "own.serial", serial=True),
+        check_of(note("alone"), "own.alone", serial=True, alone=True),
+    ]
+    with running_server(server) as url:
+        verdicts(url, *checks)
+    assert endpoint in seen["together"]
+    if not server:  # The longest example may have ended.
+        assert endpoint in seen["serial"]
+    assert seen["alone"] == []
+
+
 def test_a_check_judges_only_the_profiles_for_which_the_server_is_graded(url):
     """TW-DSC-001 belongs to `stream`, TW-DSC-014 only to `core`."""
 

@@ -66,6 +66,15 @@ def failed_item_fails_all(exchange):
         exchange.body = json.dumps({"inputs": [bad] * len(exchange.json["inputs"])}).encode()
 
 
+@faulty_server("TW-BAT-013", "batch.failed_item_does_not_affect_others", hook="requests")
+def failed_item_fails_later_items(exchange):
+    """If the function fails one item of a batch, the items after this item fail, too."""
+    if exchange.is_submit and exchange.inputs and b'"fail"' in exchange.body:
+        bad = next(at for at, each in enumerate(exchange.inputs) if "fail" in json.dumps(each))
+        later = [exchange.inputs[bad]] * (len(exchange.inputs) - bad)
+        exchange.body = json.dumps({"inputs": [*exchange.inputs[:bad], *later]}).encode()
+
+
 @faulty_server(
     "TW-BAT-012", "batch.results_do_not_depend_on_batching", hook="bodies", also_fails=READ_DIFFERS
 )

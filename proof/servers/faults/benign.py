@@ -19,7 +19,7 @@ from proof.servers.faults import benign_variant, variant
 from proof.servers.faults.endpoint_permissions import is_forbidden
 from proof.servers.faults.slow_readers import merge_text_and_check
 from proof.servers.faults.split_characters import split_characters
-from proof.servers.faults.ties import many_ties
+from proof.servers.faults.ties import many_ties, with_ties
 from proof.servers.server_process import SETTINGS
 
 
@@ -78,6 +78,10 @@ def _request_candidates(description):
         "logprobs_mode": "processed",
     }
     return description | {"examples": [each | asked for each in description["examples"]]}
+
+
+def _last_tied(most_probable):
+    return lambda scores, order: [each for each in order if scores[each] == scores[order[0]]][-1]
 
 
 # fmt: off
@@ -145,6 +149,9 @@ variant("paths_with_a_prefix",
 variant("model_with_many_ties",
         "Many logits of the model are equal.",
         install=many_ties)
+variant("model_that_chooses_the_last_tied_token",
+        "Many logits of the model are equal. At a temperature of 0, the last of the most probable tokens is chosen.",
+        install=with_ties("most_probable", _last_tied))
 variant("model_with_split_characters",
         "Some tokens of the model end within a character.",
         install=split_characters)
@@ -331,6 +338,24 @@ variant(
 )
 
 
+def _always_cut(hooks):
+    """Write a checkpoint with each append, and trim the log up to the checkpoint of the previous append."""
+    from tidewire_server.store.state_checkpoints import CheckpointPlan, CheckpointSchedule
+
+    def plan(schedule, after, block, size):
+        return CheckpointPlan(True, schedule._checkpoints[-1] if schedule._checkpoints else None)
+
+    CheckpointSchedule.plan = plan
+
+
+variant(
+    "log_in_a_file_trimmed_at_once",
+    "The log is a file that keeps only the events that were logged last.",
+    has_durable_log=True,
+    install=_always_cut,
+)
+
+
 EXTENSION = {
     "size": 1.5,
     "row": 0.5,
@@ -377,6 +402,22 @@ def tokens_of_one_character(hooks):
     from proof.servers import table_engine
 
     table_engine.WORDS[:] = "abcdefgh né😀,.mnopqrst"
+
+
+@benign_variant()
+def tokens_of_one_byte(hooks):
+    """Each token of the model is a single byte, and the text consists of characters of four bytes."""
+    from proof.servers import table_engine
+
+    start = "😀".encode()[:3]
+    table_engine.WORDS = [bytes([each]) for each in (*start, *range(0x80, 0x90))]
+    inner = table_engine.logits_after
+
+    def logits_after(token):
+        allowed = {token + 1} if token < 2 else {*range(3, 19)} if token == 2 else {0}
+        return [logit - 40 * (each not in allowed) for each, logit in enumerate(inner(token))]
+
+    table_engine.logits_after = logits_after
 
 
 @benign_variant()

@@ -23,7 +23,19 @@ NEW_ITEM = rb'\{"status":"queued","value":""\}'
 RESTART = b'"reason":"restart"'
 
 
+def no_grace_after_a_restart(hooks):
+    """After a restart, let the grace period of each job be over at once."""
+    from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
+
+    inner = StreamReaders.watch
+    if hooks.shared["life"] > 1:
+        StreamReaders.watch = lambda readers, job, grace, cancel: inner(readers, job, 0.1, cancel)
+
+
 # fmt: off
+fault("restart_counts_towards_the_grace_period", "TW-JOB-067", "durable.restart_does_not_count_towards_the_grace_period",
+      "A restart counts towards the grace period of a job, which is over when the server is back.",
+      has_durable_log=True, install=no_grace_after_a_restart)
 fault("memory_log_declared_as_host", "TW-DSC-010", "durable.sent_events_survive_a_restart",
       "The log is kept in memory, but the server declares the durability `host`.",
       bodies=rewrite_body(b'"durability":"process"', b'"durability":"host"', at="/v1"))

@@ -25,22 +25,37 @@ fault("oversized_state_accepted", "TW-FRM-050", "sizes.oversized_state_fails_the
 # fmt: on
 
 
-def set_results_in_parts(hooks):
-    from tidewire_server.job_log.pending_events import PendingEvents, to_json
+def set_results_in_parts(where):
+    """Return a hook that sets long values by several diffs, if the path of the value satisfies a condition."""
 
-    def write_diffs(pending, ops, _size, check_below, *, reserved):
-        (letter, path, text), *others = ops
-        parts = [["a", path, text[at : at + 2000]] for at in range(0, len(text), 2000)]
-        for op in [*([["s", path, ""]] if letter == "s" else []), *parts, *others]:
-            pending._write_diff([op], to_json([op]), check_below, reserved=reserved)
+    def install(hooks):
+        from tidewire_server.job_log.pending_events import PendingEvents, to_json
 
-    PendingEvents._write_snapshot = write_diffs
+        inner = PendingEvents._write_snapshot
+
+        def write_diffs(pending, ops, size, check_below, *, reserved):
+            (letter, path, text), *others = ops
+            if not where(path):
+                inner(pending, ops, size, check_below, reserved=reserved)
+                return
+            parts = [["a", path, text[at : at + 2000]] for at in range(0, len(text), 2000)]
+            for op in [*([["s", path, ""]] if letter == "s" else []), *parts, *others]:
+                pending._write_diff([op], to_json([op]), check_below, reserved=reserved)
+
+        PendingEvents._write_snapshot = write_diffs
+
+    return install
 
 
 # fmt: off
 fault("long_result_sent_in_parts", "TW-FRM-082", "sizes.long_result_is_set_in_one_event",
       "A result longer than `max_event_bytes` is set by several diffs.",
-      settings={"max_event_bytes": 16 * 1024}, install=set_results_in_parts,
+      settings={"max_event_bytes": 16 * 1024}, install=set_results_in_parts(lambda path: True),
+      also_fails={"the value is set before the item ends": "discovery.value_is_set_once_without_streaming",
+                  "the parts are appends without checks": "text_checks_due.required_text_checks_are_sent"})
+fault("long_result_of_a_batch_sent_in_parts", "TW-FRM-082", "sizes.long_result_is_set_in_one_event",
+      "In a batch, the second result longer than `max_event_bytes` is set by several diffs.",
+      settings={"max_event_bytes": 16 * 1024}, install=set_results_in_parts(lambda path: path.startswith("/items/1/")),
       also_fails={"the value is set before the item ends": "discovery.value_is_set_once_without_streaming",
                   "the parts are appends without checks": "text_checks_due.required_text_checks_are_sent"})
 # fmt: on

@@ -2,7 +2,17 @@
 
 import time
 
-from proof.servers.faults import faulty_server
+from proof.servers.faults import fault, faulty_server
+from proof.servers.faults.limits_per_caller import queued_job_gets_no_pings
+
+fault(
+    "queued_job_gets_no_pings_without_a_job_limit",
+    "TW-FRM-083",
+    "waiting_jobs.waiting_job_receives_pings",
+    "No pings are sent on a stream of a queued job, and the limit on jobs per caller is above what the suite tests.",
+    settings={"max_jobs_per_principal": 1000},
+    frames=queued_job_gets_no_pings,
+)
 
 
 @faulty_server("TW-JOB-069", "waiting_jobs.waiting_jobs_end_without_running")

@@ -80,6 +80,10 @@ class Check:
     """Area whose failures explain a failure of this check. An empty string means only that of the check's own area."""
     idle_stream: bool = False
     """Whether the check needs a stream of an idle job that stays open while the other checks run."""
+    alone: bool = False
+    """Whether not even the idle stream may be open, because the check counts jobs or streams, or restarts the server. Such a
+    check is serial, and runs after the other serial checks.
+    """
     place: int = 0
     """Position among all checks, ordered from causes to effects."""
     left_out: tuple[str, ...] = ()
@@ -125,6 +129,7 @@ def check(
     seconds: float = 0.0,
     after: str = "",
     idle_stream: bool = False,
+    alone: bool = False,
 ) -> Callable[[Body], Body]:
     """Register a check.
 
@@ -135,6 +140,8 @@ def check(
         whole_run: Whether the check judges the recorded requests and responses of the whole run.
         seconds: How long the check waits at a quick server, in seconds.
         idle_stream: Whether the check needs a stream of an idle job that stays open while the other checks run.
+        alone: Whether the check is serial and not even the idle stream may be open, because the check counts jobs or
+            streams, or restarts the server.
         after: Area whose failures explain a failure of this check, if it is further down in `AREAS` than the check's own.
 
     Raises:
@@ -157,11 +164,12 @@ def check(
             body,
             about,
             tuple(needs),
-            serial,
+            serial or alone,
             whole_run,
             seconds,
             after,
             idle_stream=idle_stream,
+            alone=alone,
         )
         return body
 
@@ -186,7 +194,7 @@ def checks() -> list[Check]:
     causes_first = sorted(_CHECKS.values(), key=_cause_order)
     placed = {each.name: replace(each, place=place) for place, each in enumerate(causes_first, 1)}
     found = [placed[name] for name in _CHECKS]
-    return sorted(found, key=lambda each: (each.whole_run, each.serial, -each.seconds))
+    return sorted(found, key=lambda each: (each.whole_run, each.alone, each.serial, -each.seconds))
 
 
 def _cause_order(check: Check) -> tuple[int, bool]:

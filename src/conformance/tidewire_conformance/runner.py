@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire_conformance.announce_job_counts import announce_checks, announce_examples
-from tidewire_conformance.idle_stream import idle_stream
+from tidewire_conformance.idle_stream import IdleStream
 from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
@@ -208,14 +208,16 @@ class CheckProgress:
             self._watch(verdict, number * len(self.checks) + len(verdicts), total)
 
         together = [check for check in self.checks if not check.serial and not check.whole_run]
+        serial = [check for check in self.checks if check.serial and not check.alone]
         async with AsyncExitStack() as stack:
             if any(check.idle_stream for check in self.checks):
-                # Serial checks count streams or restart the server, so the idle stream ends before them.
-                await stack.enter_async_context(idle_stream(self._wire, server))
+                await stack.enter_async_context(IdleStream(self._wire, server))
             async with asyncio.TaskGroup() as group:
                 for check in together:
                     group.create_task(take(check))
-        for check in (check for check in self.checks if check not in together):
+            for check in serial:
+                await take(check)
+        for check in (check for check in self.checks if check not in together + serial):
             await take(check)
 
     async def _check_liveness(self, check: Check) -> None:

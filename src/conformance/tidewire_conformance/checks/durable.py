@@ -8,8 +8,9 @@ import secrets
 from itertools import pairwise
 from urllib.parse import urlsplit
 
+from tidewire_conformance.checks.deadlines import MIN_GRACE_MS
 from tidewire_conformance.checks.jobs import first_has_ended
-from tidewire_conformance.checks.resume import contents, differing, same_log
+from tidewire_conformance.checks.resume import contents, differing, is_trimmed, same_log
 from tidewire_conformance.judging.state_history import (
     Histories,
     id_text,
@@ -26,11 +27,16 @@ from tidewire_conformance.wire.recording_client import IncompleteResponseError, 
 
 ENDED_ITEM = frozenset({"succeeded", "failed", "cancelled"})
 """Statuses of an item that has ended."""
+OPENS_AN_EPOCH = frozenset({"restart", "rewound"})
+"""Reasons of a snapshot that opens an epoch after the first one."""
 RESTART_SECONDS = 60.0
 """Timeout, in seconds, for a command such as `--restart-cmd`. The server then has the same time to answer a request.
 
 The option `--patience` multiplies this timeout.
 """
+
+SECONDS_WITHOUT_READER = 1.0
+"""Time, in seconds, after which the reader of a job with a grace period returns after a restart."""
 
 
 async def _run_command(s: Session, command: str) -> None:
@@ -88,7 +94,7 @@ async def _judge_token(s: Session, token: RecordedExchange) -> None:
     "TW-RES-012",
     "TW-FRM-060",
     "TW-BRW-014",
-    serial=True,
+    alone=True,
 )
 async def sent_events_survive_a_restart(s: Session) -> None:
     """If the declared `durability` is above `process`, everything that the server sent survives a restart, and each job
@@ -124,9 +130,12 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     first = rest.logged[0] if rest.logged else None
     new = first is not None and first.type == "snapshot"
     continues = first is not None and (key(first.id) or (0, 0))[0] == (key(seen[-1].id) or (0, 0))[0]
-    restarted = first is not None and first.snapshot_reason in {"restart", "rewound"}
-    wanted = "an event of the same epoch, or a snapshot whose reason is `restart` or `rewound`"
-    s.at(rest).expect("TW-RES-035", continues or restarted, wanted, contents(rest.logged[:1]))
+    restarted = first is not None and first.snapshot_reason in OPENS_AN_EPOCH
+    # A snapshot with another reason replaces trimmed events (TW-RES-024), and may be later than the one that opens the epoch.
+    compacted = first is not None and first.snapshot_reason == "compacted"
+    wanted = "an event of the same epoch, or a snapshot whose reason is `restart`, `rewound` or `compacted`"
+    sound = continues or restarted or compacted
+    s.at(rest).expect("TW-RES-035", sound, wanted, contents(rest.logged[:1]))
     where = s.at(rest, first)
     held, own = (key(each.id if each else "") or (0, 0) for each in (seen[-1], first))
     hello = rest.of_type("hello")
@@ -142,6 +151,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         where.expect("TW-RES-033", least <= own[0] <= most, f"an epoch from {least} to {most}", own[0])
     s.at(rest).expect("TW-DEP-009", rest.of_type("done"), "done after the restart", rest.logged_types[-2:])
     whole = await s.stream(running, "0-0")
+    _judge_opening_snapshots(s, whole)
     await _judge_old_cursors(s, running, whole)
     if new and first is not None and first.member("reason") == "restart":
         begun = 1 + sum(block.snapshot_reason == "restart" for block in whole.logged)
@@ -149,6 +159,17 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         counted = attempt == begun or (begun < 2 and isinstance(attempt, int) and attempt >= 2)
         s.at(rest).expect("TW-RES-037", counted, f"attempt {begun}", attempt)
     _judge_new_attempts(s, running, whole)
+
+
+def _judge_opening_snapshots(s: Session, whole: RecordedExchange) -> None:
+    """Judge the reason of each snapshot that opens an epoch, in a log of which no event was trimmed."""
+    if is_trimmed(whole):
+        return
+    for before, block in pairwise(whole.logged):
+        if (key(before.id) or (0, 0))[0] < (key(block.id) or (0, 0))[0] and block.type == "snapshot":
+            reason = block.snapshot_reason
+            wanted = "a first snapshot of the epoch whose reason is `restart` or `rewound`"
+            s.at(whole, block).expect("TW-RES-035", reason in OPENS_AN_EPOCH, wanted, reason)
 
 
 def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
@@ -186,7 +207,7 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
     return judged
 
 
-@check("TW-RES-051", "TW-RES-049", serial=True)
+@check("TW-RES-051", "TW-RES-049", alone=True)
 async def interrupted_job_keeps_its_values(s: Session) -> None:
     """At an endpoint with `"on_restart": "continue"`, a job that runs again after a restart keeps the values of its
     unfinished items.
@@ -208,6 +229,8 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
     await _wait_for_server(s)
     whole = await s.history(job, sound=False)  # a wrong kept value also breaks the checks of later diffs
     if not _judge_new_attempts(s, job, whole):
+        if is_trimmed(whole):
+            s.skip_no_occasion("the server trimmed the log, with the snapshot that starts the new attempt")
         s.inconclusive("no new attempt started, because the job had ended before the restart")
 
 
@@ -229,7 +252,7 @@ async def _judge_old_cursors(s: Session, job: Job, whole: RecordedExchange) -> N
     s.at(past).expect("TW-RES-012", rewound, wanted, contents(past.logged[:1]))
 
 
-@check("TW-OVR-024", "TW-OVR-019", "TW-JOB-062", serial=True)
+@check("TW-OVR-024", "TW-OVR-019", "TW-JOB-062", alone=True)
 async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     """After a restart, idempotency keys still return their jobs, deleted jobs stay deleted, and ended items keep their
     values.
@@ -277,7 +300,62 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
         s.at(after).equal("TW-OVR-019", item, held, ("an unchanged item after its end:", held))
 
 
-@check("TW-RES-028", "TW-JOB-033", serial=True)
+@check("TW-JOB-067", needs=["disconnect"], alone=True)
+async def restart_does_not_count_towards_the_grace_period(s: Session) -> None:
+    """A job with `on_disconnect: cancel` is not cancelled because a restart has closed the stream of its reader, who returns
+    within the grace period after the restart.
+    """
+    if not s.server.survives_restarts:
+        s.skip_not_declared(
+            "`durability` is process, so the server does not promise that jobs survive a restart"
+        )
+    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    grace = s.server.limits.get("min_grace_ms", MIN_GRACE_MS) / 1000
+    sample = s.long_running_sample(2 * SECONDS_WITHOUT_READER)
+    job = await s.submit(sample, on_disconnect="cancel", grace_ms=round(1000 * grace))
+    async with s.follow(job) as stream:
+        await stream.until(value_has_grown, 30)
+        closed = s.wire.now()
+        down = await _seconds_down(s, command)
+    await asyncio.sleep(SECONDS_WITHOUT_READER)
+    read = await s.read(job)
+    ended = read if read.member("done") else await s.stream(job)
+    done = (
+        ended.of_type("done")[0].members
+        if ended is not read and ended.of_type("done")
+        else read.member("done", {})
+    )
+    counted = s.wire.now() - closed - down
+    if done.get("status") == "cancelled" and counted >= grace:
+        s.inconclusive(f"the suite took longer than the grace period of {grace:g} s to return")
+    wanted = f"a job that is not cancelled, because its reader returned {counted:.1f} s after the restart"
+    s.at(ended).expect("TW-JOB-067", done.get("status") != "cancelled", wanted, done.get("status"))
+
+
+async def _seconds_down(s: Session, command: str) -> float:
+    """Restart the server and wait for it. Return the time, in seconds, for which it is known to have been down."""
+    restart = asyncio.create_task(_run_command(s, command))
+    failed: list[float] = []
+    try:
+        for _ in range(int(RESTART_SECONDS * s.wire.patience / 0.2)):
+            ended = restart.done()
+            try:
+                await s.get("/v1")
+            except IncompleteResponseError:
+                failed.append(s.wire.now())
+            else:
+                if ended:
+                    break
+            await asyncio.sleep(0.2)
+        else:
+            s.inconclusive("the server did not answer any request after the restart")
+        await restart
+    finally:
+        restart.cancel()
+    return failed[-1] - failed[0] if failed else 0.0
+
+
+@check("TW-RES-028", "TW-JOB-033", alone=True)
 async def expired_job_returns_410(s: Session) -> None:
     """Each request for an expired job gets 410 `job_expired` until `tombstone_ttl_s` has passed."""
     command = s.hooks.expire or s.skip_untested("needs --expire-cmd")

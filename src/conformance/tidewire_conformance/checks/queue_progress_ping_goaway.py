@@ -16,6 +16,10 @@ PINGS_PER_STREAM = 2
 """Number of pings that the check waits for on each silent stream, unless the heartbeat interval is long."""
 LONG_HEARTBEAT = 2.0
 """Heartbeat interval, in seconds, above which the check waits for one ping only, because the whole run waits for it."""
+MAX_WAITING_HEARTBEAT = 1.0
+"""Longest heartbeat interval, in seconds, at which a check waits for a ping of a job in the queue. No other check runs
+during this wait.
+"""
 LATE_SECONDS = 0.5
 """Time, in seconds, to read an event that arrived while the suite was busy. The option `--patience` multiplies it."""
 MAX_OTHER_EVENTS = 50
@@ -133,6 +137,16 @@ async def _judge_pings(s: Session, stream: Stream, heartbeat: float, pings: int)
             f"one of these heads: {', '.join(sorted(held))}",
             ping.json,
         )
+
+
+async def judge_ping_of_waiting_job(s: Session, waiting: Stream) -> None:
+    """Judge whether the stream of a job that waits in the queue has a ping within the heartbeat interval."""
+    patience = 1.5 * s.server.heartbeat + 1
+    await waiting.until(lambda now: now.of_type("queue") or now.of_type("ping"), patience)
+    came = await next_ping(s, waiting, s.server.heartbeat)
+    if came is not None:
+        wanted = f"a ping within {s.server.heartbeat:g} s without another event, while the job waits"
+        s.at(waiting.exchange).expect("TW-FRM-083", came, wanted, "no event")
 
 
 async def next_ping(s: Session, stream: Stream, heartbeat: float) -> bool | None:

@@ -2,6 +2,7 @@
 
 import json
 
+from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 from tidewire_conformance.wire.event_stream_decoder import Block
@@ -103,28 +104,43 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
 
 @check("TW-FRM-082")
 async def long_result_is_set_in_one_event(s: Session) -> None:
-    """The result of an endpoint that does not stream is set in a snapshot if it is longer than `max_event_bytes`."""
+    """The result of an endpoint that does not stream is set in a snapshot if it is longer than `max_event_bytes`, both in a
+    job of one input and in a batch.
+    """
     limit, judged = s.server.limits.get("max_event_bytes", 0), False
     for sample in s.server.samples:
         endpoint = s.server.endpoints[sample.endpoint]
         if sample.ended != "succeeded" or endpoint.capability("streams"):
             continue
-        job, history = await s.run_to_end(sample)
-        value = s.items(await s.read(job))[0]["value"]
-        if len(json.dumps(value, ensure_ascii=False).encode()) > limit:
-            judged = True
-            changes = [
-                block.data[:100]
-                for block in history.of_type("message")
-                if b"/items/0/value" in block.data or block.data[:1] == b'"'
-            ]
-            s.at(history).expect(
-                "TW-FRM-082", not changes, f"no diff that changes the value of over {limit} bytes", changes
-            )
+        long = await _judge_long_results(s, sample, limit)
+        judged = judged or long > 0
+        most = s.server.limits.get("max_state_bytes", 0)
+        if 0 < 3 * long < most and "batches" in s.server.capabilities and s.server.max_inputs(sample) > 1:
+            await _judge_long_results(s, sample.with_inputs(sample.inputs * 2), limit)
     if not judged:
         s.skip_untested(
             f"no example of an endpoint that does not stream has a result of more than {limit} bytes"
         )
+
+
+async def _judge_long_results(s: Session, sample: SampleRequest, limit: int) -> int:
+    """Judge how the values of a job are set that are longer than a limit. Return the size of the longest one in bytes."""
+    job, history = await s.run_to_end(sample)
+    longest = 0
+    for number, item in enumerate(s.items(await s.read(job))):
+        size = len(json.dumps(item["value"], ensure_ascii=False).encode())
+        if size <= limit:
+            continue
+        longest = max(longest, size)
+        path = b'"/items/%d/value' % number
+        changes = [
+            block.data[:100]
+            for block in history.of_type("message")
+            if path in block.data or block.data[:1] == b'"'
+        ]
+        wanted = f"no diff that changes the value of item {number} of over {limit} bytes"
+        s.at(history).expect("TW-FRM-082", not changes, wanted, changes)
+    return longest
 
 
 WIDE = "😀"

@@ -1,7 +1,11 @@
-"""Checks of jobs that wait in the queue: their deadlines, and their cancellation."""
+"""Checks of jobs that wait in the queue: their deadlines, their cancellation and their pings."""
 
 import asyncio
 
+from tidewire_conformance.checks.queue_progress_ping_goaway import (
+    MAX_WAITING_HEARTBEAT,
+    judge_ping_of_waiting_job,
+)
 from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.registry import check
@@ -16,8 +20,11 @@ WITNESS_DEADLINES_MS = (1000, 4000)
 """Deadlines, in milliseconds, of the job that was submitted first. The longer one is for a busy machine."""
 BLOCKER_MS = 60_000
 BLOCKERS_AT_ONCE = 12
+OTHER_JOBS = 5
+"""Number of jobs for which the check leaves places: its own, and that of the idle stream."""
 WAITING_READS = 3
 """Number of reads that must all show that a job waits."""
+NO_JOB_WAITS = "the server runs all these jobs at the same time, or refuses them before a job waits"
 MARGIN_MS = 300
 """Minimum time, in milliseconds, between the deadline of the job that waits and that of the witness."""
 
@@ -40,6 +47,25 @@ async def waiting_jobs_end_without_running(s: Session) -> None:
     s.skip_no_occasion("no job had to wait for longer than its deadline")
 
 
+@check("TW-FRM-083", serial=True, after="queue_progress_ping_goaway")
+async def waiting_job_receives_pings(s: Session) -> None:
+    """The stream of a job that waits in the queue has pings within the heartbeat interval."""
+    if s.server.heartbeat > MAX_WAITING_HEARTBEAT:
+        s.skip_untested(f"the heartbeat interval is longer than {MAX_WAITING_HEARTBEAT:g} s")
+    sample = s.script_sample({"append": "a"}, {"sleep_ms": BLOCKER_MS})
+    started: list[Job] = []
+    try:
+        if not await _fill_all_places(s, sample, started):
+            s.skip_no_occasion(NO_JOB_WAITS)
+        started.append(last := await s.submit(sample))
+        async with s.follow(last) as waiting:
+            await judge_ping_of_waiting_job(s, waiting)
+            if _ran(waiting.exchange):
+                s.skip_no_occasion("the job started before a ping was due")
+    finally:
+        await asyncio.gather(*map(s.cancel, started))
+
+
 async def _judge(s: Session, witness_deadline: int, started: list[Job]) -> bool:
     """Start jobs until two of them wait, and judge these two. Return whether they were submitted in time."""
     sample = s.script_sample({"append": "a"}, {"sleep_ms": BLOCKER_MS})
@@ -47,9 +73,7 @@ async def _judge(s: Session, witness_deadline: int, started: list[Job]) -> bool:
     witness = await s.submit(sample, deadline_ms=witness_deadline)
     started.append(witness)
     if not await _fill_all_places(s, sample, started):
-        s.skip_no_occasion(
-            "the server runs all these jobs at the same time, or refuses them before a job waits"
-        )
+        s.skip_no_occasion(NO_JOB_WAITS)
     late, left = await asyncio.gather(s.submit(sample, deadline_ms=DEADLINE_MS), s.submit(sample))
     started += late, left
     # If this took longer, the witness could end before the deadline of the job that waits.
@@ -94,7 +118,7 @@ def _ran(exchange: RecordedExchange) -> bool:
 
 async def _fill_all_places(s: Session, sample: SampleRequest, started: list[Job]) -> bool:
     """Start jobs until one of them waits. Return whether one does, and the queue has a place for two more."""
-    most = min(MAX_BLOCKERS, s.server.limits.get("max_jobs_per_principal", MAX_BLOCKERS) - 4)
+    most = min(MAX_BLOCKERS, s.server.limits.get("max_jobs_per_principal", MAX_BLOCKERS) - OTHER_JOBS)
     for _ in range(0, most, BLOCKERS_AT_ONCE):
         answers = await asyncio.gather(*(s.post(sample, once=True) for _ in range(BLOCKERS_AT_ONCE)))
         jobs = [s.job(sample, each) for each in answers if each.status == 201]

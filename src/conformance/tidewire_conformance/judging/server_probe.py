@@ -117,6 +117,8 @@ class FailedExample:
     why: str
     exchange: RecordedExchange | None = None
     """Response that shows the failure, or None if there was no response."""
+    is_endless: bool = False
+    """Whether the stream was still open, without `done`, when the suite stopped to wait for it."""
 
 
 DEFAULT_SIZES = {"max_state_bytes": 16 * 2**20, "max_event_bytes": 2**20}
@@ -379,7 +381,8 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
         code = f" {ran.code}" if ran.code else ""
         media = f" {ran.media_type or 'without a Content-Type'}" if ran.status < 400 else ""
         why = "an event stream without a valid done" if ran.is_stream else f"{ran.status}{code}{media}"
-        server.failed_examples.append(FailedExample(request, f"{ran} returned {why}", ran))
+        endless = ran.is_stream and bool(ran.logged) and ran.ended == "left"
+        server.failed_examples.append(FailedExample(request, f"{ran} returned {why}", ran, endless))
         return
     changes = sum(map(grows, ran.of_type("message"))) + max(0, len(ran.of_type("snapshot")) - 1)
     server.samples.append(
