@@ -1,19 +1,17 @@
 """The applications of `docs/how-to/inside-an-existing-app.md`, each in a process of uvicorn."""
 
 import contextlib
-import os
 import re
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
+from proof.forked_process import Forked
 from support.free_port import free_port
 from support.reference_server import Peer, eventually
 from tidewire import Client
@@ -43,9 +41,8 @@ class Uvicorn:
         self.process = None
 
     def start(self):
-        command = [sys.executable, "-m", "uvicorn", self.target, "--port", str(self.port)]
-        options = ["--timeout-graceful-shutdown", "5"]
-        self.process = subprocess.Popen([*command, *options], cwd=self.folder, env=os.environ)
+        options = ["--port", str(self.port), "--timeout-graceful-shutdown", "5"]
+        self.process = Forked("uvicorn", self.target, *options, cwd=self.folder)
 
     def listens(self):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
@@ -55,7 +52,8 @@ class Uvicorn:
 
     def end(self, how=signal.SIGKILL):
         self.process.send_signal(how)
-        return self.process.wait(20)
+        self.process.communicate(20)
+        return self.process.returncode
 
     def __enter__(self):
         self.start()

@@ -3,16 +3,17 @@
 import asyncio
 import gc
 import re
-import subprocess
 import sys
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from signal import SIGTERM
 
 import httpx
 import pytest
 
+from proof.forked_process import Forked
 from tidewire import Client
 
 STOPS = {"clock": (600, 1800), "wheel": (200, 800)}
@@ -83,17 +84,12 @@ def serve(port_file: str) -> None:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port_file = tmp_path_factory.mktemp("endless") / "port"
-    with subprocess.Popen(
-        [sys.executable, __file__, str(port_file)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()  # The server prints its URL once it serves.
-            assert "http://" in line, line
-            yield f"http://127.0.0.1:{port_file.read_text().strip()}"
-        finally:
-            process.terminate()
-            process.communicate(timeout=20)
+    with Forked("test_endless_jobs", str(port_file), cwd=Path(__file__).parent) as process:
+        line = process.stdout.readline()  # The server prints its URL once it serves.
+        assert "http://" in line, line
+        yield f"http://127.0.0.1:{port_file.read_text().strip()}"
+        process.send_signal(SIGTERM)
+        process.wait(20)
 
 
 def logged(url: str) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from proof.forked_process import Forked
 from support.free_port import free_port
 from support.reference_server import Peer, eventually, serving
 from support.serve_command import run, served
@@ -406,32 +407,23 @@ def test_a_missing_extra_prints_how_to_install_it(folder, tmp_path, hidden, argu
 
 def test_server_app_runs_under_another_asgi_server(folder):
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "uvicorn",
-        "mine:server.app",
-        "--port",
-        str(port),
-        "--log-level",
-        "warning",
-    ]
-    process = subprocess.Popen([*command, "--http", "h11", "--loop", "asyncio"], cwd=folder)
-    try:
-        with Peer(f"http://127.0.0.1:{port}") as peer:
+    options = ["--port", str(port), "--log-level", "warning", "--http", "h11", "--loop", "asyncio"]
+    with (
+        Forked("uvicorn", "mine:server.app", *options, cwd=folder) as process,
+        Peer(f"http://127.0.0.1:{port}") as peer,
+    ):
 
-            def is_ready() -> bool:
-                try:
-                    return peer.http.get("/readyz").status_code == 200
-                except OSError:
-                    return False
-                except Exception as error:
-                    return "refused" not in str(error)
+        def is_ready() -> bool:
+            try:
+                return peer.http.get("/readyz").status_code == 200
+            except OSError:
+                return False
+            except Exception as error:
+                return "refused" not in str(error)
 
-            eventually(is_ready, within=20)
-            assert peer.value("tick") == 2
-    finally:
-        process.terminate()
+        eventually(is_ready, within=20)
+        assert peer.value("tick") == 2
+        process.send_signal(signal.SIGTERM)
         process.wait(20)
 
 

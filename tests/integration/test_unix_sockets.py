@@ -5,8 +5,6 @@ import json
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 
@@ -123,14 +121,10 @@ def test_a_server_that_stops_leaves_the_file_of_its_successor(folder):
 
 def test_server_run_accepts_a_unix_socket(folder):
     path = folder / "run.sock"
-    command = [sys.executable, "mine.py", str(path)]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == f"5.0 at {URL}\n"
-            with Client(URL, uds=path) as client:
-                assert client.run("words", n=1) == "0 "
-        finally:
-            process.terminate()
+    with Forked("mine", str(path), cwd=folder) as process:
+        assert process.stdout.readline() == f"5.0 at {URL}\n"
+        with Client(URL, uds=path) as client:
+            assert client.run("words", n=1) == "0 "
 
 
 def test_the_commands_of_the_client_use_the_socket_of_a_server_in_this_process(tmp_path):

@@ -215,7 +215,7 @@ def test_work_that_begins_after_the_end_of_its_item_changes_nothing():
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             await asyncio.sleep(0.1)
-            writer_of(stream).begin()
+            writer_of(stream).run.begin()
             returned.set()
 
     server.endpoints["late"].begins_itself = True

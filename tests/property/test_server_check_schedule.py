@@ -7,7 +7,7 @@ import pytest
 
 from support.stream_harness import on_event_loop, pending_events, take_diffs
 from tidewire.protocol.document import Document
-from tidewire_server.job_log.pending_events import addition, encoded_row
+from tidewire_server.job_log.open_event import addition, encoded_row
 from tidewire_server.job_log.text_check_schedule import CHECK_EVERY
 
 

@@ -1,9 +1,7 @@
 """The first failure of a report is the one that is nearest to the cause."""
 
 import asyncio
-import contextlib
 import random
-import subprocess
 import sys
 
 import pytest
@@ -12,7 +10,7 @@ from proof.servers.faults import FAULTY_SERVERS
 from proof.servers.judge_server import judge, leading_check, run_checks
 from proof.servers.server_process import running_server
 from suite.test_reference import requirements_left_out
-from support.foreign_programs import INTEROP
+from support.foreign_programs import INTEROP, running
 from tidewire_conformance import registry
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.registry import AREAS
@@ -34,18 +32,12 @@ def test_each_area_of_checks_has_a_place_in_the_order():
     assert sorted(check.place for check in CHECKS) == [*range(1, len(CHECKS) + 1)]
 
 
-@contextlib.contextmanager
 def changed_foreign_server(folder, line):
-    """The standard-library server with one more line; yields its URL."""
+    """Return a context manager that runs the standard-library server with one more line, and yields its URL."""
     text = (INTEROP / "stdlib_server.py").read_text(encoding="utf-8")
     assert text.count(ANCHOR) == 1
     (folder / "server.py").write_text(text.replace(ANCHOR, line + ANCHOR), encoding="utf-8")
-    command = [sys.executable, str(folder / "server.py"), "20"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
+    return running([sys.executable, str(folder / "server.py"), "20"])
 
 
 @pytest.mark.timeout(120)

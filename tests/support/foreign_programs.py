@@ -27,7 +27,7 @@ SERVERS = [pytest.param("javascript", marks=needs_node), "standard-library"]
 @contextlib.contextmanager
 def javascript_server(**options: int) -> Iterator[str]:
     command = [str(NODE), str(INTEROP / "javascript/server.mjs")]
-    with _running(
+    with running(
         [*command, *(f"{name}={value}" for name, value in ({"retry_ms": 20} | options).items())]
     ) as url:
         yield url
@@ -35,7 +35,7 @@ def javascript_server(**options: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def standard_library_server(retry_ms: int = 20) -> Iterator[str]:
-    with _running([sys.executable, str(INTEROP / "stdlib_server.py"), str(retry_ms)]) as url:
+    with running([sys.executable, str(INTEROP / "stdlib_server.py"), str(retry_ms)]) as url:
         yield url
 
 
@@ -44,7 +44,7 @@ def server(name: str) -> contextlib.AbstractContextManager[str]:
 
 
 @contextlib.contextmanager
-def _running(command: list[str]) -> Iterator[str]:
+def running(command: list[str]) -> Iterator[str]:
     """Run a server in a child process that prints its URL first; yield the URL."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:

@@ -21,6 +21,11 @@ ENGINE_PATH = ("engine", "step_scheduler", "step_runner", "postprocess")
 """Modules of the text engine that every token passes: schedule, run, postprocess. Features are modules next to them."""
 MAX_ENGINE_PATH_LINES = 1000
 
+MAX_MODULE_LINES = 650
+MAX_CLASS_LINES = 350
+MAX_CLASS_ATTRIBUTES = 16
+"""Limits of the classes between a function's call and the log: the folder `job_log`, and the writer of an item."""
+
 # Each place (a folder, or root modules) imports only from itself and from places further down in the list.
 ORDER = {
     "tidewire": [
@@ -241,6 +246,52 @@ def test_names_of_modules_and_classes_are_unique(package):
         classes.update(node.name for node in nodes(path) if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
     assert [name for name, count in classes.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("package", ROOTS)
+def test_number_of_lines_of_a_module_is_limited(package):
+    lines = {
+        name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules(package).items()
+    }
+    assert {name: count for name, count in lines.items() if count > MAX_MODULE_LINES} == {}
+
+
+def attributes(class_node):
+    """Return the names of a class's attributes: the names in `__slots__`, annotated fields, and what methods assign."""
+    slots = [
+        element.value
+        for node in class_node.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__slots__"
+        for element in ast.walk(node.value)
+        if isinstance(element, ast.Constant)
+    ]
+    fields = [node.target.id for node in class_node.body if isinstance(node, ast.AnnAssign)]
+    assigned = [
+        node.attr
+        for node in ast.walk(class_node)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and getattr(node.value, "id", None) == "self"
+    ]
+    return {*slots, *fields, *assigned}
+
+
+def test_size_of_a_class_of_the_log_writer_is_limited():
+    classes = [
+        node
+        for name, path in modules("tidewire_server").items()
+        if name.startswith("tidewire_server.job_log.") or name.endswith(".item_writer")
+        for node in nodes(path)
+        if isinstance(node, ast.ClassDef)
+    ]
+    sizes = {node.name: (node.end_lineno - node.lineno + 1, len(attributes(node))) for node in classes}
+    assert sizes.keys() >= {"PendingEvents", "LogWriter", "ItemWriter"}
+    large = {
+        name: (lines, count)
+        for name, (lines, count) in sizes.items()
+        if lines > MAX_CLASS_LINES or count > MAX_CLASS_ATTRIBUTES
+    }
+    assert large == {}
 
 
 def test_text_engines_path_of_a_token_is_short_enough_to_read_at_once():

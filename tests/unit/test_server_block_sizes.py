@@ -10,8 +10,8 @@ from support.stream_harness import StreamHarness, on_event_loop, pending_events
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.job_log import pending_events as module
-from tidewire_server.job_log.pending_events import addition
+from tidewire_server.job_log import event_blocks
+from tidewire_server.job_log.open_event import addition
 
 BOUND = 1500
 EVENT = 1000
@@ -19,7 +19,7 @@ EVENT = 1000
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_BYTES", BOUND)
+    monkeypatch.setattr(event_blocks, "BLOCK_BYTES", BOUND)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -62,7 +62,7 @@ async def test_all_blocks_are_committed_without_another_change():
     pieces = [f"{number:03}" * 100 for number in range(100)]
     for piece in pieces:
         job.stream.append(piece)
-    assert len(job.log_writer.pending.full_blocks) > 10
+    assert len(job.log_writer.pending.blocks.full) > 10
     async with asyncio.timeout(10):
         while job.log_writer.backlog:
             await asyncio.sleep(0.001)

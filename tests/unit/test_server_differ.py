@@ -13,7 +13,8 @@ from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
 from tidewire_server.errors import StateTooLargeError
-from tidewire_server.job_log.pending_events import PendingEvents, addition
+from tidewire_server.job_log.open_event import addition
+from tidewire_server.job_log.pending_events import PendingEvents
 from tidewire_server.job_log.value_differ import NotPlainError, ShadowCopy
 
 

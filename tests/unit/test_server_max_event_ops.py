@@ -3,7 +3,7 @@
 import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
-from tidewire_server.job_log.pending_events import addition
+from tidewire_server.job_log.open_event import addition
 
 MAX_OPS = 64
 COUNT = 2 * MAX_OPS + 10

@@ -43,6 +43,11 @@ fault("progress_always_names_first_item", "TW-FRM-066", "batch.progress_is_sent_
 fault("only_one_item_progress_repeated", "TW-FRM-067", "batch.progress_is_sent_for_each_running_item",
       "After a new connection, the current progress of only one item is sent.",
       frames=lambda exchange, frame: b"" if b"event:progress" in frame and b'"item":1' in frame else frame)
+
+fault("single_input_not_marked_as_batch", "TW-BAT-007", "batch.items_follow_input_order",
+      "A job whose `inputs` has only one input is not marked as a batch.",
+      bodies=lambda exchange, status, body:
+          (status, body.replace(b'"batch":true', b'"batch":false')) if len(exchange.inputs) == 1 else None)
 # fmt: on
 
 
@@ -82,12 +87,6 @@ def result_differs_in_a_batch(exchange, status, body):
     """An input has a different value in a batch than in a job of its own."""
     other = body.replace(b"word 3", b"word 4").replace(b" tide", b" wave")
     return status, other if b'"batch":true' in body else body
-
-
-@faulty_server("TW-BAT-007", "batch.items_follow_input_order", hook="bodies")
-def single_input_not_marked_as_batch(exchange, status, body):
-    """A job whose `inputs` has only one input is not marked as a batch."""
-    return status, body.replace(b'"batch":true', b'"batch":false') if len(exchange.inputs) == 1 else body
 
 
 @faulty_server("TW-BAT-005", "batch.items_end_independently", hook="frames", also_fails=WRONG_EVENT)

@@ -69,6 +69,17 @@ fault("cancel_response_is_plain_text", "TW-JOB-005", "errors.successful_response
       heads=set_header("content-type", "text/plain",
           lambda exchange, status: exchange.path.endswith("/cancel") and status < 300),
       also_run="cancels.cancel_of_ended_job_has_no_effect")
+
+fault("errors_as_application_json", "TW-ERR-002", "errors.errors_are_valid_problem_documents",
+      "Problems have the media type `application/json`.", also_run="errors.unknown_resources_return_404",
+      heads=set_header("content-type", "application/json", lambda exchange, status: status >= 400),
+      also_fails=WRONG_ERRORS)
+
+fault("every_client_error_is_400", "TW-ERR-004", "errors.errors_are_valid_problem_documents",
+      "Every client error has status 400.", also_run="errors.unknown_resources_return_404",
+      bodies=lambda exchange, status, body:
+          (400, json.dumps(json.loads(body) | {"status": 400}).encode()) if 400 <= status < 500 else None,
+      also_fails=WRONG_ERRORS)
 # fmt: on
 
 
@@ -117,19 +128,6 @@ def retry_after_is_a_date(exchange):
 
 
 @faulty_server(
-    "TW-ERR-002",
-    "errors.errors_are_valid_problem_documents",
-    hook="heads",
-    also_run="errors.unknown_resources_return_404",
-    also_fails=WRONG_ERRORS,
-)
-def errors_as_application_json(exchange, status, headers):
-    """Problems have the media type `application/json`."""
-    if status >= 400:
-        headers["content-type"] = "application/json"
-
-
-@faulty_server(
     "TW-ERR-008",
     "errors.errors_do_not_leak_internals",
     hook="bodies",
@@ -142,18 +140,6 @@ def stack_trace_leaked(exchange, status, body):
         return None
     trace = 'Traceback (most recent call last):\n  File "/srv/app/server.py", line 7'
     return status, json.dumps(json.loads(body) | {"detail": trace}).encode()
-
-
-@faulty_server(
-    "TW-ERR-004",
-    "errors.errors_are_valid_problem_documents",
-    hook="bodies",
-    also_run="errors.unknown_resources_return_404",
-    also_fails=WRONG_ERRORS,
-)
-def every_client_error_is_400(exchange, status, body):
-    """Every client error has status 400."""
-    return (400, json.dumps(json.loads(body) | {"status": 400}).encode()) if 400 <= status < 500 else None
 
 
 @faulty_server("TW-JOB-043", "errors.unknown_resources_return_404", hook="instead", also_fails=UNKNOWN_JOB)

@@ -2,7 +2,7 @@
 
 from proof.servers.expected_side_failures import GONE, REPLICA_FEATURES
 from proof.servers.fault_helpers import gone_is_unknown, refuse, replace_events
-from proof.servers.faults import fault, faulty_server
+from proof.servers.faults import fault
 from proof.servers.server_process import BOB
 
 # fmt: off
@@ -28,14 +28,10 @@ fault("cursor_of_anothers_purged_job_gets_410", "TW-JOB-044", "purges.purged_job
       requests=lambda exchange: exchange.method == "DELETE" and exchange.shared.setdefault("purged", []).append(exchange.path),
       instead=refuse(lambda exchange: BOB in exchange.header("authorization") and exchange.cursor and
           any(map(exchange.path.startswith, exchange.shared.get("purged", ()))), 410, "job_expired"))
+
+fault("purged_job_gets_404", "TW-JOB-062", "purges.purged_job_returns_410",
+      "A request for a purged job is answered with 404 instead of 410.",
+      bodies=lambda exchange, status, body:
+          (404, body.replace(b"job_expired", b"job_not_found").replace(b"410", b"404")) if status == 410 else None,
+      also_fails=GONE)
 # fmt: on
-
-
-@faulty_server("TW-JOB-062", "purges.purged_job_returns_410", hook="bodies", also_fails=GONE)
-def purged_job_gets_404(exchange, status, body):
-    """A request for a purged job is answered with 404 instead of 410."""
-    return (
-        (404, body.replace(b"job_expired", b"job_not_found").replace(b"410", b"404"))
-        if status == 410
-        else None
-    )

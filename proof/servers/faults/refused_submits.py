@@ -3,7 +3,7 @@
 import json
 
 from proof.servers.expected_side_failures import WRONG_ERRORS
-from proof.servers.fault_helpers import drop_member, rewrite_request_body
+from proof.servers.fault_helpers import drop_member, rewrite_request_body, set_request_header
 from proof.servers.faults import fault, faulty_server
 
 
@@ -45,6 +45,13 @@ fault("null_shared_accepted", "TW-JOB-087", "refused_submits.invalid_submit_body
 fault("pointer_escaped_like_a_url", "TW-JOB-016", "refused_submits.input_violating_its_schema_returns_422",
       "A slash in a pointer is escaped as `%2F` instead of `~1`.",
       bodies=lambda exchange, status, body: (status, body.replace(b"~1", b"%2F")) if status == 422 else None)
+
+fault("accept_weights_ignored", "TW-JOB-017", "refused_submits.accept_header_selects_json_or_stream",
+      "The server searches `Accept` for `text/event-stream`, and ignores the weight of the media type.",
+      requests=set_request_header("accept", "text/event-stream",
+                                  lambda exchange: "text/event-stream" in exchange.header("accept")),
+      also_fails={"the check also sends its `Accept` header to the URL of a stream":
+          "framing.unacceptable_stream_request_returns_406"})
 # fmt: on
 
 
@@ -59,20 +66,6 @@ def invalid_input_accepted(exchange):
     body = exchange.json if exchange.is_submit and "script" in exchange.path else None
     if isinstance(body, dict) and set(body) == {"input"} and not _fits(body["input"]):
         exchange.body = json.dumps({"input": {"script": [{"fail": "a wrong input"}]}}).encode()
-
-
-@faulty_server(
-    "TW-JOB-017",
-    "refused_submits.accept_header_selects_json_or_stream",
-    hook="requests",
-    also_fails={
-        "the check also sends its `Accept` header to the URL of a stream": "framing.unacceptable_stream_request_returns_406"
-    },
-)
-def accept_weights_ignored(exchange):
-    """The server searches `Accept` for `text/event-stream`, and ignores the weight of the media type."""
-    if "text/event-stream" in exchange.header("accept"):
-        exchange.set_header("accept", "text/event-stream")
 
 
 @faulty_server(

@@ -124,6 +124,11 @@ fault("cursor_with_line_feed_accepted", "TW-RES-011", "resume.malformed_cursor_r
 fault("cursor_with_spaces_accepted", "TW-RES-011", "resume.malformed_cursor_returns_400",
       "Spaces around a cursor are ignored.",
       requests=rewrite_query(rb"after=%20", b"after="))
+
+fault("empty_after_read_as_cursor", "TW-RES-010", "resume.ended_job_without_cursor_returns_snapshot_and_done",
+      "An empty `after` is treated as a cursor.",
+      requests=set_request_header("last-event-id", "1-1",
+                                  lambda exchange: exchange.method == "GET" and exchange.query == b"after="))
 # fmt: on
 
 
@@ -135,13 +140,6 @@ def running_job_resume_skips_an_event(exchange, frame):
     first = exchange.cursor not in {"", "0-0"} and seq_of(frame) and not exchange.own.get("seen")
     exchange.own["seen"] = exchange.own.get("seen") or first
     return b"" if first and DONE not in frame else frame
-
-
-@faulty_server("TW-RES-010", "resume.ended_job_without_cursor_returns_snapshot_and_done", hook="requests")
-def empty_after_read_as_cursor(exchange):
-    """An empty `after` is treated as a cursor."""
-    if exchange.method == "GET" and exchange.query == b"after=":
-        exchange.set_header("last-event-id", "1-1")
 
 
 @faulty_server(

@@ -29,7 +29,8 @@ def set_results_in_parts(where):
     """Return a hook that sets long values by several diffs, if the path of the value satisfies a condition."""
 
     def install(hooks):
-        from tidewire_server.job_log.pending_events import PendingEvents, to_json
+        from tidewire_server.job_log.open_event import to_json
+        from tidewire_server.job_log.pending_events import PendingEvents
 
         inner = PendingEvents._write_snapshot
 
@@ -64,14 +65,15 @@ fault("long_result_of_a_batch_sent_in_parts", "TW-FRM-082", "sizes.long_result_i
 @faulty_server("TW-FRM-047", "sizes.sizes_of_events_count_bytes")
 def event_sizes_in_characters(hooks):
     """The size of an event is measured in characters."""
-    from tidewire_server.job_log.pending_events import PendingEvents, to_json
+    from tidewire_server.job_log.open_event import to_json
+    from tidewire_server.job_log.pending_events import PendingEvents
 
     inner = PendingEvents._change
 
     def change(pending, ops, check_below=None, *, reserved=False):
         encoded = to_json(ops)
         if len(encoded) > pending._event_bytes >= len(encoded.decode()):
-            pending._end_event()
+            pending.blocks.end(pending._open)
             pending._write_diff(ops, encoded, check_below, reserved=reserved)
         else:
             inner(pending, ops, check_below, reserved=reserved)

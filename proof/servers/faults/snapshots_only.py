@@ -20,20 +20,12 @@ fault("snapshot_stream_ignores_min_interval_ms", "TW-JOB-073", "snapshots_only.d
       settings={"min_snapshot_interval": 0.001}, requests=rewrite_query(rb"&min_interval_ms=\d+", b""),
       also_fails={"the server ignores the interval in every form, also in an invalid form":
           "parameters.invalid_min_interval_ms_returns_400"})
+
+fault("diffs_0_ignored", "TW-JOB-072", "snapshots_only.diffs_0_returns_snapshots_and_done", "`diffs=0` is ignored.",
+      requests=rewrite_query(b"diffs=0", b"diffs=1"),
+      also_fails={"a stream of diffs lacks the events that a stream of snapshots may leave out":
+          "resume.ids_are_consecutive"})
 # fmt: on
-
-
-@faulty_server(
-    "TW-JOB-072",
-    "snapshots_only.diffs_0_returns_snapshots_and_done",
-    hook="requests",
-    also_fails={
-        "a stream of diffs lacks the events that a stream of snapshots may leave out": "resume.ids_are_consecutive"
-    },
-)
-def diffs_0_ignored(exchange):
-    """`diffs=0` is ignored."""
-    exchange.query = exchange.query.replace(b"diffs=0", b"diffs=1")
 
 
 @faulty_server(

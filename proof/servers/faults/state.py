@@ -114,6 +114,17 @@ fault("job_with_failed_item_succeeds", "TW-OVR-020", "state.item_status_transiti
       also_run="framing.log_ends_with_exactly_one_done",
       also_fails={"the state of the job differs from its `done`":
           "jobs.state_of_an_ended_job_has_its_end"} | WRONG_EVENT | FAILED_JOB)
+
+fault("stable_text_truncated", "TW-DIF-057", "state.stable_text_does_not_change", "Stable text is truncated.",
+      frames=change_data(lambda exchange, kind, data:
+          [["t", "/items/0/value", 1]] if data == "word 5 né 😀, " else data),
+      also_fails=WRONG_EVENT)
+
+fault("queued_item_succeeds_directly", "TW-OVR-018", "state.item_status_transitions_are_valid",
+      "The status of an item changes directly from `queued` to `succeeded`.",
+      frames=change_data(lambda exchange, kind, data:
+          [] if isinstance(data, list) and data and data[0][1:] == ["/items/0/status", "running"] else data),
+      also_fails={"an event is left out": "catch_up.no_event_is_lost_between_replay_and_live_events"} | WRONG_HISTORY)
 # fmt: on
 
 
@@ -162,13 +173,6 @@ def ops_out_of_order(exchange, kind, data):
     return data
 
 
-@faulty_server("TW-DIF-057", "state.stable_text_does_not_change", hook="frames", also_fails=WRONG_EVENT)
-@change_data
-def stable_text_truncated(exchange, kind, data):
-    """Stable text is truncated."""
-    return [["t", "/items/0/value", 1]] if data == "word 5 né 😀, " else data
-
-
 @faulty_server("TW-DIF-058", "state.stable_text_does_not_change", hook="frames", also_fails=WRONG_HISTORY)
 @change_data
 def stable_length_exceeds_text(exchange, kind, data):
@@ -196,19 +200,6 @@ def item_added_while_running(exchange, kind, data):
     starts = isinstance(data, list) and data and data[0][1:] == ["/items/0/status", "running"]
     item = {"status": "succeeded", "value": 0}
     return [*data, ["s", "/items/1", item]] if starts and len(data) == 2 else data
-
-
-@faulty_server(
-    "TW-OVR-018",
-    "state.item_status_transitions_are_valid",
-    hook="frames",
-    also_fails={"an event is left out": "catch_up.no_event_is_lost_between_replay_and_live_events"}
-    | WRONG_HISTORY,
-)
-@change_data
-def queued_item_succeeds_directly(exchange, kind, data):
-    """The status of an item changes directly from `queued` to `succeeded`."""
-    return [] if isinstance(data, list) and data and data[0][1:] == ["/items/0/status", "running"] else data
 
 
 @faulty_server("TW-OVR-018", "state.item_status_transitions_are_valid", hook="frames")

@@ -3,19 +3,14 @@
 import re
 
 from proof.servers.fault_helpers import change_data
-from proof.servers.faults import faulty_server
+from proof.servers.faults import fault, faulty_server
 
-
-@faulty_server(
-    "TW-DIF-051",
-    "text_checks_due.required_text_checks_are_sent",
-    hook="frames",
-    also_run="framing.log_ends_with_exactly_one_done",
-)
-@change_data
-def diffs_without_checks(exchange, kind, data):
-    """Diffs never have checks."""
-    return data | {"check": []} if isinstance(data, dict) and "check" in data else data
+# fmt: off
+fault("diffs_without_checks", "TW-DIF-051", "text_checks_due.required_text_checks_are_sent",
+      "Diffs never have checks.", also_run="framing.log_ends_with_exactly_one_done",
+      frames=change_data(lambda exchange, kind, data:
+          data | {"check": []} if isinstance(data, dict) and "check" in data else data))
+# fmt: on
 
 
 @faulty_server("TW-DIF-051", "text_checks_due.text_check_is_sent_by_the_64th_change", hook="frames")

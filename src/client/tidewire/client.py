@@ -12,7 +12,7 @@ from tidewire.following.retry_policy import RetryPolicy
 from tidewire.hooks import Hooks
 from tidewire.http.api_session import ApiSession, Timing
 from tidewire.http.auth_refresh import Auth
-from tidewire.http.connection_arguments import FAKE_SERVERS, check_proxy, check_uds, check_verify
+from tidewire.http.connection_arguments import check_proxy, check_uds, check_verify
 from tidewire.http.request_errors import Route
 from tidewire.http.transport import Transport
 from tidewire.http.url_and_token import read_url_and_token
@@ -122,7 +122,7 @@ class AsyncClient:
             max_state_bytes=max_state_bytes,
         ).changed(headers={} if headers is None else headers)
         route = Route(check_proxy(proxy), check_uds(uds, proxy))
-        transport = Transport(route, verify=check_verify(verify), fakes=FAKE_SERVERS)
+        transport = Transport(route, verify=check_verify(verify))
         server = read_url_and_token(url, token, auth=auth, headers=headers)
         session = ApiSession(server, transport, auth=auth, timing=Timing(), hooks=hooks)
         self._starter = JobStarter(session, options)

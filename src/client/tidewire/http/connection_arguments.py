@@ -1,22 +1,14 @@
-"""Arguments of a client's connections: checks of `proxy`, `uds` and `verify`, which run when the client is created, and the
-fake servers in this process.
-"""
+"""Checks of the arguments of a client's connections (`proxy`, `uds` and `verify`), which run when the client is created."""
 
 import os
 import ssl
 from importlib.util import find_spec
 from typing import Any, Final
 
-import httpx
-
 from tidewire.http.links_and_origins import origin, without_credentials
 
 _SOCKS: Final = frozenset({"socks5", "socks5h"})
 _EXAMPLE: Final = "write it like http://proxy.example:3128"
-
-FAKE_SERVERS: Final[dict[str, httpx.AsyncBaseTransport]] = {}
-"""Maps URLs to the fake servers in this process. `tidewire.testing` adds them, and each client passes the mapping to its
-`Transport`."""
 
 
 def check_proxy(proxy: Any) -> str | None:

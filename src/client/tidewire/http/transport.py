@@ -43,7 +43,42 @@ because servers limit the number of streams. httpcore looks at all connections o
 so a request costs more, the more streams are open."""
 
 _USER_AGENT = "tidewire-python"
-NO_FAKES: Final[Mapping[str, httpx.AsyncBaseTransport]] = {}
+
+
+class FakeServers:
+    """Registry of the fake servers in this process. A `FakeServer` is in it while its `with` block runs.
+
+    There is one registry for all clients, because a test does not change the program under test. The program creates its
+    clients itself and knows only a URL, so the fake server cannot be an argument of a client (docs/how-to/testing.md).
+    """
+
+    def __init__(self) -> None:
+        self._transports: dict[str, httpx.AsyncBaseTransport] = {}
+
+    def mount(self, url: str, transport: httpx.AsyncBaseTransport) -> None:
+        """Let clients with the origin of a URL use this transport from their first request on.
+
+        Raises:
+            ValueError: Another fake server has this URL.
+        """
+        if url in self._transports:
+            raise ValueError(f"{url} is already mounted in this process")
+        self._transports[url] = transport
+
+    def unmount(self, url: str) -> None:
+        """Let later clients connect to the real server. Clients that have made a request keep the transport."""
+        del self._transports[url]
+
+    def find(self, url: str) -> httpx.AsyncBaseTransport | None:
+        """Return the transport of the fake server that has the origin of a URL."""
+        # A test may mount another server in another thread meanwhile.
+        for base, transport in tuple(self._transports.items()):
+            if same_origin(base, url):
+                return transport
+        return None
+
+
+FAKE_SERVERS: Final = FakeServers()
 
 
 async def _closing(pool: Pool) -> AsyncGenerator[None]:
@@ -74,7 +109,6 @@ class Transport:
     Args:
         route: The proxy or the Unix domain socket to connect to.
         verify: Whether to verify the server's certificate, or the TLS context to use.
-        fakes: Transports of the fake servers in this process, by URL. The first request looks for its origin there.
 
     Attributes:
         loop: The event loop that the pool belongs to.
@@ -87,12 +121,10 @@ class Transport:
         route: Route = DIRECT,
         *,
         verify: bool | ssl.SSLContext = True,
-        fakes: Mapping[str, httpx.AsyncBaseTransport] = NO_FAKES,
     ) -> None:
         self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
         self.in_process: bool = False
-        self._fakes = fakes
         self._verify = verify
         self._route = route
         self._pool: Pool | None = None
@@ -342,7 +374,7 @@ class Transport:
         # connection to the proxy may use TLS.
         proxied = uds is None and (proxy is not None or goes_through_a_proxy(host, port or 0))
         self._cleans_up_tls = secure or proxied
-        fake = next((self._fakes[base] for base in self._fakes if same_origin(base, url)), None)
+        fake = FAKE_SERVERS.find(url)
         self.in_process = fake is not None
 
         def create() -> Pool:

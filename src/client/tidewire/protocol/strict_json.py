@@ -247,7 +247,11 @@ def _check_text(text: str) -> None:
 
 
 def nests_deeper_than(most: int, text: str) -> bool:
-    """Whether a JSON text, or the start of one, nests arrays and objects deeper than `most` levels."""
+    """Whether a JSON text, or the start of one, nests arrays and objects deeper than `most` levels.
+
+    `check` cannot replace this function. It needs a parsed value, and the exact parser would recurse into a text that is
+    nested too deep [TW-SEC-016]. The server does not parse a body with too many values at all.
+    """
     if not _opens_more_than(most, text):
         return False
     depth = 0

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tidewire.http.connection_arguments import FAKE_SERVERS
+from tidewire.http.transport import FAKE_SERVERS
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.messages import to_json
@@ -122,15 +122,13 @@ class FakeServer:
         self._keys: dict[tuple[str, str], tuple[bytes, FakeJob]] = {}
 
     def __enter__(self) -> Self:
-        if self.url in FAKE_SERVERS:
-            raise ValueError(f"{self.url} is already mounted in this process")
-        FAKE_SERVERS[self.url] = FakeTransport(self._answer, self._count_cut)
+        FAKE_SERVERS.mount(self.url, FakeTransport(self._answer, self._count_cut))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        del FAKE_SERVERS[self.url]
+        FAKE_SERVERS.unmount(self.url)
 
     # ---- interface for tests -----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Context:
         worker thread, so such a function should check this property regularly and return early.
         """
         if self._writer is not None:
-            return self._writer.cancelled
+            return self._writer.run.cancelled
         return all(row.cancelled for row in tuple(self._rows.values()))
 
     @property
@@ -42,7 +42,7 @@ class Context:
             ValueError: This is the context of a whole batched call.
         """
         writer = _own_writer(self, "attempt")
-        return 1 if writer is None else writer.attempt
+        return 1 if writer is None else writer.run.attempt
 
     @property
     def previous(self) -> Any:
@@ -57,7 +57,7 @@ class Context:
             ValueError: This is the context of a whole batched call.
         """
         writer = _own_writer(self, "previous")
-        return None if writer is None else writer.previous
+        return None if writer is None else writer.run.previous
 
     @property
     def rows(self) -> Mapping[int, "Context"]:

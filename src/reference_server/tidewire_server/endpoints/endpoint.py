@@ -260,7 +260,7 @@ class Endpoint:
         """Whether the final value is validated. False for an endpoint of the server itself whose values are always valid, and
         so large that the validation would take longer than all other work."""
         self.begins_itself = False
-        """Whether the function says when the work on an item begins (`ItemWriter.begin`). Until then the item is queued. Only an
+        """Whether the function says when the work on an item begins (`ItemRun.begin`). Until then the item is queued. Only an
         asynchronous endpoint of the server itself, without batches, sets it."""
         self.on_limit_calls: Callable[[int], None] = lambda _: None
         """Function that `limit_calls` calls. The scheduler sets it."""

@@ -160,7 +160,7 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
         for value in called:
             # Write the value even if the item was cancelled, because the function has yielded it.
             steps.take(value)
-            if writer.cancelled:
+            if writer.run.cancelled:
                 break
     return steps.end()
 

@@ -21,7 +21,7 @@ from tidewire_server.endpoints.user_values import PLAIN, plain
 from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yielded_value import YieldedValue
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
-from tidewire_server.job_log.pending_events import Addition, addition, encoded_row, to_json
+from tidewire_server.job_log.open_event import Addition, addition, encoded_row, to_json
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -38,29 +38,68 @@ def value_path(index: int, column: str = "") -> str:
     return sys.intern(f"/items/{index}/value{column}")
 
 
+class ItemRun:
+    """Run of an item's function in one attempt: when it begins, whether it is cancelled, and the value before it.
+
+    Attributes:
+        attempt: Number of the job's current attempt.
+        principal: Principal that submitted the job.
+        begin: Function that an endpoint with `begins_itself` calls when the work on the item begins.
+        on_cancel: Function that is called when the item is cancelled, if its function runs outside of this process.
+        previous_state: State of the job when the server restarted. None in the first attempt.
+    """
+
+    __slots__ = ("_cancelled", "_place", "attempt", "begin", "on_cancel", "previous_state", "principal")
+
+    def __init__(self, place: str, attempt: int, principal: str) -> None:
+        """Create the run of the item whose value is at a path in the state."""
+        self._place = place
+        self._cancelled = False
+        self.attempt = attempt
+        self.principal = principal
+        self.begin: Callable[[], None] = lambda: None
+        self.on_cancel: Callable[[], None] | None = None
+        self.previous_state: View | None = None
+
+    @property
+    def previous(self) -> Any:
+        """See `Context.previous`."""
+        return None if self.previous_state is None else self.previous_state.value(self._place)
+
+    @property
+    def cancelled(self) -> bool:
+        """See `Stream.cancelled`."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Set the flag `cancelled`. The function can read this flag through its stream."""
+        self._cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
+
+
 class ItemWriter:
-    """Writes the value of one item while its function runs."""
+    """Writes the value of one item while its function runs.
+
+    Attributes:
+        run: The run of the function.
+    """
 
     __slots__ = (
-        "_cancelled",
         "_closed",
         "_columns",
         "_guard",
         "_index",
         "_place",
-        "_previous",
         "_report",
         "_to_json",
         "_usage",
         "_yielded",
-        "attempt",
-        "begin",
         "failure",
         "first_event_at",
         "growing",
-        "on_cancel",
         "pending",
-        "principal",
+        "run",
     )
 
     def __init__(
@@ -83,18 +122,8 @@ class ItemWriter:
         self.set_columns(columns)
         self._report = report
         self._to_json = to_json
-        self.attempt = attempt
-        """Number of the job's current attempt."""
-        self.principal = principal
-        """Principal that submitted the job."""
-        self._previous: View | None = None
-        """State of the job when the server restarted. None in the first attempt."""
+        self.run = ItemRun(place, attempt, principal)
         self._closed = False
-        self._cancelled = False
-        self.on_cancel: Callable[[], None] | None = None
-        """Function that is called when the item is cancelled, if its function runs outside of this process."""
-        self.begin: Callable[[], None] = lambda: None
-        """Function that an endpoint with `begins_itself` calls when the work on the item begins."""
         self._usage: dict[str, int | float] = {}
         self.first_event_at: float | None = None
         """Time of the first change in this attempt, on the clock `time.monotonic`, for the item's span."""
@@ -272,17 +301,7 @@ class ItemWriter:
         self._check_open()
         self._usage |= check_progress_notes_and_usage.usage(numbers)
 
-    @property
-    def cancelled(self) -> bool:
-        """See `Stream.cancelled`."""
-        return self._cancelled
-
     # ---- for the server ----------------------------------------------------------------------------------------
-
-    @property
-    def previous(self) -> Any:
-        """See `Context.previous`."""
-        return None if self._previous is None else self._previous.value(self._place)
 
     def restore(self, previous: View | None, stable: dict[str, int]) -> None:
         """Restore the writer after a restart of the server.
@@ -291,7 +310,7 @@ class ItemWriter:
             previous: State of the job when the server restarted, or None in the first attempt.
             stable: Member `stable` of the item's state, whose numbers must not decrease within an epoch.
         """
-        self._previous, self._guard.stable = previous, dict(stable)
+        self.run.previous_state, self._guard.stable = previous, dict(stable)
 
     def set_columns(self, columns: Sequence[str]) -> None:
         """Set the JSON Pointers of the columns, relative to the value. They must not change while the function runs."""
@@ -312,12 +331,6 @@ class ItemWriter:
             self._guard.check(self._place, initial)
             self._write(self.pending.change, [["s", self._place, initial]])
             self.first_event_at = None  # the function has not run yet
-
-    def cancel(self) -> None:
-        """Set the flag `cancelled`. The function can read this flag through its stream."""
-        self._cancelled = True
-        if self.on_cancel is not None:
-            self.on_cancel()
 
     def replace(self, value: Any) -> None:
         """Replace the item's value. Only the differences from the previous value are written to the log.

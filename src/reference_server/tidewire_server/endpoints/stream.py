@@ -147,7 +147,7 @@ class Stream(Generic[T]):
         """Whether the item was cancelled. A function in a worker thread should check this property regularly, and
         return if it is True.
         """
-        return self._writer.cancelled
+        return self._writer.run.cancelled
 
 
 def writer_of(stream: Stream[Any]) -> ItemWriter:

@@ -143,7 +143,7 @@ def add_engine(
 
     async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
-        request.cache_scope = "" if share_prefixes else writer_of(stream).principal
+        request.cache_scope = "" if share_prefixes else writer_of(stream).run.principal
         logged = _logged_tokens(stream.value, request, caps)
         marks = _UsageMarks(stream, "" if logged is None else logged.text)
         try:
@@ -295,7 +295,7 @@ async def _write(
         hypothesis = HypothesisWriter(stream, request.prompt if request.echo else "", text_only=text_only)
     tokens = reported = 0 if logged is None else len(logged.token_ids)
     async for delta in deltas:
-        writer.begin()
+        writer.run.begin()
         if delta.note:
             writer.note_once(delta.note, "info")
         if delta.replaces:

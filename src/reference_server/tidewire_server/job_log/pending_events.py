@@ -19,21 +19,28 @@ An event contains the text checks that are due (see `text_check_schedule`). They
 are computed when the event can no longer grow.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from itertools import compress
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import orjson
 from pydantic import JsonValue
 
-from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.diff import DiffError, Op
 from tidewire_server.errors import StreamClosedError
 from tidewire_server.job_log.backlog_limit import MAX_PENDING_BYTES, Backlog
+from tidewire_server.job_log.event_blocks import EventBlocks, diff_fields
 from tidewire_server.job_log.limited_state import LimitedState
+from tidewire_server.job_log.open_event import (
+    ARRAY_END,
+    TEXT_END,
+    Addition,
+    EncodedRow,
+    OpenEvent,
+    text_head,
+    to_json,
+)
 from tidewire_server.job_log.snapshot_events import snapshot_fields
 from tidewire_server.job_log.text_check_schedule import (
     CHECK_EVERY,
@@ -49,127 +56,6 @@ from tidewire_server.store.interfaces import Block, StateAt
 _FRAMING: Final = 512
 """How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
 
-BLOCK_BYTES: Final = 1024 * 1024
-"""Size in bytes at which a block of events is full. The store writes each block by itself, so that other jobs do not wait for
-all that one job has written."""
-
-EVENT_BYTES: Final = 64
-"""How many bytes a pending event counts for in the backlog in addition to its ops: its id, and the object that holds it."""
-
-_TEXT_END: Final = b'"]'
-_ARRAY_END: Final = b"]]"
-"""Last bytes of an op that appends to a text or to an array."""
-
-
-class Addition(NamedTuple):
-    """An append to one path, with its JSON."""
-
-    path: str
-    x: str | list[Any]
-    """The string or the elements to append."""
-    inner: bytes
-    """The JSON of `x` without its quotation marks or brackets."""
-
-    @property
-    def head(self) -> bytes:
-        """The beginning of the op, up to the quotation mark or bracket."""
-        return _text_head(self.path) if type(self.x) is str else b'["a",%b,[' % to_json(self.path)
-
-
-@lru_cache(1024)
-def _text_head(path: str) -> bytes:
-    return b'["a",%b,"' % to_json(path)
-
-
-def addition(path: str, x: str | list[Any]) -> Addition:
-    """Encode an append.
-
-    Raises:
-        ValueError: A string is not valid Unicode, or an element is not JSON.
-    """
-    return Addition(path, x, to_json(x)[1:-1])
-
-
-EncodedRow = tuple[list[Any], bytes]
-"""A row, as an op and as the JSON of this op."""
-
-
-def encoded_row(members: Iterable[Any]) -> EncodedRow:
-    """Encode a row. It has one string or element for each column.
-
-    Raises:
-        ValueError: A member is not JSON.
-    """
-    op = ["r", *members]
-    return op, to_json(op)
-
-
-class OpenEvent:
-    """The last pending event, while appends and rows can extend it. It is empty if there is none.
-
-    Each job has one object, which is emptied when the event ends. New containers for each event would cost 2 µs of the 17
-    that an isolated append takes in the server.
-
-    Attributes:
-        ops: The ops as JSON, each in pieces. An append is extended by another piece before its last one.
-        appends: The ops that later appends extend, by path. An op before a row is not extended, because that would change
-            the order of the elements.
-        texts: Paths of other texts that were counted for the schedule of text checks, because they grow in this event.
-        has_row: Whether the texts that are columns of the job were counted.
-        size: Size of the ops with their separators, in bytes.
-    """
-
-    __slots__ = ("appends", "has_row", "ops", "size", "texts")
-
-    def __init__(self) -> None:
-        self.ops: list[list[bytes]] = []
-        self.appends: dict[str, list[bytes]] = {}
-        self.texts: set[str] = set()
-        self.has_row: bool = False
-        self.size: int = 0
-
-    def append(self, added: Addition) -> None:
-        """Extend the op that appends to the same path, or add an op."""
-        op = self.appends.get(added.path)
-        is_text = type(added.x) is str
-        if op is None:
-            op = [added.head, added.inner, _TEXT_END if is_text else _ARRAY_END]
-            self.appends[added.path] = op
-            self.ops.append(op)
-            self.size += sum(map(len, op)) + 1
-        else:
-            piece = added.inner if is_text else b",%b" % added.inner
-            op.insert(-1, piece)
-            self.size += len(piece)
-
-    def counts(self, path: str) -> bool:
-        """Whether the schedule of text checks has already counted that the text at a path grows in this event."""
-        return path in self.appends or path in self.texts
-
-    def add_row_of(self, texts: Iterable[str]) -> list[str]:
-        """Let later appends begin new ops, and return those of the texts to which a row appends that were not counted."""
-        self.texts.update(self.appends)
-        self.appends.clear()
-        self.has_row = True
-        grown = [path for path in texts if path not in self.texts]
-        self.texts.update(grown)
-        return grown
-
-
-def _diff_fields(ops: bytes, checks: list[JsonValue]) -> bytes:
-    if checks:
-        return b'data:{"ops":[%b],"check":%b}' % (ops, orjson.dumps(checks))
-    return b"data:[%b]" % ops
-
-
-class _FullBlock(NamedTuple):
-    """Pending events that are taken together, and the state after them."""
-
-    events: list[bytes]
-    mark: tuple[list[Any], int]
-    size: int
-    """What the events count for in the backlog."""
-
 
 class PendingEvents:
     """Accepts the changes of a job, and keeps them as encoded events until a commit takes them.
@@ -179,16 +65,12 @@ class PendingEvents:
         lock: Lock of the state and of all methods. Hold it to make several changes, or a read and a change, atomic.
         columns: Paths of the columns, which are texts and arrays in the state. A row appends to all of them.
         backlog: Size of the pending events.
-        full_blocks: The oldest events, if there are more than fit into one block. Only `take` removes them.
+        blocks: The pending events before the last one, which may be open.
         urgent: Whether the pending events must be committed at once, even if the time in which changes are merged has not
             passed.
     """
 
     __slots__ = (
-        "_block_bytes",
-        "_column_head",
-        "_due",
-        "_ended",
         "_event_bytes",
         "_event_ops",
         "_merges",
@@ -198,8 +80,8 @@ class PendingEvents:
         "_unchecked",
         "_wake",
         "backlog",
+        "blocks",
         "columns",
-        "full_blocks",
         "lock",
         "state",
         "urgent",
@@ -238,18 +120,9 @@ class PendingEvents:
         self._event_ops = max_event_ops
         self._signalled = False
         """Whether a commit of the pending events is already scheduled."""
-        self._ended: list[bytes] = []
-        """The fields of the events that nothing extends. They are encoded at once, because a worker thread can write
-        thousands of small events before the event loop commits them, and an object for each would be many times as large."""
-        self._block_bytes = 0
-        """Size of these fields."""
-        self.full_blocks: deque[_FullBlock] = deque()
+        self.blocks = EventBlocks(state, backlog)
         self._open = OpenEvent()
         """The event after them."""
-        self._column_head = _text_head(self.columns[0]) if self.columns else b""
-        """The beginning of an op that appends to the first column, if it is a text."""
-        self._due: list[str] = []
-        """Texts whose checks the open event must contain."""
         self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path."""
         self._texts: dict[str, bytes] = {}
@@ -259,7 +132,7 @@ class PendingEvents:
 
     def allow_appends(self, path: str) -> None:
         """Let `append_text` append to the text at a path. The caller must hold the lock."""
-        self._texts[path] = _text_head(path)
+        self._texts[path] = text_head(path)
 
     def forbid_appends(self, path: str) -> None:
         """Let `append_text` refuse the text at a path, such as that of an item that has ended."""
@@ -283,14 +156,14 @@ class PendingEvents:
             piece is not a string, is empty, or is not valid Unicode.
         """
         with self.lock:
-            head = _text_head(path) if is_open and self._wake is not None else self._texts.get(path)
+            head = text_head(path) if is_open and self._wake is not None else self._texts.get(path)
             if head is None or not piece or type(piece) is not str or self.backlog.size > MAX_PENDING_BYTES:
                 return False
             event, state = self._open, self.state
             op = event.appends.get(path)
             try:
                 inner = orjson.dumps(piece)[1:-1]
-                size = len(inner) + (0 if op is not None else len(head) + len(_TEXT_END) + 1)
+                size = len(inner) + (0 if op is not None else len(head) + len(TEXT_END) + 1)
                 used = event.size + size
                 if size > state.room or used > self._event_bytes or len(event.ops) >= self._event_ops:
                     return False
@@ -298,7 +171,7 @@ class PendingEvents:
             except (TypeError, DiffError):
                 return False
             if op is None:
-                event.appends[path] = op = [head, inner, _TEXT_END]
+                event.appends[path] = op = [head, inner, TEXT_END]
                 event.ops.append(op)
                 if not (event.has_row and path in event.texts):
                     changes = self._unchecked.changes
@@ -306,14 +179,14 @@ class PendingEvents:
                     if count < CHECK_EVERY:
                         changes[path] = count
                     else:
-                        self._due += note_growth(self._unchecked, (path,))
+                        event.due += note_growth(self._unchecked, (path,))
             else:
                 op.insert(-1, inner)
             event.size = used
             state.room -= size
             self.backlog.size += size
             if not self._merges:
-                self._end_event()
+                self.blocks.end(self._open)
             if not self._signalled and self._wake is not None:
                 self._signalled = True
                 self._wake()
@@ -348,7 +221,7 @@ class PendingEvents:
             self._signal()
 
     def _append(self, additions: Sequence[Addition]) -> None:
-        size = sum([len(added.head) + len(added.inner) + len(_ARRAY_END) + 1 for added in additions])
+        size = sum([len(added.head) + len(added.inner) + len(ARRAY_END) + 1 for added in additions])
         if size > self._event_bytes or len(additions) > self._event_ops:
             self._change([["a", path, x] for path, x, _ in additions])
             return
@@ -359,7 +232,7 @@ class PendingEvents:
         for added in additions:
             event.append(added)
         self.backlog.size += size
-        self._due += note_growth(self._unchecked, dict.fromkeys(grown))
+        event.due += note_growth(self._unchecked, dict.fromkeys(grown))
 
     def _append_row(self, row: EncodedRow) -> None:
         op, encoded = row
@@ -376,54 +249,13 @@ class PendingEvents:
         self.backlog.size += size
         if event.appends or not event.has_row:
             texts = compress(self.columns, self.state.column_kinds())
-            self._due += note_growth(self._unchecked, event.add_row_of(texts))
+            event.due += note_growth(self._unchecked, event.add_row_of(texts))
 
     def _make_room(self, size: int, ops: int) -> None:
         """End the open event if it cannot contain more ops of this size."""
         event = self._open
         if event.size + size > self._event_bytes or len(event.ops) + ops > self._event_ops:
-            self._end_event()
-
-    def _end_event(self) -> None:
-        """Let nothing extend the open event: compute its checks, and encode it. The state is then that after all events."""
-        event = self._open
-        if not event.ops:
-            if self._block_bytes >= BLOCK_BYTES:
-                self._end_block()
-            return
-        if (
-            not self._due
-            and len(event.ops) == len(self.columns) == 1
-            and event.ops[0][0] == self._column_head
-        ):
-            # A diff that is a string appends to the only column, which is a text.
-            fields = b'data:"%b"' % b"".join(event.ops[0][1:-1])
-        else:
-            ops = b",".join(map(b"".join, event.ops))
-            fields = _diff_fields(ops, checks_of(self._due, self.state.document))
-            self._due = []
-        self._ended.append(fields)
-        self._block_bytes += len(fields)
-        event.ops.clear()
-        event.appends.clear()
-        if event.has_row:
-            event.texts.clear()
-            event.has_row = False
-        event.size = 0
-        self.backlog.size += EVENT_BYTES
-        if self._block_bytes >= BLOCK_BYTES:
-            self._end_block()
-
-    def _end_block(self) -> None:
-        size = self.backlog.size - sum(block.size for block in self.full_blocks)
-        self.full_blocks.append(_FullBlock(self._ended, self.state.document.mark(), size))
-        self._ended, self._block_bytes = [], 0
-
-    def _add(self, fields: bytes) -> None:
-        """Add an event that nothing extends."""
-        self._ended.append(fields)
-        self._block_bytes += len(fields)
-        self.backlog.size += len(fields) + EVENT_BYTES
+            self.blocks.end(self._open)
 
     # ---- other changes, from any thread --------------------------------------------------------------------------
 
@@ -455,7 +287,7 @@ class PendingEvents:
             self._signal(urgent=urgent)
 
     def _change(self, ops: Sequence[Op], check_below: str | None = None, *, reserved: bool = False) -> None:
-        self._end_event()
+        self.blocks.end(self._open)
         encoded = to_json(ops)
         if len(encoded) > self._event_bytes:
             self._write_snapshot(ops, len(encoded), check_below, reserved=reserved)
@@ -477,7 +309,7 @@ class PendingEvents:
                 checks += below
             else:
                 self._add_checks(below)
-        self._add(_diff_fields(encoded[1:-1], checks))
+        self.blocks.add(diff_fields(encoded[1:-1], checks))
 
     def _write_snapshot(
         self, ops: Sequence[Op], size: int, check_below: str | None, *, reserved: bool
@@ -489,14 +321,14 @@ class PendingEvents:
             self._add_checks(self.pending_checks(check_below))
         self.state.apply([*ops], size, reserved=reserved)
         document = self.state.document
-        self._add(snapshot_fields(document.value(), self.columns, "compacted"))
+        self.blocks.add(snapshot_fields(document.value(), self.columns, "compacted"))
         if checks := checks_of(note_change(self._unchecked, ops, document), document):
-            self._add(_diff_fields(b"", checks))
+            self.blocks.add(diff_fields(b"", checks))
 
     def _add_checks(self, checks: list[JsonValue]) -> None:
         """Add events that contain nothing but checks."""
         for part in split_checks(checks, self._event_bytes):
-            self._add(_diff_fields(b"", part))
+            self.blocks.add(diff_fields(b"", part))
 
     # ---- commits and the end ---------------------------------------------------------------------------------------
 
@@ -505,26 +337,27 @@ class PendingEvents:
         there are no events.
         """
         with self.lock:
-            self._end_event()
-            if self.full_blocks:
-                ended, mark, size = self.full_blocks.popleft()
-                self.backlog.size -= size
+            blocks = self.blocks
+            blocks.end(self._open)
+            if blocks.full:
+                events, mark = blocks.take_full()
                 # Nothing else schedules a commit of the events that are left.
                 self._signalled = self.urgent = True
                 if self._wake is not None:
                     self._wake()
             else:
                 self._signalled = self.urgent = False
-                if not self._ended:
+                events = blocks.events
+                if not events:
                     return None
-                ended, self._ended = self._ended, []
                 mark = self.state.document.mark()
-                self._block_bytes = self.backlog.size = 0
+                blocks.events = []
+                blocks.size = self.backlog.size = 0
             if self.backlog.fell is not None:
                 self.backlog.fell.notify_all()
         epoch, seq = after
         frames = []
-        for fields in ended:
+        for fields in events:
             seq += 1
             frames.append(b"id:%d-%d\n%b\n\n" % (epoch, seq, fields))
         return Block(frames, StateAt(Cursor(epoch, seq), self.columns, mark))
@@ -554,21 +387,8 @@ class PendingEvents:
 
     def _signal(self, *, urgent: bool = False) -> None:
         if not self._merges:
-            self._end_event()
+            self.blocks.end(self._open)
         if self._wake is not None and not (self._signalled and (self.urgent or not urgent)):
             self._signalled = True
             self.urgent = self.urgent or urgent
             self._wake()
-
-
-def to_json(value: Any) -> bytes:
-    """Encode a value as compact JSON.
-
-    orjson would encode NaN as null. This does not matter here, because the document rejects NaN before the JSON is
-    written.
-    """
-    try:
-        return orjson.dumps(value)
-    except TypeError as error:
-        strict_json.check(value)
-        raise DiffError(str(error)) from None

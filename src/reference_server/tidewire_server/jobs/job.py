@@ -172,7 +172,7 @@ class Job:
         outcome: JsonValue | Unset | BaseException
         try:
             if self.endpoint.begins_itself and not (item.started or self.commits_starts):
-                item.status, item.writer.begin = "starting", partial(self.begin, index)
+                item.status, item.writer.run.begin = "starting", partial(self.begin, index)
                 item.span = tracing.start_run(self.record, index)
             else:
                 self.begin(index)

@@ -51,7 +51,7 @@ class Item:
         This method sets the cancel flag. It also removes the item from its batch, or cancels the function's task if the
         item is not in a batch.
         """
-        self.writer.cancel()
+        self.writer.run.cancel()
         if self.leave is not None:
             self.leave()
         elif self.task is not None:

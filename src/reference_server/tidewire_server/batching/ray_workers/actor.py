@@ -22,16 +22,24 @@ from tidewire_server.endpoints.yieldables import UNSET, Append, Last
 from tidewire_server.errors import InvalidValueError, ItemError
 
 
-class _RowWriter:
-    """Stands in for the `ItemWriter` of a row in its `Context`: the reports of the function become events."""
+class _RowRun:
+    """Stands in for the `ItemRun` of a row."""
 
-    def __init__(self, put: Any, row: tuple[int, int], cancelled: Any, attempt: int, previous: Any) -> None:
-        self._put, self._row, self._cancelled = put, row, cancelled
+    def __init__(self, row: tuple[int, int], cancelled: Any, attempt: int, previous: Any) -> None:
+        self._row, self._cancelled = row, cancelled
         self.attempt, self.previous = attempt, previous
 
     @property
     def cancelled(self) -> bool:
         return self._row in self._cancelled
+
+
+class _RowWriter:
+    """Stands in for the `ItemWriter` of a row in its `Context`: the reports of the function become events."""
+
+    def __init__(self, put: Any, row: tuple[int, int], cancelled: Any, attempt: int, previous: Any) -> None:
+        self._put, self._row = put, row
+        self.run = _RowRun(row, cancelled, attempt, previous)
 
     def progress(self, current: Any, total: Any, *, unit: Any, phase: Any) -> None:
         check.progress(current, total, unit, phase, 0)

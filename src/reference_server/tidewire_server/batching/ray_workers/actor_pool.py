@@ -103,11 +103,11 @@ class ActorPool:
         try:
             # Ray pauses the actor's generator until the server has taken the last batch of events.
             run = actor.run.options(num_returns="streaming", _generator_backpressure_num_objects=1)
-            rows = {row: (writer.attempt, writer.previous) for row, writer in writers.items()}
+            rows = {row: (writer.run.attempt, writer.run.previous) for row, writer in writers.items()}
             events = run.remote(number, [each.__getstate__() for each in inputs], rows)
             for row, writer in writers.items():
-                writer.on_cancel = partial(cancel_row, row)
-                if writer.cancelled:
+                writer.run.on_cancel = partial(cancel_row, row)
+                if writer.run.cancelled:
                     cancel_row(row)
             async for ref in events:
                 for event in await ref:

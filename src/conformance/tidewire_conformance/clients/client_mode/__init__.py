@@ -1,1 +1,0 @@
-"""Client mode of the conformance suite. It plays the scenarios of the specification and reports failed requirements."""
