@@ -309,6 +309,21 @@ def test_the_jobs_of_a_dead_server_are_adopted_and_the_zombie_is_refused(
     run(body())
 
 
+def test_a_server_that_has_been_alone_learns_at_once_that_another_one_joins(servers: Any) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            await first.replicas.beat()
+            due = asyncio.Event()
+            first.replicas.on_request(due.set)
+            await until(due.is_set)  # it listens
+            due.clear()
+            await second.replicas.beat()
+            async with asyncio.timeout(WAIT):
+                await due.wait()
+
+    run(body())
+
+
 def test_a_job_that_its_old_owner_has_ended_is_not_reopened(servers: Any) -> None:
     async def body() -> None:
         async with servers() as (first, second):

@@ -10,7 +10,7 @@ over the whole database server. Hints that gather while one call runs are sent t
   p      | numbers of jobs               | new progress
   t      | names of endpoints            | new tickets
   r      | numbers of jobs               | a request to cancel or delete the job
-  s      | –                             | a server has left
+  s      | –                             | a server has joined or left
 """
 
 import asyncio
@@ -33,7 +33,7 @@ BLOCKS: Final = "b"
 PROGRESS: Final = "p"
 TICKETS: Final = "t"
 REQUESTS: Final = "r"
-LEFT: Final = "s"
+SERVERS: Final = "s"
 
 _MAX_HINTS: Final = 110
 """Maximum number of hints in one payload, whose size is limited to 7,999 bytes. A job number has up to 20 bytes, and the name of

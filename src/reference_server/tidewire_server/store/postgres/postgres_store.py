@@ -13,9 +13,9 @@ from tidewire_server.store.postgres.connections import Database
 from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.notifications import (
     BLOCKS,
-    LEFT,
     PROGRESS,
     REQUESTS,
+    SERVERS,
     TICKETS,
     Notifier,
 )
@@ -86,7 +86,7 @@ class PostgresStore:
             return
         self._logs.hint([*hints.get(BLOCKS, ()), *hints.get(PROGRESS, ())])
         self._queue.hint(hints.get(TICKETS, ()))
-        if REQUESTS in hints or LEFT in hints:
+        if REQUESTS in hints or SERVERS in hints:
             self._server.hint()
 
     def _poll(self) -> None:

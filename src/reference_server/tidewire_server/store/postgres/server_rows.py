@@ -20,7 +20,7 @@ import orjson
 
 from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.global_limits import CORRECT
-from tidewire_server.store.postgres.notifications import LEFT
+from tidewire_server.store.postgres.notifications import SERVERS
 from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
@@ -126,10 +126,13 @@ class ServerRow:
 
         def then(found: tuple[Rows, ...]) -> None:
             now = self._clock()
-            if now - self._last_beat >= _MAX_PAUSE:
+            joins = now - self._last_beat >= _MAX_PAUSE
+            if joins:
                 self._first_beat = now
             self._last_beat, [[self._until]] = now, found[0]
             self.has_others = self._notifier.enabled = bool(found[2])
+            if joins:  # A server that has been alone sends no hints until its next beat.
+                self._notifier.send(SERVERS)
 
         command = Command([_RENEW, _OWNED, _OTHERS, _LOST, CORRECT], parameters, tuple)
         _, owned, others, gone, _ = await self._threads.control.do(command, then)
@@ -154,7 +157,7 @@ class ServerRow:
 
     async def leave(self) -> None:
         await self._threads.control.run(_LEAVE, me=self.id)
-        self._notifier.send(LEFT)
+        self._notifier.send(SERVERS)
 
     def on_request(self, wake: Callable[[], None]) -> None:
         self.hint = wake
