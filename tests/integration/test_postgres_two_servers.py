@@ -312,9 +312,9 @@ def test_the_jobs_of_a_dead_server_are_adopted_and_the_zombie_is_refused(
 def test_a_server_that_has_been_alone_learns_at_once_that_another_one_joins(servers: Any) -> None:
     async def body() -> None:
         async with servers() as (first, second):
-            await first.replicas.beat()
             due = asyncio.Event()
             first.replicas.on_request(due.set)
+            await first.replicas.beat()
             await until(due.is_set)  # it listens
             due.clear()
             await second.replicas.beat()
