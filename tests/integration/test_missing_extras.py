@@ -341,8 +341,8 @@ def test_table_of_the_engine_counts_only_the_targets_of_measured_peers(run_witho
     (tmp_path / "results/engine_cpu.json").write_text(
         json.dumps({"rows": [row], "python": "3.11", "versions": {}}), encoding="utf-8"
     )
-    use = f"import sys; sys.path.insert(0, {str(BENCH)!r})\nfrom pathlib import Path\nimport tables\n"
+    use = f"import sys; sys.path.insert(0, {str(BENCH)!r})\nfrom pathlib import Path\nimport engine_tables\n"
     done = run_without(
-        PEERS, "-c", use + f"tables.HERE = Path({str(tmp_path)!r})\nprint(tables.engine_cpu())"
+        PEERS, "-c", use + f"engine_tables.HERE = Path({str(tmp_path)!r})\nprint(engine_tables.engine_cpu())"
     )
     assert "1 of 1 targets are met" in done.stdout, done.stderr
