@@ -4,7 +4,7 @@ import hashlib, json, random, re, secrets, socketserver, sys, threading, time, u
 from wsgiref.simple_server import WSGIServer, make_server
 
 RETRY_MS, KEPT_S, PATH, TEXT = int((*sys.argv, 1000)[1]), 86_400, "/items/0/value", {"type": "string"}
-LIMITS = {"max_body_bytes": 65_536, "state_ttl_s": KEPT_S}
+LIMITS, BACKLOG = {"max_body_bytes": 65_536, "state_ttl_s": KEPT_S}, {"request_queue_size": 128}
 RULES = {"text": TEXT, "delay_ms": {"type": "integer", "minimum": 0, "maximum": 10_000}}
 INPUT = {"type": "object", "properties": RULES, "required": ["text"], "additionalProperties": False}
 WORDS = {"name": "words", "input_schema": INPUT, "value_schema": TEXT, "capabilities": {"streams": True}}
@@ -145,6 +145,6 @@ def app(environ, start):
         return send(*wrong, f"/{found[1].decode()}" if found else "")
 
 
-server = make_server("127.0.0.1", 0, app, type("Threads", (socketserver.ThreadingMixIn, WSGIServer), {}))
+server = make_server("127.0.0.1", 0, app, type("", (socketserver.ThreadingMixIn, WSGIServer), BACKLOG))
 print(f"http://127.0.0.1:{server.server_port}", flush=True)
 server.serve_forever()
