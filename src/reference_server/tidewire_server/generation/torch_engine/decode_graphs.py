@@ -1,9 +1,9 @@
 """CUDA graphs of decoding steps (`DecodeGraphs`): one launch instead of some hundred operators.
 
 The host needs longer to launch the operators of a forward pass one by one than a GPU needs to compute them: twice as long for 8
-billion parameters and one request on an NVIDIA H200. A graph records the operators once. It needs the same shapes and the same memory each time, so the number of slots and
-the number of positions that attention reads are rounded up, and each combination has its own graph, captured at its first
-step. The graphs share their temporary memory, because only one of them runs at a time.
+billion parameters and one request on an NVIDIA H200. A graph records the operators once. It needs the same shapes and the same
+memory each time, so the number of slots and the number of positions that attention reads are rounded up, and each combination
+has its own graph, captured at its first step. The graphs share their temporary memory, because only one of them runs at a time.
 """
 
 from __future__ import annotations
