@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import trustme
 
-from support.postgres_server import PASSWORD, PASSWORD_USER, needs_postgres
+from support.postgres_server import AUTHORITY, PASSWORD, PASSWORD_USER, needs_postgres
 from support.store_log_writer import ROOMY, Writer, run
 from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
@@ -171,6 +172,40 @@ class TestWithServer:
         monkeypatch.setenv("PGPASSWORD", PASSWORD)
         monkeypatch.setenv("PGUSER", PASSWORD_USER)
         open_and_close(f"postgres://127.0.0.1:{postgres_of_the_run.port}/{named(database_url)}")
+
+    @pytest.mark.parametrize("by_environment", [False, True])
+    def test_tls_is_configured_by_the_url_or_the_environment(
+        self,
+        postgres_of_the_run: Any,
+        database_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        by_environment: bool,
+    ) -> None:
+        authority = str(postgres_of_the_run.folder / AUTHORITY)
+        url = postgres_of_the_run.tcp_url(named(database_url))
+        if by_environment:
+            monkeypatch.setenv("PGSSLMODE", "verify-full")
+            monkeypatch.setenv("PGSSLROOTCERT", authority)
+        else:
+            url += f"?sslmode=verify-full&sslrootcert={authority}"
+        store = open_store(Settings(log=url))
+        connections = (
+            "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename IS NOT NULL"
+        )
+        with_tls = postgres_of_the_run.execute(f"{connections} AND datname = '{named(database_url)}'")
+        asyncio.run(store.close())
+        assert len(with_tls) > 1
+        assert set(with_tls) == {(True,)}
+
+    def test_an_unknown_certificate_is_reported_in_one_line(
+        self, postgres_of_the_run: Any, database_url: str, tmp_path: Any
+    ) -> None:
+        other = tmp_path / "other.pem"
+        trustme.CA().cert_pem.write_to_path(str(other))
+        url = postgres_of_the_run.tcp_url(named(database_url)) + "?sslmode=verify-full&sslrootcert="
+        assert "check sslmode and sslrootcert in the URL" in error_of(f"{url}{other}")
+        assert "check sslmode and sslrootcert in the URL" in error_of(f"{url}{tmp_path}/no-such-file")
 
     def test_a_newer_schema_is_refused_and_left_alone(
         self, postgres_of_the_run: Any, database_url: str

@@ -35,6 +35,9 @@ PASSWORD_USER = "guarded"
 """Role that needs a password on the TCP port. All other roles do not."""
 PASSWORD = "pa55-word-of-the-test"
 
+AUTHORITY = "authority.pem"
+"""File in the server's folder with the authority of the server's certificate, for `sslrootcert`."""
+
 SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -43,6 +46,9 @@ SETTINGS = {
     "lc_messages": "C",
     "log_min_messages": "error",
 }
+
+
+TLS_SETTINGS = {"ssl": "on", "ssl_cert_file": "../server.pem", "ssl_key_file": "../server.key"}
 
 
 def find_binaries() -> Path | None:
@@ -159,11 +165,12 @@ def _run(shared: Path) -> None:
             "-N",
         ]
         subprocess.run(initdb, check=True, cwd=folder, **as_user)
+        _write_certificates(folder, user)
         (data / "pg_hba.conf").write_text(
             f"local all all trust\nhost all {PASSWORD_USER} 127.0.0.1/32 scram-sha-256\n"
             "host all all 127.0.0.1/32 trust\nlocal replication all trust\nhost replication all 127.0.0.1/32 trust\n"
         )
-        options = [f"-c{name}={value}" for name, value in SETTINGS.items()]
+        options = [f"-c{name}={value}" for name, value in (SETTINGS | TLS_SETTINGS).items()]
         command = [
             BINARIES / "postgres",
             "-D",
@@ -190,6 +197,22 @@ def _run(shared: Path) -> None:
                 server.send_signal(signal.SIGQUIT)  # an immediate stop, because nobody needs the data
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_certificates(folder: Path, user: str | None) -> None:
+    """Write the files of the server's TLS. PostgreSQL refuses a key that others may read."""
+    import trustme
+
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(str(folder / AUTHORITY))
+    certificate.cert_chain_pems[0].write_to_path(str(folder / "server.pem"))
+    key = folder / "server.key"
+    key.touch(mode=0o600)
+    certificate.private_key_pem.write_to_path(str(key))
+    if user is not None:
+        for path in (folder / "server.pem", key):
+            shutil.chown(path, user, user)
 
 
 def server_ready(folder: Path, port: int, role: str) -> None:

@@ -34,6 +34,7 @@ _ADVICE_BY_TEXT: Final = {
     "password authentication failed": "check the user, and the password in PGPASSWORD, in ~/.pgpass or in the URL",
     "no password supplied": "set PGPASSWORD, or add an entry to ~/.pgpass",
     "pg_hba.conf": "allow this user and host in the file pg_hba.conf of the database",
+    "certificate": "check sslmode and sslrootcert in the URL, or PGSSLMODE and PGSSLROOTCERT",
     "does not exist": "create it, or correct the URL",
     "Connection refused": "start the database, or correct the host and the port in the URL",
     "No such file": "start the database, or correct the folder of the Unix socket in the URL",
@@ -43,11 +44,11 @@ _ADVICE_BY_TEXT: Final = {
     "timed out": "check that the host and the port in the URL are right and that no firewall blocks them",
     "session is read-only": "use the URL of the primary, not of a standby",
     "does not support SSL": "turn on TLS in the database, or remove sslmode from the URL",
-    "certificate": "check sslmode and sslrootcert in the URL",
     "remaining connection slots": "raise max_connections of the database: each server uses 8 connections",
     "too many clients": "raise max_connections of the database: each server uses 8 connections",
 }
-"""Advice on errors without an SQLSTATE, which are those of an attempt to connect."""
+"""Advice on errors without an SQLSTATE, which are those of an attempt to connect. The first entry whose text occurs in the error
+applies: a file of certificates may not exist either."""
 
 
 def is_outage(error: Exception) -> TypeGuard[psycopg.Error]:
