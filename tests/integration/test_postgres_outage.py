@@ -208,6 +208,24 @@ def test_a_full_disk_is_told_apart_from_an_outage_in_one_line(
     assert "free some space" in message
 
 
+def test_a_server_that_stops_during_an_outage_tries_once_to_give_up_its_lease(
+    proxy: DatabaseProxy,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stopping server waited twice for a database that was down, 10 s each time."""
+    shorten_waits(monkeypatch, 1.0)
+
+    async def body() -> None:
+        async with opened(proxy.url(database_url)) as store:
+            proxy.cut()
+            await store.replicas.leave()
+
+    run(body())
+    assert sum("cannot give up the lease" in line for line in lines(caplog)) == 1
+
+
 def test_after_a_short_outage_a_server_does_not_trust_leases(database_url: str) -> None:
     """The beat of this server may come before the beats of the others, whose leases have run out meanwhile."""
 

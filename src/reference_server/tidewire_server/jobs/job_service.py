@@ -4,7 +4,6 @@ The HTTP routes call the service. The service itself does not depend on HTTP.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
@@ -633,8 +632,7 @@ class JobService:
         assert self.store.replicas is not None  # noqa: S101 - guaranteed by the caller
         await self._heartbeat.stop()
         if self._cleanup.started:
-            with contextlib.suppress(StoreError):  # `close` tries once more, and logs a failure
-                await self.store.replicas.leave()
+            await self.store.replicas.leave()
 
 
 def _too_many_jobs(limit: int) -> ProblemError:

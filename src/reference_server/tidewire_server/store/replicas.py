@@ -7,7 +7,9 @@ from tidewire_server.store.records import Beat, EndpointLoad
 
 
 class Replicas(Protocol):
-    """Liveness of the processes that share a store. Every method raises `StoreError` if the store fails."""
+    """Liveness of the processes that share a store. Except for `leave`, every method raises `StoreError` if the
+    store fails.
+    """
 
     async def beat(self, endpoints: Mapping[str, EndpointLoad]) -> Beat:
         """Renew the lease of this process. Call this method each second: other processes adopt the jobs of a process whose
@@ -31,7 +33,9 @@ class Replicas(Protocol):
         """
 
     async def leave(self) -> None:
-        """Give up the lease, so that other processes adopt the unfinished jobs of this process at once."""
+        """Give up the lease, so that other processes adopt the unfinished jobs of this process at once. Only the first call has
+        an effect. If the store fails, the jobs wait until the lease expires, which is logged as a warning.
+        """
 
     def on_request(self, wake: Callable[[], None]) -> None:
         """Set a function that is called on the event loop when the next `beat` or `Jobs.adopt` may return something new."""

@@ -1,6 +1,5 @@
 """Store in a PostgreSQL database, which any number of servers share."""
 
-import logging
 import socket
 import time
 from collections.abc import Callable
@@ -27,8 +26,6 @@ from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow
 from tidewire_server.store.records import Retention
 from tidewire_server.store.replicas import Replicas
 from tidewire_server.store.write_probe import WriteProbe
-
-_log = logging.getLogger(__name__)
 
 _TEST_WRITE: Final = "UPDATE server SET host = host WHERE id = %(me)s"
 
@@ -108,12 +105,7 @@ class PostgresStore:
         await self._queue.close()
         await self._logs.close()
         if clean:
-            try:
-                await self._server.leave()
-            except StoreError as error:
-                _log.warning(
-                    "cannot give up the lease of this server, so its jobs wait until it expires: %s", error
-                )
+            await self._server.leave()
         await self._notifier.close()
         for thread in self._threads:
             await thread.close()

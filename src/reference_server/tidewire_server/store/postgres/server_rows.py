@@ -8,6 +8,7 @@ The database compares the time of the last beat when it adopts, because the stat
 outage.
 """
 
+import logging
 import math
 import socket
 import time
@@ -18,12 +19,15 @@ from typing import Any, Final
 
 import orjson
 
+from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.global_limits import CORRECT
 from tidewire_server.store.postgres.notifications import SERVERS
 from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
+
+_log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 5.0
 """Time after the last beat of a server after which other servers adopt its jobs."""
@@ -98,6 +102,7 @@ class ServerRow:
         self._first_beat = math.inf
         """Time of the first of the beats of which each came in time after the previous one."""
         self._last_beat = -math.inf
+        self._left = False
         self._until: datetime | None = None
         """End of the lease, by the database's clock."""
         self.has_others = False
@@ -156,8 +161,18 @@ class ServerRow:
         return float(found[0][0]) if found else 0.0
 
     async def leave(self) -> None:
-        await self._threads.control.run(_LEAVE, me=self.id)
-        self._notifier.send(SERVERS)
+        if self._left:
+            return
+        self._left = True
+        try:
+            await self._threads.control.run(_LEAVE, me=self.id)
+        except StoreError as error:
+            # No second attempt: the lease expires before a statement has waited for a database that is down.
+            _log.warning(
+                "cannot give up the lease of this server, so its jobs wait until it expires: %s", error
+            )
+        else:
+            self._notifier.send(SERVERS)
 
     def on_request(self, wake: Callable[[], None]) -> None:
         self.hint = wake
