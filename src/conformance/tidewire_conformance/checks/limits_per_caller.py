@@ -126,7 +126,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
     pings.
     """
     limit = _limit(s, "max_jobs_per_principal")
-    sample = s.script_sample({"sleep_ms": 20_000})
+    sample = s.script_sample({"sleep_ms": 120_000})
     jobs = []
     for _ in range(limit + 1):
         answer = await _submit(s.wire, sample)
