@@ -11,7 +11,7 @@ traceability, in this order."""
 
 EXAMPLES = """\
 examples:
-  python -m proof servers                          all faulty servers; takes minutes; writes docs/proof/faulty-servers.md
+  python -m proof servers                          all faulty servers; takes an hour; writes docs/proof/faulty-servers.md
   python -m proof servers wrong_crc                one faulty server; writes nothing
   python -m proof servers --merge wrong_crc        one faulty server; updates the page of the last full run
   python -m proof servers --times 5 --busy --merge wrong_crc
