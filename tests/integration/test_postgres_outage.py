@@ -163,7 +163,8 @@ def test_an_append_whose_answer_was_lost_is_repeated_and_compared(
 
     async def body() -> None:
         with FaultProxy(("127.0.0.1", postgres_of_the_run.port), plan) as faulty:
-            url = f"postgresql://postgres@127.0.0.1:{faulty.address[1]}/{name_of(database_url)}"
+            place = f"127.0.0.1:{faulty.address[1]}/{name_of(database_url)}"
+            url = f"postgresql://postgres@{place}?sslmode=disable"  # the proxy looks for COMMIT
             async with opened(url) as store:
                 writers = [await Writer(f"job-{each}").add(store) for each in range(3)]
                 for _ in range(10):

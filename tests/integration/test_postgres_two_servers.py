@@ -432,6 +432,25 @@ def test_retention_counts_over_all_servers(servers: Any) -> None:
     run(body())
 
 
+def test_a_job_that_two_servers_delete_at_once_is_deleted(servers: Any) -> None:
+    """The second one raised a `StoreError`, because it wanted to keep the end of the job for its readers."""
+
+    async def body() -> None:
+        clock = Clock()
+        async with servers() as (first, second):
+            first.jobs._clock = second.jobs._clock = clock
+            await (writer := Writer()).submit(first, items=1)
+            await start(first, writer)
+            await writer.end(first, clock)
+            log = await second.jobs.log("a")
+            stop = log.watch(lambda _block: None)
+            await first._threads.control.run("DELETE FROM job WHERE id = 'a' RETURNING id")
+            await second.jobs.delete_job("a")
+            stop()
+
+    run(body())
+
+
 def test_rows_of_servers_that_died_an_hour_ago_are_deleted_some_at_a_time(
     servers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

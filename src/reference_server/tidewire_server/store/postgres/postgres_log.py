@@ -433,9 +433,15 @@ class PostgresLog(CachedLog):
         """Load the final state and the `done` event into memory before the job is deleted, because open readers still need
         both.
         """
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             await self.state()
             await self._load_end()
+        except StoreError:
+            await self.reload()  # Another server may have deleted the job already.
+            if not self._closed:
+                raise
 
 
 def _columns_of_snapshot(event: bytes) -> tuple[str, ...]:
