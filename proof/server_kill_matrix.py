@@ -71,8 +71,10 @@ def _judge_all(names: list[str], at_once: int, times: int, *, busy: bool) -> lis
         for name in names:
             own = [next(runs) for _ in range(times)]
             row = merge_runs(own, busy=busy)
-            number = f" in {row.held} of {row.runs} runs" if times > 1 else ""
-            print(f"{row.seconds:6.1f} s  {name}: {row.fault or 'as expected'}{number}", flush=True)
+            found = row.fault or "as expected"
+            if times > 1:
+                found = f"as expected in {row.held} of {row.runs} runs{row.fault and '; ' + row.fault}"
+            print(f"{row.seconds:6.1f} s  {name}: {found}", flush=True)
             rows.append(row)
     return rows
 
