@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from support.reference_server import serving
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
+from tidewire_server import Server
 from tidewire_server.store import sqlite as store_sqlite
 from tidewire_server.store.block_rows import ROW_BYTES
 from tidewire_server.store.cached_log import TAIL_BYTES
@@ -21,6 +23,7 @@ from tidewire_server.store.records import JobRecord, Key, QueueLimits, Tombstone
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 from tidewire_server.store.state_checkpoints import CHECKPOINT_EVERY
+from tidewire_server.store.thread_tasks import TaskQueue
 from tidewire_server.store.write_probe import PROBE_INTERVAL
 from tidewire_server.user_paths import file_of
 
@@ -356,3 +359,28 @@ def test_statements_have_no_numbered_placeholders():
     texts = {path.name: path.read_text() for path in folder.glob("*.py")}
     assert any("?" in text for text in texts.values())
     assert [name for name, text in texts.items() if re.search(r"\?\d", text)] == []
+
+
+def test_the_list_of_jobs_takes_few_transactions(tmp_path, monkeypatch):
+    """Each job of the list was read in a transaction of its own, so that a long list on a busy disk took ten seconds."""
+    groups = []
+    original = TaskQueue.next
+
+    def count(queue, timeout=None):
+        found = original(queue, timeout)
+        groups.extend(found[:1] if found[0] else [])
+        return found
+
+    server = Server(log=f"sqlite:///{tmp_path}/log.db")
+
+    @server.endpoint
+    async def double(n: int) -> int:
+        return 2 * n
+
+    with serving(server) as peer:
+        jobs = [peer.start("double", {"n": number}) for number in range(60)]
+        for job in jobs:
+            peer.ended(job)
+        monkeypatch.setattr(TaskQueue, "next", count)
+        assert [each["id"] for each in peer.http.get("/v1/jobs?limit=60").json()["jobs"]] == jobs[::-1]
+    assert len(groups) < 10

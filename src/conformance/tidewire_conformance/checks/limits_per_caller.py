@@ -93,13 +93,17 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
         if "inband_problems" in s.server.capabilities:
             inband = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(inband.of_type("problem")), None)
-            problem = block.members if block else {}
-            wanted = "a `problem` event without an id, because the client may retry"
-            s.at(inband, block).expect("TW-ERR-016", block and block.id is None, wanted, block and block.id)
-            waits = next((each.retry for each in inband.blocks if each.retry is not None), None)
-            due = problem.get("retry_after_ms")
-            wanted = f"a retry field equal to retry_after_ms, {due}"
-            s.at(inband, block).expect("TW-ERR-016", waits is not None and waits == due, wanted, waits)
+            # A stream that has ended with goaway in the meantime has made room for this one.
+            if block is not None or not await _has_goaway(streams):
+                problem = block.members if block else {}
+                wanted = "a `problem` event without an id, because the client may retry"
+                s.at(inband, block).expect(
+                    "TW-ERR-016", block and block.id is None, wanted, block and block.id
+                )
+                waits = next((each.retry for each in inband.blocks if each.retry is not None), None)
+                due = problem.get("retry_after_ms")
+                wanted = f"a retry field equal to retry_after_ms, {due}"
+                s.at(inband, block).expect("TW-ERR-016", waits is not None and waits == due, wanted, waits)
         if s.wire.header and s.hooks.second is not None:
             other = other_principal(s)
             theirs = await _submit(other, sample)

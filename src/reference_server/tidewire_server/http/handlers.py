@@ -1,5 +1,6 @@
 """Handlers of the requests that concern jobs and event streams, and of those for operators."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -119,7 +120,9 @@ class Handlers:
         before = request_parameters.text(request, "before") or None
         records = await self._lifespan.service.store.jobs.list(principal, before=before, limit=limit + 1)
         page = records[:limit]
-        jobs = [await self._entry(record, root) for record in page]
+        # Together, so that the store reads them in a few transactions. One after another, they would wait for the disk a thousand
+        # times, which takes ten seconds on a busy machine.
+        jobs = await asyncio.gather(*(self._entry(record, root) for record in page))
         body: dict[str, Any] = {"jobs": [each for each in jobs if each is not None]}
         if len(records) > limit:
             body["next"] = f"{root}/jobs?limit={limit}&before={page[-1].id}"
