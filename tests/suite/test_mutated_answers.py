@@ -37,6 +37,7 @@ QUICK_CHECKS = [check for check in ALONE if check.name.startswith(QUICK_AREA)]
 NEEDS_TIME = {
     "deadlines.job_without_readers_is_cancelled_after_its_grace_period",
     "queue_progress_ping_goaway.idle_stream_receives_pings",
+    "waiting_jobs.waiting_job_receives_pings",
     "snapshots_only.diffs_0_returns_snapshots_and_done",
     "snapshots_only.min_interval_ms_is_raised_to_the_minimum",
     "limits_per_caller.job_above_the_limit_returns_429",
