@@ -33,7 +33,7 @@ chaos: $(STAMP)  ## 5,000 jobs through networks that break, while servers are ki
 		tests/integration/test_postgres_outage.py -m '' -rP $(PYTEST_ARGS)
 
 NODE_READERS := eventsource@4.1.1 eventsource-parser@3.1.1 @microsoft/fetch-event-source@2.0.1
-proof: $(STAMP)  ## proves the suite: every faulty server and client, and twenty runs over: two hours; writes docs/proof
+proof: $(STAMP)  ## proves the suite: every faulty server and client, and twenty runs over: more than an hour; writes docs/proof
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]' \
 		|| echo "The readers of event streams in Python are not installed, so their rows are kept: pip install -e '.[peers]'"
 	npm install --silent --no-save --prefix $(VENV)/event-streams $(NODE_READERS) \

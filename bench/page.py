@@ -221,7 +221,7 @@ def main() -> None:
             "separate process on the same machine. The memory of the server does not grow with the number of finished jobs. The\n"
             "script is `python bench/jobs.py`. The targets are 1,800 jobs a second in memory and 1,300 over SQLite, set on a faster\n"
             "machine.\n\n"
-            "With PostgreSQL, the server asks the database about eight times for each job, so that any other server could\n"
+            "With PostgreSQL, the server asks the database several times for each job, so that any other server could\n"
             "have run it. For many short jobs, start several servers, or submit the jobs as items of one batch.",
             log_tables.jobs,
         ),

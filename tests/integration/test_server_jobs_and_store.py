@@ -69,7 +69,7 @@ def test_a_job_whose_client_disconnects_during_the_commit_runs(tmp_path: Path) -
             async with asyncio.timeout(20):
                 while not (jobs := await service.store.jobs.list("ada", before=None, limit=9)):
                     await asyncio.sleep(0.005)
-            assert (await ended(service, jobs[0].id)).status == "succeeded"
+            assert (await ended(service, jobs[0][0].id)).status == "succeeded"
             assert calls == ["a"]
             # The memory of its input is free again.
             service.inputs.reserve("ada", server.settings.max_input_bytes)

@@ -373,7 +373,10 @@ def test_jobs_of_a_principal_are_listed_in_pages_newest_first(opened: Any) -> No
             await Writer("x", "bob").add(store)
 
             async def page(before: str | None, limit: int = 2, by: str = "ada") -> list[str]:
-                return [each.id for each in await store.jobs.list(by, before=before, limit=limit)]
+                found = await store.jobs.list(by, before=before, limit=limit)
+                for record, extent in found:
+                    assert extent == (await store.jobs.log(record.id)).extent()
+                return [record.id for record, _ in found]
 
             assert await page(None) == ["j5", "j4"]
             assert await page("j4", 3) == ["j3", "j2", "j1"]
@@ -381,7 +384,7 @@ def test_jobs_of_a_principal_are_listed_in_pages_newest_first(opened: Any) -> No
             assert await page("j5", by="bob") == ["x"]
             await store.jobs.delete_job("j4")
             assert await page("j5") == ["j3", "j2"]
-            statuses = [each.status for each in await store.jobs.list("ada", before=None, limit=9)]
+            statuses = [each.status for each, _ in await store.jobs.list("ada", before=None, limit=9)]
             assert statuses == ["queued", "queued", "succeeded", "queued", "succeeded"]
 
     run(body())
@@ -498,7 +501,8 @@ def test_random_operations_give_equal_results_in_all_implementations(
                 assert all(record == records[0] for record in records)
                 for principal in ("ada", "bob"):
                     pages = [await each.jobs.list(principal, before=name, limit=5) for each in stores]
-                    assert all(page == pages[0] for page in pages)
+                    records = [[record for record, _ in page] for page in pages]
+                    assert all(page == records[0] for page in records)
                     assert len({await each.jobs.unfinished(principal) for each in stores}) == 1
                 logs = [await store.jobs.log(name) for store in stores]
                 assert len({log is None for log in logs}) == 1

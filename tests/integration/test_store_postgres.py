@@ -16,11 +16,8 @@ import pytest
 import trustme
 
 from support.postgres_server import AUTHORITY, PASSWORD, PASSWORD_USER, needs_postgres
-from support.reference_server import serving
 from support.store_log_writer import ROOMY, Writer, run
-from tidewire_server import Server
 from tidewire_server.commands.flags import shown
-from tidewire_server.jobs.recovery import KEPT_BYTES
 from tidewire_server.settings import Settings
 from tidewire_server.store.fair_eviction import EndedJobs
 from tidewire_server.store.interfaces import StoreError
@@ -29,7 +26,6 @@ from tidewire_server.store.records import EndpointLoad
 from tidewire_server.user_paths import without_password
 
 SECRET = "s3cr3t-w0rd"
-JSON = {"content-type": "application/json"}
 
 HIDE_PSYCOPG = """
 import sys
@@ -210,34 +206,6 @@ class TestWithServer:
         url = postgres_of_the_run.tcp_url(named(database_url)) + "?sslmode=verify-full&sslrootcert="
         assert "check sslmode and sslrootcert in the URL" in error_of(f"{url}{other}")
         assert "check sslmode and sslrootcert in the URL" in error_of(f"{url}{tmp_path}/no-such-file")
-
-    @pytest.mark.parametrize(("excess", "reads"), [(0, 0), (1, 1)])
-    def test_a_short_request_of_a_taken_job_is_read_once(
-        self, database_url: str, monkeypatch: pytest.MonkeyPatch, excess: int, reads: int
-    ) -> None:
-        """Each read is a task of a thread of the database, of which a short job takes about eight."""
-        from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
-
-        read: list[str] = []
-        original = PostgresJobs.submit_body
-
-        async def submit_body(jobs: PostgresJobs, job: str) -> bytes:
-            read.append(job)
-            return await original(jobs, job)
-
-        monkeypatch.setattr(PostgresJobs, "submit_body", submit_body)
-        server = Server(log=database_url)
-
-        @server.endpoint
-        def length(text: str) -> int:
-            return len(text)
-
-        empty = b'{"input":{"text":"%b"}}'
-        text = b"x" * (KEPT_BYTES + excess - len(empty % b""))
-        with serving(server) as peer:
-            job = peer.http.post("/v1/endpoints/length/jobs", content=empty % text, headers=JSON).json()["id"]
-            assert peer.ended(job)["state"]["items"][0]["value"] == len(text)
-        assert len(read) == reads
 
     def test_a_newer_schema_is_refused_and_left_alone(
         self, postgres_of_the_run: Any, database_url: str

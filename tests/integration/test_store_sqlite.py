@@ -361,8 +361,8 @@ def test_statements_have_no_numbered_placeholders():
     assert [name for name, text in texts.items() if re.search(r"\?\d", text)] == []
 
 
-def test_the_list_of_jobs_takes_few_transactions(tmp_path, monkeypatch):
-    """Each job of the list was read in a transaction of its own, so that a long list on a busy disk took ten seconds."""
+def test_the_list_of_jobs_takes_one_transaction(tmp_path, monkeypatch):
+    """Each job of the list was read in a transaction of its own, so that a long list took seconds on a busy machine."""
     groups = []
     original = TaskQueue.next
 
@@ -383,4 +383,4 @@ def test_the_list_of_jobs_takes_few_transactions(tmp_path, monkeypatch):
             peer.ended(job)
         monkeypatch.setattr(TaskQueue, "next", count)
         assert [each["id"] for each in peer.http.get("/v1/jobs?limit=60").json()["jobs"]] == jobs[::-1]
-    assert len(groups) < 10
+    assert len(groups) <= 1  # not counted if the thread waited for it before `count` was set

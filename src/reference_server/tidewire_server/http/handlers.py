@@ -1,6 +1,5 @@
 """Handlers of the requests that concern jobs and event streams, and of those for operators."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,7 @@ from tidewire_server.http.replay_plan import NOTHING, plan_replay
 from tidewire_server.http.request_reading import accept_names, read_body, require_acceptable, root_of
 from tidewire_server.http.shared_response import SharedResponse
 from tidewire_server.jobs.admission.submit_body import read_json
-from tidewire_server.jobs.job_resource import job_members, timestamp
+from tidewire_server.jobs.job_resource import job_members, read_job, timestamp
 from tidewire_server.jobs.job_service import Submitted
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.settings import Settings
@@ -118,24 +117,13 @@ class Handlers:
         limit = request_parameters.integer(request, "limit", _PAGE, 1, _MAX_PAGE)
         principal, root = principal_of(request), root_of(request)
         before = request_parameters.text(request, "before") or None
-        records = await self._lifespan.service.store.jobs.list(principal, before=before, limit=limit + 1)
-        page = records[:limit]
-        # Together, so that the store reads them in a few transactions. One after another, they would wait for the disk a thousand
-        # times, which takes ten seconds on a busy machine.
-        jobs = await asyncio.gather(*(self._entry(record, root) for record in page))
-        body: dict[str, Any] = {"jobs": [each for each in jobs if each is not None]}
-        if len(records) > limit:
-            body["next"] = f"{root}/jobs?limit={limit}&before={page[-1].id}"
+        found = await self._lifespan.service.store.jobs.list(principal, before=before, limit=limit + 1)
+        page = found[:limit]
+        body: dict[str, Any] = {"jobs": [job_members(read_job(*each, root)) for each in page]}
+        if len(found) > limit:
+            last, _ = page[-1]
+            body["next"] = f"{root}/jobs?limit={limit}&before={last.id}"
         return json_response(body)
-
-    async def _entry(self, record: JobRecord, root: str) -> Any:
-        """Return the entry for a job in the list of jobs, or None if the job has just been deleted."""
-        try:
-            return job_members(await self._lifespan.service.resource(record, root))
-        except ProblemError as error:
-            if error.problem.code != "job_expired":
-                raise
-            return None
 
     async def read(self, request: Request) -> ASGIApp:
         """Handle `GET /v1/jobs/{id}`."""

@@ -12,19 +12,18 @@ from tidewire.protocol.messages import to_json
 from tidewire.protocol.resources import JobLinks, JobResource
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.store.interfaces import LogReader, StateAt
-from tidewire_server.store.records import JobRecord
+from tidewire_server.store.records import Extent, JobRecord
 
 
-def read_job(record: JobRecord, log: LogReader, root: str, at: StateAt | None = None) -> JobResource:
+def read_job(record: JobRecord, extent: Extent, root: str, at: StateAt | None = None) -> JobResource:
     """Create the representation of a job without the job's state.
 
     Args:
         record: Record of the job.
-        log: Log of the job.
+        extent: Extent of the job's log.
         root: Path of the API root in URLs that clients use. The links in the result start with this path.
         at: State that the representation describes. By default, the status is that in the record.
     """
-    extent = log.extent()
     done = record.done if extent.ended else None
     status: Any = record.status
     if at is not None:
@@ -61,7 +60,7 @@ async def encode_job(record: JobRecord, log: LogReader, root: str, texts: Shared
     """
     at = await log.state()
     # Encode these members before the state, because the job may change while its state is encoded.
-    job = read_job(record, log, root, at)
+    job = read_job(record, log.extent(), root, at)
     members = orjson.dumps(job_members(job))
     changes: dict[str, Any] | None = None
     if job.done is not None:

@@ -16,7 +16,6 @@ import orjson
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.problems import problem
-from tidewire.protocol.resources import JobResource
 from tidewire.protocol.wire_model import MessageError
 from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
@@ -31,7 +30,7 @@ from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.job_cleanup import JobCleanup
-from tidewire_server.jobs.job_resource import encode_job, read_job
+from tidewire_server.jobs.job_resource import encode_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
@@ -468,10 +467,6 @@ class JobService:
         if log is None:
             raise refuse("job_expired", f"job {record.id} was deleted, or its retention time is over")
         return log
-
-    async def resource(self, record: JobRecord, root: str) -> JobResource:
-        """Return a job without its state, in the form in which clients receive it in lists."""
-        return read_job(record, await self.log(record), root)
 
     async def encoded_resource(self, record: JobRecord, root: str) -> list[SharedText]:
         """Return a job with its state, as the parts of the JSON text that clients receive.

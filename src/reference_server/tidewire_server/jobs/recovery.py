@@ -41,7 +41,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel, JsonValue
@@ -106,11 +106,6 @@ _NO_REQUEST = Submission([], False, {}, False, 0.0, None, 0)
 """Placeholder for a submit request that cannot be read."""
 
 
-KEPT_BYTES: Final = 4096
-"""Size of the body of a submit up to which it stays in memory until its items run. The store need then not be asked again for a
-job that a server opens when it takes its item, as servers that share a database do."""
-
-
 async def admit_again(
     interrupted: Interrupted, endpoints: Mapping[str, Endpoint], store: Store, turn: asyncio.Lock
 ) -> tuple[AdmittedJob, str | None]:
@@ -139,12 +134,7 @@ async def admit_again(
         reason = f"endpoint {record.endpoint!r} no longer existed after the server restarted"
     state: Any = (await interrupted.log.state()).view.value()
     items = len(state["items"])
-    kept = interrupted.submit if len(interrupted.submit) <= KEPT_BYTES else None
-
-    async def read_body() -> bytes:
-        return await store.jobs.submit_body(record.id) if kept is None else kept
-
-    stored = StoredInputs(record.id, endpoint, items, read_body, turn)
+    stored = StoredInputs(record.id, endpoint, items, lambda: store.jobs.submit_body(record.id), turn)
     return AdmittedJob(endpoint, submission, [], stored), reason
 
 

@@ -382,8 +382,8 @@ class Jobs(Protocol):
         """
         ...
 
-    async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
-        """Return up to `limit` jobs of a principal, newest first.
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[tuple[JobRecord, Extent]]:
+        """Return up to `limit` jobs of a principal with the extents of their logs, newest first.
 
         If `before` is set, return only jobs that are older than this job.
         """

@@ -256,14 +256,14 @@ class MemoryJobs:
         del items  # A restart empties this store.
         return job in self._stored and job not in self._ended
 
-    async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
-        found: list[JobRecord] = []
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[tuple[JobRecord, Extent]]:
+        found: list[tuple[JobRecord, Extent]] = []
         # `before` is the id of the last job on the previous page. If that job was deleted, return the first page.
         cursor = None if before is None else self._stored.get(before)
         passed = cursor is None or cursor.record.principal != principal
         for job, stored in reversed(self._stored.items()):
             if passed and stored.record.principal == principal:
-                found.append(stored.record)
+                found.append((stored.record, stored.log.extent()))
                 if len(found) == limit:
                     break
             passed = passed or job == before

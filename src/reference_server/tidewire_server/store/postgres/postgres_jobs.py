@@ -118,7 +118,8 @@ _VISIBLE: Final = "NOT EXISTS (SELECT FROM tombstone WHERE id = j.id)"
 _GET: Final = f"SELECT {_RECORD} FROM job j WHERE j.id = %(id)s AND {_VISIBLE}"  # noqa: S608
 _GET_TOMBSTONE: Final = "SELECT id, principal FROM tombstone WHERE id = %(id)s"
 _LIST: Final = f"""
-    SELECT {_RECORD} FROM job j WHERE j.principal = %(principal)s AND j.number < coalesce(
+    SELECT {_RECORD}, j.number, {EXTENT_COLUMNS} FROM {EXTENT_TABLES}
+    WHERE j.principal = %(principal)s AND j.number < coalesce(
         (SELECT number FROM job WHERE id = %(before)s AND principal = %(principal)s), 9223372036854775807) AND {_VISIBLE}
     ORDER BY j.number DESC LIMIT %(limit)s
 """  # noqa: S608
@@ -341,11 +342,15 @@ class PostgresJobs(KeyReservations):
             self._server.hint()
         return bool(found)
 
-    async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[tuple[JobRecord, Extent]]:
         before = before if before is None or is_storable(before) else None
         rows = await self._reads.run(_LIST, principal=principal, before=before, limit=limit)
-        found = [record_of(row) for row in rows]
-        return [self._written[each.id].record if each.id in self._written else each for each in found]
+        found = [(record, extent) for record, _, extent in map(self._parse, rows)]
+        written = [self._written.get(record.id) for record, _ in found]
+        return [
+            stored if log is None else (log.record, log.extent())
+            for stored, log in zip(found, written, strict=True)
+        ]
 
     async def unfinished(self, principal: str) -> int:
         return int((await self._reads.run(_UNFINISHED, principal=principal))[0][0])

@@ -231,19 +231,24 @@ class SqliteJobs(KeyReservations):
             self._finished(record.principal)
             self._ended.add(record.principal, record.id, kept_bytes)
 
-    async def list(self, principal: str, *, before: str | None, limit: int) -> list[JobRecord]:
-        def work(db: sqlite3.Connection) -> list[JobRecord]:
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[tuple[JobRecord, Extent]]:
+        def work(db: sqlite3.Connection) -> list[tuple[JobRecord, Extent]]:
             place = db.execute(
                 "SELECT number FROM job WHERE id = ? AND principal = ?", (before, principal)
             ).fetchone()
             query = (
-                f"SELECT {_RECORD} FROM job WHERE principal = ? AND number < ? ORDER BY number DESC LIMIT ?"  # noqa: S608
+                f"SELECT {_RECORD}, number FROM job WHERE principal = ? AND number < ? "  # noqa: S608
+                "ORDER BY number DESC LIMIT ?"
             )
-            rows = db.execute(query, (principal, 2**62 if place is None else place[0], limit))
-            return [record_of(row) for row in rows]
+            rows = db.execute(query, (principal, 2**62 if place is None else place[0], limit)).fetchall()
+            return [(record_of(row[:-1]), load_extent(db, row[-1])) for row in rows]
 
         found = await self._file.do(work)
-        return [self._live[each.id].record if each.id in self._live else each for each in found]
+        live = [self._live.get(record.id) for record, _ in found]
+        return [
+            stored if log is None else (log.record, log.extent())
+            for stored, log in zip(found, live, strict=True)
+        ]
 
     async def unfinished(self, principal: str) -> int:
         return self._unfinished[principal]
