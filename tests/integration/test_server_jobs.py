@@ -627,24 +627,6 @@ def test_deleting_a_running_job_sends_done_to_its_readers(peer):
     eventually(lambda: "finally" in ran)
 
 
-def test_a_job_deleted_while_jobs_are_listed_is_omitted():
-    server = make_server()
-    with serving(server) as peer:
-        kept, gone = peer.start("say", {"text": "a"}), peer.start("say", {"text": "b"})
-        store = server.app.service.store.jobs
-        found = store.list
-
-        async def list_and_lose(*args, **options):
-            records = await found(*args, **options)
-            await store.delete_job(gone)
-            return records
-
-        store.list = list_and_lose
-        answer = peer.http.get("/v1/jobs")
-    assert answer.status_code == 200, answer.text
-    assert [each["id"] for each in answer.json()["jobs"]] == [kept]
-
-
 # ---- deadlines and disconnects ---------------------------------------------------------------------------------------
 
 

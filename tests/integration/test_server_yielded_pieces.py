@@ -367,7 +367,9 @@ def test_pieces_as_whole_values_are_reported_once_in_the_log_and_in_the_notes_of
             assert "yield Append(piece)" in note["text"]
             assert repr(name) in note["text"]
     assert jobs[0].result() == TOKENS[-1]
-    assert [record.getMessage() for record in caplog.records] == [note["text"]]
+    messages = [record.getMessage() for record in caplog.records]
+    # A busy machine may block the event loop, which the server logs as well.
+    assert [each for each in messages if "event loop was blocked" not in each] == [note["text"]]
 
 
 @pytest.mark.parametrize(
