@@ -7,6 +7,7 @@ import asyncio
 import socket
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +22,7 @@ from support.reference_server import QUICK, Fold, Peer, data, eventually, logged
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES, UvicornConnection
+from tidewire_server.job_log.commit_schedule import WIDEST
 from tidewire_server.serving.listener import bind, url_of
 
 SOURCES = tuple(str(Path(package.__file__ or "").parent) for package in (tidewire, tidewire_server))
@@ -252,6 +254,7 @@ def test_an_isolated_token_reaches_the_socket_of_a_caught_up_reader_in_fourteen_
         loop = eventually(lambda: loops)[0]
         with peer.stream(job) as reading:
             for number in range(10):
+                time.sleep(WIDEST)  # Even a server that was busy merges no tokens that are this far apart.
                 loop.call_soon_threadsafe(pieces.put_nowait, f"<{number}>")
                 reading.until_text(f"<{number}>")
             loop.call_soon_threadsafe(pieces.put_nowait, None)
