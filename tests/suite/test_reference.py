@@ -1,6 +1,7 @@
 """The reference server passes all checks, and third-party servers fail only the requirements that the pages name."""
 
 import asyncio
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -14,6 +15,7 @@ from support.foreign_programs import javascript_server, needs_node, standard_lib
 from tidewire_conformance import registry
 from tidewire_conformance.announce_job_counts import announce_checks
 from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.server_probe import SHORT_TOKENS
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.report import badge
 from tidewire_conformance.runner import Plan, run
@@ -71,6 +73,25 @@ def test_log_probabilities_may_be_rounded_as_the_example_requests(reference_url,
     found = report(replace(plan(reference_url), examples=(("generate", example),)), checks)
     assert findings(found) == []
     assert {each.outcome for each in found.run.verdicts} == {Outcome.PASS}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("example", "inputs"),
+    [
+        ({"prompt": "a"}, [{"prompt": "a"}, {"prompt": "a", "max_tokens": SHORT_TOKENS}]),
+        ({"max_tokens": 40}, [{"max_tokens": 40}, {"max_tokens": SHORT_TOKENS}]),
+        ({"max_tokens": None}, [{"max_tokens": None}, {"max_tokens": SHORT_TOKENS}]),
+        ({"max_tokens": SHORT_TOKENS}, [{"max_tokens": SHORT_TOKENS}]),
+    ],
+)
+def test_most_jobs_of_a_text_generation_are_short(reference_url, example, inputs):
+    own = replace(plan(reference_url), examples=(("generate", example),), endpoints=("generate",))
+    found = report(own, [each for each in CHECKS if each.name == "framing.retry_is_jittered"])
+    sent = [
+        json.loads(each.sent)["input"] for each in found.run.record if each.path.endswith("generate/jobs")
+    ]
+    assert sent == inputs
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ because the checks choose their examples, and therefore the endpoints, by the ob
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from tidewire_conformance import registry
-from tidewire_conformance.judging.server_probe import EXAMPLES_PER_ENDPOINT, SCRIPT, SampleRequest, Server
+from tidewire_conformance.judging.server_probe import SCRIPT, SampleRequest, Server
 from tidewire_conformance.registry import Check
 
 JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], int], ...]] = (
@@ -25,15 +25,15 @@ JOBS_OF_EACH_EXAMPLE: Final = 6
 checks then use `SCRIPT`."""
 
 
-def announce_examples(server: Server, own_examples: Sequence[str] = ()) -> str:
+def announce_examples(server: Server, own_examples: Sequence[tuple[str, Any]] = ()) -> str:
     """Return the message that the suite prints before the probe runs the examples.
 
     Args:
         server: The server, with its endpoints.
-        own_examples: Endpoint of each input that was passed with `--example`.
+        own_examples: Pairs of endpoint name and input that were passed with `--example`.
     """
     counts = {
-        name: own_examples.count(name) or len(endpoint.examples[:EXAMPLES_PER_ENDPOINT])
+        name: len(endpoint.inputs_to_run([value for owner, value in own_examples if owner == name]))
         for name, endpoint in server.endpoints.items()
     }
     used = [f"{name} ({count})" for name, count in counts.items() if count]

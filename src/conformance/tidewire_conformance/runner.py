@@ -144,12 +144,11 @@ class CheckProgress:
 
     async def _probe_and_check(self) -> None:
         try:
-            own_examples = [name for name, _ in self.plan.examples]
             self.server = await probe(
                 self._wire,
                 self.plan.endpoints,
                 self.plan.examples,
-                lambda server: self._announce(announce_examples(server, own_examples)),
+                lambda server: self._announce(announce_examples(server, self.plan.examples)),
             )
         except IncompleteResponseError as error:
             raise ProbeError(str(error)) from None

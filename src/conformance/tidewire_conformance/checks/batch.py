@@ -86,7 +86,7 @@ async def failed_item_does_not_affect_others(s: Session) -> None:
     s.at(read).expect("TW-DIF-005", named, "the member error in the failed item", failed)
 
 
-@check("TW-BAT-005", needs=BATCHES, seconds=1.5)
+@check("TW-BAT-005", needs=BATCHES, seconds=3)
 async def items_end_independently(s: Session) -> None:
     """An item of a job ends as soon as its own result is complete, even if other items are still running."""
     sample = s.server.uneven_batch_sample() or s.skip_untested(

@@ -18,7 +18,7 @@ READERS = 4
 """Number of streams that are open at the same time."""
 EVENTS_AFTER_CATCH_UP = 2
 """Number of events that each reader reads after those that were in the log when its stream was opened."""
-CURSORS = (*("", "last") * 4, "0-0")
+CURSORS = (*("", "last") * 8, "0-0")
 """Cursors of the streams: none, that of the last stream, and sometimes the start of the log, because it is long."""
 MAX_STREAMS = 200
 """Maximum number of streams that the check opens."""

@@ -103,7 +103,7 @@ async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) ->
     async def streamed_twice() -> None:
         closed = clock()
         job = await s.submit(sample, **member)
-        for seconds in (0.0, grace / 5):
+        for seconds in (0.0, grace / 10):
             await asyncio.sleep(seconds)
             async with s.follow(job) as stream:
                 if clock() - closed >= grace:

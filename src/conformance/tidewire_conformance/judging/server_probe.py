@@ -32,6 +32,8 @@ MIN_GROWTH_EVENTS: Final = 5
 
 MAX_HEARTBEAT: Final = 15.0
 """Longest permitted heartbeat interval, in seconds (TW-FRM-071)."""
+SHORT_TOKENS: Final = 16
+"""Number of tokens of a text generation for the checks that need any job: about 90 jobs of one run."""
 LONG_TOKENS: Final = 256
 """Number of tokens of a text generation that runs long enough to be observed."""
 LONG_SECONDS: Final = 30.0
@@ -107,6 +109,21 @@ class Endpoint:
     def examples(self) -> list[Any]:
         found: list[Any] = self.description.get("examples", [])
         return found
+
+    def inputs_to_run(self, own: Sequence[Any] = ()) -> list[Any]:
+        """Return the inputs whose jobs the suite observes: the examples, and the first one with fewer tokens if the endpoint
+        generates text.
+
+        Args:
+            own: Inputs that the user passed instead of the examples.
+        """
+        inputs = [*(own or self.examples[:EXAMPLES_PER_ENDPOINT])]
+        features = (self.capability("model") or {}).get("features", ())
+        if "max_tokens" in features and inputs and isinstance(inputs[0], dict):
+            tokens = inputs[0].get("max_tokens")
+            if not (isinstance(tokens, int) and tokens <= SHORT_TOKENS):
+                inputs.append({**inputs[0], "max_tokens": SHORT_TOKENS})
+        return inputs
 
 
 @dataclass(frozen=True)
@@ -317,8 +334,8 @@ async def probe(
     before_examples(server)
     for endpoint in server.endpoints.values():
         own = [example for name, example in cli_examples if name == endpoint.name]
-        for example in own or endpoint.examples[:EXAMPLES_PER_ENDPOINT]:
-            await _run_example(wire, server, endpoint, example)
+        for value in endpoint.inputs_to_run(own):
+            await _run_example(wire, server, endpoint, value)
     return server
 
 

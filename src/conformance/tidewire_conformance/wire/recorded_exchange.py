@@ -75,11 +75,13 @@ class RecordedExchange:
 
     def response_header(self, name: str) -> str:
         """Return a header field of the response. Repeated lines are joined by commas, and an absent field is empty."""
-        return ", ".join(value for each, value in self.header if each.lower() == name.lower())
+        name = name.lower()
+        return ", ".join([value for each, value in self.header if each.lower() == name])
 
     def request_header(self, name: str) -> str:
         """Return a header field of the request. Repeated lines are joined by commas, and an absent field is empty."""
-        return ", ".join(value for each, value in self.request_headers if each.lower() == name.lower())
+        name = name.lower()
+        return ", ".join([value for each, value in self.request_headers if each.lower() == name])
 
     @property
     def media_type(self) -> str:
