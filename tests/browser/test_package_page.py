@@ -40,9 +40,11 @@ HARNESS = """
   }) });
   const step = Number(sessionStorage.step ?? 0);
   // A state may last for less than a millisecond.
-  new MutationObserver(() => states.push(state.value)).observe(state, { childList: true, characterData: true, subtree: true });
-  const timer = setInterval(async () => {
+  new MutationObserver(() => {
+    states.push(state.value);
     if (step === 2 && state.value === "connected") document.getElementById("cancel").click();
+  }).observe(state, { childList: true, characterData: true, subtree: true });
+  const timer = setInterval(async () => {
     if (state.value !== "complete" && state.value !== "cancelled") return;
     clearInterval(timer);
     await report(step);
