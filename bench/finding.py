@@ -4,11 +4,11 @@ Append: a step calls `stream.append` on a text of 1k … 1M characters, or `stre
 id, log-probability, and ids and log-probabilities of the five most likely tokens).
 
 Yield: in a step, the last text of a chat history of 1 … 10,000 rows grows by a word, and the function yields the same
-list again. A second table does the same with a single row whose text has 1k … 1M characters. The first tidewire result
-includes everything until the event is written to the log, including merging. The second one is the diff alone, with the copy
-of what has changed, which the next step needs. The results of gradio's `utils.diff`, jsonpatch, jsondiff and deepdiff
-include only the diff between two separate values. They exclude the copy that these libraries need if a value is changed in
-place; "gradio and its copy" includes `copy.deepcopy`.
+list again. A second table does the same with a single row whose text has 1k … 1M characters. The grown texts are made
+before the measurement. The first tidewire result includes everything until the event is written to the log, including
+merging. The second one is the diff alone, with the copy of what has changed, which the next step needs. The results of
+gradio's `utils.diff`, jsonpatch, jsondiff and deepdiff include only the diff between two separate values. They exclude the
+copy that these libraries need if a value is changed in place; "gradio and its copy" includes `copy.deepcopy`.
 
 Exactness: the number of changes, out of 1000 small random changes, that each library reproduces exactly, including
 types (`1`, `1.0` and `true` differ).
@@ -85,6 +85,21 @@ def per_step(step: Callable[[], object], steps: int) -> float:
     return (time.process_time() - began) / steps * 1e6
 
 
+def per_growth(value: list[dict[str, str]], step: Callable[[Any], object], steps: int) -> float:
+    """Return the time of one step, before which the last text of the value grows by a word.
+
+    The grown texts are made before the measurement, because a `+=` takes as long as the diff of a short history.
+    """
+    began = value[-1]["content"]
+    texts = iter([began + " word" * number for number in range(1, steps + 1)])
+
+    def grow_and_step() -> None:
+        value[-1]["content"] = next(texts)
+        step(value)
+
+    return per_step(grow_and_step, steps)
+
+
 async def appends(repetitions: int, steps: int) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for size in SIZES:
@@ -117,42 +132,25 @@ def history(rows: int, size: int = 0) -> list[dict[str, str]]:
 
 async def yields(values: dict[int, Any], repetitions: int, steps: int) -> dict[str, dict[int, float]]:
     """Measure, for each value, the cost of detecting that its last text has grown by a word."""
-    found: dict[str, dict[int, float]] = {
-        "the function's own +=": {},
-        "tidewire, yielded in place": {},
-        "tidewire, only the diff": {},
-    }
+    found: dict[str, dict[int, float]] = {"tidewire, yielded in place": {}, "tidewire, only the diff": {}}
     for size, value in values.items():
         step_count = max(20, steps // max(1, len(value[-1]["content"]) // 20_000))
-
-        def grow(value: Any = value) -> None:
-            value[-1]["content"] += " word"
-
         log_writer, stream = job(value, ())
-        writer_of(stream).replace(value)
-
-        def grow_and_yield(value: Any = value, stream: Any = stream) -> None:
-            value[-1]["content"] += " word"
-            writer_of(stream).replace(value)
-
+        write = writer_of(stream).replace
+        write(value)
         shadow = ShadowCopy(value)
-
-        def grow_and_compare(value: Any = value, shadow: ShadowCopy = shadow) -> None:
-            value[-1]["content"] += " word"
-            shadow.step(value)
-
-        own, ours, compared = [], [], []
+        text, ours, compared = value[-1]["content"], [], []
         for _ in range(repetitions):
-            own.append(per_step(grow, step_count))
-            writer_of(stream).replace(value)
-            ours.append(per_step(grow_and_yield, step_count))
+            value[-1]["content"] = text
+            write(value)
+            ours.append(per_growth(value, write, step_count))
             await log_writer.commit()
+            value[-1]["content"] = text
             shadow.step(value)
-            compared.append(per_step(grow_and_compare, step_count))
-        writer_of(stream).replace(value)
+            compared.append(per_growth(value, shadow.step, step_count))
+        write(value)
         if stream.value != value:
             sys.exit(f"yield at size {size}: the value is wrong, so the measurement is invalid")
-        found["the function's own +="][size] = statistics.median(own)
         found["tidewire, yielded in place"][size] = statistics.median(ours)
         found["tidewire, only the diff"][size] = statistics.median(compared)
         for name, diff in peers().items():
@@ -160,7 +158,7 @@ async def yields(values: dict[int, Any], repetitions: int, steps: int) -> dict[s
             if known and max(known.values()) > MAX_SECONDS * 1e6:
                 continue
             old = copy.deepcopy(value)
-            grow()
+            value[-1]["content"] += " word"
             once = per_step(lambda diff=diff, old=old, value=value: diff(old, value), 1)
             times = 1 if once > 1e4 else 10
             again = (
