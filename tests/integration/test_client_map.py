@@ -33,7 +33,7 @@ from tidewire.errors import (
     RequestError,
 )
 from tidewire.http.api_session import Timing
-from tidewire.jobs.map_work import CONCURRENCY, MAX_EXPIRED_KEYS
+from tidewire.jobs.map.map_work import CONCURRENCY, MAX_EXPIRED_KEYS
 from tidewire.protocol.resources import Limits
 from tidewire.testing import FakeServer
 from tidewire_server import Server

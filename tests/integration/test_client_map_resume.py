@@ -27,8 +27,8 @@ from tidewire.errors import (
     TransportError,
 )
 from tidewire.http.api_session import Timing
-from tidewire.jobs.map_resume_file import BYTES_PER_INPUT
-from tidewire.jobs.map_work import MAX_LOSSES
+from tidewire.jobs.map.map_work import MAX_LOSSES
+from tidewire.jobs.map.resume_file import BYTES_PER_INPUT
 from tidewire.mapping import MapProgress
 from tidewire.testing import FakeServer
 

@@ -21,7 +21,8 @@ from tidewire.errors import (
     RequestError,
     TidewireError,
 )
-from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress
+from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY
+from tidewire.jobs.map.outcomes import MapProgress
 from tidewire.protocol.messages import Progress
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, overload
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from tidewire import AsyncBatchJob, AsyncClient, AsyncJob, BatchJob, Client, Job
 from tidewire.errors import EndpointNotFoundError
-from tidewire.jobs.map_iterator import AsyncMap
+from tidewire.jobs.map.map_iterator import AsyncMap
 from typing_extensions import TypeAliasType
 
 

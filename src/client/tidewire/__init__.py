@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tidewire.jobs.generated_tokens import Token
     from tidewire.jobs.job import AsyncJob
     from tidewire.jobs.logprob_arrays import Logprobs
-    from tidewire.jobs.map_iterator import AsyncMap
-    from tidewire.jobs.map_work import MapProgress
+    from tidewire.jobs.map.map_iterator import AsyncMap
+    from tidewire.jobs.map.outcomes import MapProgress
     from tidewire.protocol.jsonable import Binary
     from tidewire.sync import Client
     from tidewire.updates import ItemUpdate, TextDelta, Update
@@ -58,7 +58,7 @@ _HOMES = {
     "AsyncBatchJob": "tidewire.jobs.batch_job",
     "AsyncClient": "tidewire.client",
     "AsyncJob": "tidewire.jobs.job",
-    "AsyncMap": "tidewire.jobs.map_iterator",
+    "AsyncMap": "tidewire.jobs.map.map_iterator",
     "BatchJob": "tidewire.blocking.blocking_jobs",
     "Binary": "tidewire.protocol.jsonable",
     "Checkpoint": "tidewire.checkpoint",
@@ -67,7 +67,7 @@ _HOMES = {
     "ItemUpdate": "tidewire.updates",
     "Job": "tidewire.blocking.blocking_jobs",
     "Logprobs": "tidewire.jobs.logprob_arrays",
-    "MapProgress": "tidewire.jobs.map_work",
+    "MapProgress": "tidewire.jobs.map.outcomes",
     "RetryPolicy": "tidewire.following.retry_policy",
     "TextDelta": "tidewire.updates",
     "TidewireError": "tidewire.errors",

@@ -19,8 +19,9 @@ from tidewire.http.url_and_token import read_url_and_token
 from tidewire.inputs.submit_members import UNSET, Unset, many_inputs, many_members, one_input, shared_members
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
-from tidewire.jobs.map_iterator import AsyncMap
-from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY, MapProgress, total_of
+from tidewire.jobs.map.map_iterator import AsyncMap
+from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, total_of
+from tidewire.jobs.map.outcomes import MapProgress
 from tidewire.jobs.submit_and_attach import JobStarter
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, Options, check_key, without_key
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES

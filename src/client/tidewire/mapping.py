@@ -1,5 +1,5 @@
 """Public import path of `MapProgress`, the argument of the `progress` callback of `map`."""
 
-from tidewire.jobs.map_work import MapProgress
+from tidewire.jobs.map.outcomes import MapProgress
 
 __all__ = ["MapProgress"]

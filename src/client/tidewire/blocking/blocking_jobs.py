@@ -16,7 +16,7 @@ from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.generated_tokens import Token
 from tidewire.jobs.job import NO_COPY, AsyncJob, JobBase
 from tidewire.jobs.logprob_arrays import Logprobs
-from tidewire.jobs.map_work import MapWork
+from tidewire.jobs.map.map_work import MapWork
 from tidewire.options import check_seconds
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource

@@ -38,7 +38,7 @@ from tidewire.hooks import Hooks, log
 from tidewire.http.url_and_token import URL_VARIABLE
 from tidewire.inputs.submit_members import UNSET
 from tidewire.install_command import install_command
-from tidewire.jobs.map_work import BATCH_SIZE, CONCURRENCY
+from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.protocol.resources import Discovery
 from tidewire.sync import Client
 

@@ -7,7 +7,7 @@ from typing import Final
 from tidewire.commands.display import Screen
 from tidewire.commands.live_view import ProgressLine
 from tidewire.errors import InvalidInputError, ItemFailedError
-from tidewire.jobs.map_work import MapProgress
+from tidewire.jobs.map.outcomes import MapProgress
 
 MAX_REASONS: Final = 1000
 """Maximum number of different reasons of failures that are counted. All later ones are counted as one."""

@@ -30,7 +30,7 @@ from tidewire.jobs.batch_job import AsyncBatchJob, cancel_all
 from tidewire.jobs.batch_job_reader import BatchJobReader
 from tidewire.jobs.generated_tokens import Vocabularies
 from tidewire.jobs.job_reader import QueueWarnings, ReaderContext
-from tidewire.jobs.map_work import MapWork
+from tidewire.jobs.map.map_work import MapWork
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
 from tidewire.options import Options

@@ -45,7 +45,7 @@ IMPORTS: Final = (
     "tidewire.Client",
     "tidewire.Job",
     "tidewire.errors.EndpointNotFoundError",
-    "tidewire.jobs.map_iterator.AsyncMap",
+    "tidewire.jobs.map.map_iterator.AsyncMap",
     "os.PathLike",
     "typing.Any",
     "typing.Final",

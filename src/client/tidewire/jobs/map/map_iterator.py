@@ -8,7 +8,7 @@ import anyio.lowlevel
 
 from tidewire.errors import ConcurrentReadError
 from tidewire.hooks import tell
-from tidewire.jobs.map_work import MapWork
+from tidewire.jobs.map.map_work import MapWork
 
 X = TypeVar("X")
 

@@ -9,8 +9,8 @@ the client's action in each situation:
   fewer than `concurrency` jobs are running   | consume inputs until a job is full, and submit the job (the limit is
                                               |   `batch_size`, or the server's `max_inputs` or `max_body_bytes`)
   `concurrency` jobs are running              | read the job of the next value, and yield its values in order
-  `_poll_interval` seconds have passed        | check the other jobs, and read those that have ended before the server
-                                              |   deletes them
+  `POLL_INTERVAL` has passed                  | check the other jobs, and read those that have ended before the server
+                                              |   deletes them (`running_jobs`)
   the server refuses an input (422)           | record it as failed and submit the other inputs of its job
   the server no longer has a job (404, 410)   | submit its inputs without an outcome again, with another key, at most
                                               |   `MAX_LOSSES` times in a row
@@ -22,7 +22,7 @@ the client's action in each situation:
   a connection breaks                         | send the request again with its idempotency key, so that no input runs
                                               |   twice; this key is derived from the body
 
-With a resume file, earlier runs may have submitted an input or received its outcome. The table in `map_resume_file` has
+With a resume file, earlier runs may have submitted an input or received its outcome. The table in `resume_file` has
 the actions for these inputs. The client sends no request until it needs something that the file does not contain. A job
 of an earlier run counts as running while the client reads it.
 """
@@ -30,12 +30,9 @@ of an earlier run counts as running while the client reads it.
 import os
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sized
 from hashlib import sha256
-from typing import Any, Final, Generic, NamedTuple, TypeVar
-
-import anyio
+from typing import Any, Final, Generic, TypeVar
 
 from tidewire.errors import (
     ConcurrentReadError,
@@ -43,17 +40,15 @@ from tidewire.errors import (
     ItemFailedError,
     JobExpiredError,
     JobNotFoundError,
-    ProtocolError,
     ResumeFileError,
     TidewireError,
     TotalTimeoutError,
     TransportError,
-    Where,
 )
 from tidewire.hooks import Hook, log
 from tidewire.inputs.submit_members import encoded, jsonable, options_on_the_wire
-from tidewire.jobs.batch_job import cancel_all
-from tidewire.jobs.map_parts import (
+from tidewire.jobs.map.outcomes import MapOutcomes, MapProgress
+from tidewire.jobs.map.parts import (
     BatchStarter,
     NotValidated,
     Part,
@@ -62,8 +57,8 @@ from tidewire.jobs.map_parts import (
     refused_input,
     refused_number,
 )
-from tidewire.jobs.map_resume_file import Known, ReceivedValue, Submission, input_digest, resume_file_of
-from tidewire.jobs.update_iterator import UpdateIterator
+from tidewire.jobs.map.resume_file import Known, Submission, input_digest, resume_file_of
+from tidewire.jobs.map.running_jobs import RunningJobs
 from tidewire.notebook.cell_output import kernel_shell, map_bar
 from tidewire.options import Options, check_key
 from tidewire.result_type import ResultType
@@ -74,12 +69,6 @@ BATCH_SIZE: Final = 256
 """Default number of inputs in one job, if the server allows that many.
 
 At most `concurrency` × `batch_size` inputs are consumed ahead of the yielded values."""
-POLL_INTERVAL: Final = 60.0
-"""Interval in seconds between two checks of the running jobs that the client is not reading. The server keeps ended
-jobs for `state_ttl_s` seconds. If a quarter of this time is shorter, the interval is that quarter."""
-MIN_POLL_INTERVAL: Final = 0.25
-"""Minimum interval between two checks of the running jobs that the client is not reading, in seconds."""
-
 MAX_LOSSES: Final = 3
 """Maximum number of times in a row, without an outcome in between, that inputs are submitted again because the server no
 longer has their job."""
@@ -90,36 +79,7 @@ default)."""
 
 T = TypeVar("T")
 
-
-class MapProgress(NamedTuple):
-    """Progress of a `map`, passed to its `progress` callback.
-
-    Attributes:
-        taken: Number of inputs consumed so far.
-        ended: Number of inputs that have succeeded or failed.
-        failed: Number of inputs that have failed.
-        jobs: Number of running jobs.
-        total: Number of inputs, or None if the iterable has no length.
-        resumed: Number of inputs whose values or failures the resume file contained.
-
-    Example:
-        def show(progress):
-            print(f"{progress.ended} of {progress.total}")
-
-        values = list(client.map("generate", inputs, progress=show))
-    """
-
-    taken: int
-    ended: int
-    failed: int
-    jobs: int
-    total: int | None
-    resumed: int = 0
-
-
 _WITH_OUTCOME: Final = frozenset({Known.SUCCEEDED, Known.FAILED})
-_IN_FILE: Final = object()
-"""Placeholder for an outcome that is read from the resume file when it is yielded, so that memory does not grow."""
 
 
 class MapWork(Generic[T]):
@@ -161,10 +121,7 @@ class MapWork(Generic[T]):
         self.finished: bool = False
         self.closed: bool = False
         self._starter = starter
-        self._sleep = sleep
-        self._clock = clock
         self._endpoint = endpoint
-        self._shape = shape
         self._requests = PartRequests(shared, options_on_the_wire(options), batch_size)
         self._concurrency = concurrency
         self._return_exceptions = return_exceptions
@@ -178,14 +135,10 @@ class MapWork(Generic[T]):
         self._endpoint_name: str | None = None
         self._prepared = False
         """Whether the limits of the server and the endpoint's description are known."""
-        self._poll_interval = POLL_INTERVAL
-        self._poll_due = clock() + POLL_INTERVAL
-        """Time of the next check of the running jobs that the client is not reading."""
         self._leaves_running = key is not None or self._file is not None
         self._key = key or secrets.token_urlsafe(16)
-        self._taken = self._ended = self._failed = self._resumed = 0
-        self._delivered = 0
-        """Number of delivered values, which is also the number of the next value."""
+        self._outcomes = MapOutcomes(shape, self._file, return_exceptions=return_exceptions)
+        self._running = RunningJobs(starter, sleep=sleep, clock=clock)
         self._exhausted = False
         self._new = Part()
         """Inputs for new jobs, which are in no full part yet."""
@@ -193,12 +146,8 @@ class MapWork(Generic[T]):
         """Parts that repeat a submission of the resume file, and that do not have all of its inputs yet."""
         self._full: deque[Part] = deque()
         """Parts to submit."""
-        self._under_way: list[RunningPart] = []
         self._attached: dict[Submission, Part] = {}
         """Inputs of the jobs of earlier runs."""
-        self._outcomes: dict[int, Any] = {}
-        """Outcomes that were not delivered, by number. The outcome of a job of an earlier run can arrive before its input
-        is consumed."""
 
     # ---- inputs ------------------------------------------------------------------------------------------------
 
@@ -216,24 +165,24 @@ class MapWork(Generic[T]):
 
     def _has_room(self) -> bool:
         """Whether the next input stays within the limits for consumed inputs and running jobs."""
-        number, file = self._taken, self._file
+        number, file = self._outcomes.taken, self._file
         submission = None if file is None else file.submission(number)
         if number in self._outcomes or submission in self._attached:
             return True
-        ahead = number - self._delivered
+        ahead = number - self._outcomes.delivered
         # To repeat a submission, all of its inputs are needed, even if an earlier run had a larger batch size.
         if ahead >= self._concurrency * self._requests.batch_size and not self._repeats:
             return False
         return (
             submission in self._repeats
-            or len(self._under_way) < self._concurrency
+            or len(self._running) < self._concurrency
             or (file is not None and file.known(number) in _WITH_OUTCOME)
         )
 
     def feed(self, value: Any) -> None:
         """Add one input. An input that cannot be sent as valid JSON is not sent, and counts as a failed item."""
-        number, self._taken = self._taken, self._taken + 1
-        file = self._file
+        outcomes, file = self._outcomes, self._file
+        number, outcomes.taken = outcomes.taken, outcomes.taken + 1
         try:
             plain = jsonable(value, f"/inputs/{number}")
             content = encoded(plain)
@@ -241,8 +190,7 @@ class MapWork(Generic[T]):
             if file is not None and file.known(number) is not Known.NEW:
                 self._fail_at(number, file.differs(number))
             else:
-                self._outcomes[number] = refused_input(number, error)
-                self._count(failed=True)
+                outcomes.add(number, refused_input(number, error))
             return
         if file is None:
             self._add_new(number, content, "")
@@ -251,11 +199,9 @@ class MapWork(Generic[T]):
         if file.digest(number) not in {None, digest}:
             self._fail_at(number, file.differs(number))
         elif (known := file.known(number)) in _WITH_OUTCOME:
-            self._outcomes[number] = _IN_FILE
-            self._resumed += 1
-            self._count(failed=known is Known.FAILED)
-        elif number in self._outcomes:
-            self._count(failed=isinstance(self._outcomes[number], ItemFailedError))
+            outcomes.add_from_file(number, failed=known is Known.FAILED)
+        elif number in outcomes:
+            outcomes.count(number)
         elif (submission := file.submission(number)) is None:
             self._add_new(number, content, digest)
         elif submission.job is None:
@@ -274,7 +220,7 @@ class MapWork(Generic[T]):
 
     def _fail_at(self, number: int, error: ResumeFileError) -> None:
         """Raise an error in the place of a value, and consume no more inputs."""
-        self._outcomes[number] = error
+        self._outcomes.add_fault(number, error)
         self.end()
 
     # ---- parts -------------------------------------------------------------------------------------------------
@@ -301,22 +247,20 @@ class MapWork(Generic[T]):
         if part is None:
             job = self._starter.batch_job(job_id, NotValidated())
             part = self._attached[submission] = Part(submission, {**submission.pending})
-            self._under_way.append(RunningPart(part, job, submission.items, job.as_completed()))
+            self._running.add(RunningPart(part, job, submission.items, job.as_completed()))
         return part
 
     # ---- values ------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
         """Whether `take` can return a value without waiting."""
-        return self._delivered < self._taken and self._delivered in self._outcomes
+        return self._outcomes.ready
 
     def new_progress(self) -> MapProgress | None:
         """Return the progress if it has changed since the last call of this method. None if there is no callback."""
         if self.listener is None:
             return None
-        progress = MapProgress(
-            self._taken, self._ended, self._failed, len(self._under_way), self._total, self._resumed
-        )
+        progress = self._outcomes.progress(len(self._running), self._total)
         if progress == self._reported:
             return None
         self._reported = progress
@@ -331,24 +275,11 @@ class MapWork(Generic[T]):
             InvalidValueError: The value does not match the `returns` type.
             ResumeFileError: The input is not the one of the earlier runs, or the file cannot be read.
         """
-        number, self._delivered = self._delivered, self._delivered + 1
-        outcome = self._outcomes.pop(number)
         try:
-            if outcome is _IN_FILE and self._file is not None:
-                outcome = self._file.outcome(number)
-            if isinstance(outcome, ReceivedValue):
-                return self._shape.validate(outcome.value, where=outcome.where)
-            if isinstance(outcome, ItemFailedError) and self._return_exceptions:
-                return outcome
-            cause = outcome.__cause__
-            raise cause if isinstance(cause, InvalidInputError) else outcome
+            return self._outcomes.take()
         except TidewireError:
             self.finished = True
             raise
-
-    def _count(self, *, failed: bool) -> None:
-        self._ended += 1
-        self._failed += failed
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -380,12 +311,16 @@ class MapWork(Generic[T]):
             await self._begin()
         elif self.accepts_input:
             return
-        elif self._exhausted and self._delivered == self._taken and not self._unread():
+        elif (
+            self._exhausted
+            and self._outcomes.delivered == self._outcomes.taken
+            and not self._running.unread()
+        ):
             self.finished = True
             self.close_file()
         elif not self._prepared:
             await self._prepare(self._endpoint_name)
-        elif self._full and len(self._under_way) < self._concurrency:
+        elif self._full and len(self._running) < self._concurrency:
             await self._submit()
         elif (running := self._job_to_read()) is not None:
             await self._read(running)
@@ -410,8 +345,7 @@ class MapWork(Generic[T]):
     async def _prepare(self, endpoint: str | None) -> str:
         name, limits, description = await self._starter.target(endpoint)
         self._requests.limit(limits, description)
-        self._poll_interval = min(POLL_INTERVAL, max(MIN_POLL_INTERVAL, limits.state_ttl_s / 4))
-        self._poll_due = self._clock() + self._poll_interval
+        self._running.limit_poll_interval(limits.state_ttl_s)
         self._prepared = True
         self._close_full_parts()
         return name
@@ -441,7 +375,7 @@ class MapWork(Generic[T]):
                 self._file.add_job(job.id, items)
             if not self._leaves_running:
                 self._starter.running.add(job)
-            self._under_way.append(RunningPart(part, job, items, job.as_completed()))
+            self._running.add(RunningPart(part, job, items, job.as_completed()))
             break
         self._full.popleft()
 
@@ -463,8 +397,8 @@ class MapWork(Generic[T]):
         if number is None:
             return False
         digest = part.remove(number)
-        self._outcomes[number] = outcome = refused_input(number, error)
-        self._count(failed=True)
+        outcome = refused_input(number, error)
+        self._outcomes.add(number, outcome)
         if self._file is not None:
             self._file.add_outcome(number, digest, outcome)
         if not self._return_exceptions:
@@ -479,66 +413,32 @@ class MapWork(Generic[T]):
         """Return the running job to read: a job of which only the end is missing, or else the job with the next value. If
         no job has that value, return a job whose end makes room for another one.
         """
-        unread = self._unread()
+        unread = self._running.unread()
         if unread is not None:
             return unread
-        number = self._delivered
-        if number in self._new.inputs and len(self._under_way) < self._concurrency:
+        number = self._outcomes.delivered
+        if number in self._new.inputs and len(self._running) < self._concurrency:
             return None
-        found = next((running for running in self._under_way if number in running.part.inputs), None)
-        return found or next(iter(self._under_way), None)
-
-    def _unread(self) -> RunningPart | None:
-        """Return a running job that is not read to its end, although all of its outcomes have arrived."""
-        return next((running for running in self._under_way if not running.part.pending), None)
+        return self._running.with_input(number)
 
     async def _read(self, running: RunningPart) -> None:
-        others = [other for other in self._under_way if other is not running]
-        reading = running.reading
         try:
-            with suppress(StopAsyncIteration):
-                self._record(
-                    running, await (self._read_and_poll_others(reading, others) if others else anext(reading))
-                )
-                # Take the remaining items of this block too, because they are available without waiting.
-                while reading.block.at < len(reading.block.items):
-                    self._record(running, await anext(reading))
-            if reading.finished:
-                self._finish(running)
+            await self._running.read(running, self._record)
         except (JobNotFoundError, JobExpiredError) as error:
             if not _is_lost(error):
                 raise
             self._run_again(running, error)
 
-    def _record(self, running: RunningPart, ended: tuple[int, Any]) -> None:
-        """Record the outcome of an item, unless the resume file contains it."""
-        index, outcome = ended
-        if index >= len(running.items):
-            what = f"the job has more items than its {len(running.items)} inputs"
-            raise ProtocolError(what, where=Where(job_id=running.job.id))
-        number, part = running.items[index], running.part
-        if number not in part.pending:
-            return
+    def _record(self, running: RunningPart, number: int, outcome: Any) -> None:
+        """Record the outcome of an input whose job is running."""
+        part = running.part
         digest = part.remove(number)
         part.losses = 0
         if isinstance(outcome, ItemFailedError):
             outcome.index = number
         if self._file is not None:
             self._file.add_outcome(number, digest, outcome)
-        self._outcomes[number] = outcome
-        if number < self._taken:
-            self._count(failed=isinstance(outcome, ItemFailedError))
-
-    def _finish(self, running: RunningPart) -> None:
-        """Remove a job that was read to its end."""
-        self._remove(running)
-        if running.part.pending:
-            what = f"the job ended without an outcome of input {next(iter(running.part.pending))}"
-            raise ProtocolError(what, where=Where(job_id=running.job.id))
-
-    def _remove(self, running: RunningPart) -> None:
-        self._under_way.remove(running)
-        self._starter.running.discard(running.job)
+        self._outcomes.add(number, outcome)
 
     def _run_again(self, running: RunningPart, error: TidewireError) -> None:
         """Submit the inputs without an outcome again, because the server no longer has their job.
@@ -555,7 +455,7 @@ class MapWork(Generic[T]):
             error.what,
             len(part.inputs),
         )
-        self._remove(running)
+        self._running.remove(running)
         if part.recorded is not None:
             part.recorded.is_gone = True
         part.used_keys, part.losses = part.used_keys + 1, part.losses + 1
@@ -563,54 +463,6 @@ class MapWork(Generic[T]):
         while part.inputs:
             again.append(self._requests.cut(part))
         self._full.extendleft(reversed(again))
-
-    async def _read_and_poll_others(
-        self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[RunningPart]
-    ) -> tuple[int, Any]:
-        """Read an item of a job, and request the status of the other jobs at the same time."""
-        if self._clock() >= self._poll_due:
-            # Items can arrive so quickly that each ends the check that began while the client waited for it.
-            await self._poll(others)
-        fault: Exception | None = None
-        async with anyio.create_task_group() as tasks:
-
-            async def poll() -> None:
-                nonlocal fault
-                try:
-                    await self._poll_others(others)
-                except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it in a group
-                    fault = error
-                    tasks.cancel_scope.cancel()
-
-            tasks.start_soon(poll)
-            try:
-                ended = await anext(reading)
-            except Exception as error:  # noqa: BLE001 - as above
-                fault = error
-            tasks.cancel_scope.cancel()
-        if fault is not None:
-            raise fault
-        return ended
-
-    async def _poll_others(self, others: Iterable[RunningPart]) -> None:
-        while True:
-            await self._sleep(max(0.0, self._poll_due - self._clock()))
-            await self._poll(others)
-
-    async def _poll(self, others: Iterable[RunningPart]) -> None:
-        """Check jobs once, and read those that have ended before the server deletes them."""
-        for running in others:
-            job = running.job
-            # Ignore errors of these requests. If they persist, they are raised later, when the results of this job
-            # are read.
-            with suppress(TidewireError):
-                if not job.ended and (await job.read()).done is not None:
-                    await job.wait()
-            if job.ended and running in self._under_way:
-                async for ended in running.reading:
-                    self._record(running, ended)
-                self._finish(running)
-        self._poll_due = self._clock() + self._poll_interval
 
     # ---- closing -----------------------------------------------------------------------------------------------
 
@@ -622,17 +474,14 @@ class MapWork(Generic[T]):
     @property
     def needs_closing(self) -> bool:
         """Whether there is a running job, or an open resume file."""
-        return bool(self._under_way) or (self._file is not None and self._file.is_open)
+        return bool(self._running) or (self._file is not None and self._file.is_open)
 
     async def aclose(self) -> None:
         """Close the connections and the resume file, and cancel the running jobs."""
         self.closed = self.finished = True
         self._outcomes.clear()
         self.close_file()
-        for running in self._under_way:
-            await running.reading.aclose()
-        jobs = [running.job for running in self._under_way if running.job in self._starter.running]
-        await cancel_all(self._starter.running, jobs)
+        await self._running.aclose()
 
     def close_file(self) -> None:
         """Close the resume file, so that another map can use it."""

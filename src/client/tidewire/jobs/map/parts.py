@@ -12,7 +12,7 @@ import msgspec
 from tidewire.errors import NOWHERE, InvalidInputError, ItemFailedError, Where
 from tidewire.inputs.submit_members import encoded, jsonable
 from tidewire.jobs.batch_job import AsyncBatchJob
-from tidewire.jobs.map_resume_file import ReceivedValue, Submission
+from tidewire.jobs.map.resume_file import ReceivedValue, Submission
 from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.protocol.resources import EndpointDescription, Limits
 from tidewire.protocol.strict_json import JsonValue, loads

@@ -1,0 +1,116 @@
+"""Outcomes of the inputs of one `map` (`MapOutcomes`), until they are delivered in the order of the inputs, and their counts."""
+
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from tidewire.errors import InvalidInputError, ItemFailedError, ResumeFileError, TidewireError
+from tidewire.jobs.map.resume_file import ReceivedValue, ResumeFile
+from tidewire.result_type import ResultType
+
+T = TypeVar("T")
+
+_IN_FILE: Final = object()
+"""Placeholder for an outcome that is read from the resume file when it is delivered, so that memory does not grow."""
+
+
+class MapProgress(NamedTuple):
+    """Progress of a `map`, passed to its `progress` callback.
+
+    Attributes:
+        taken: Number of inputs consumed so far.
+        ended: Number of inputs that have succeeded or failed.
+        failed: Number of inputs that have failed.
+        jobs: Number of running jobs.
+        total: Number of inputs, or None if the iterable has no length.
+        resumed: Number of inputs whose values or failures the resume file contained.
+
+    Example:
+        def show(progress):
+            print(f"{progress.ended} of {progress.total}")
+
+        values = list(client.map("generate", inputs, progress=show))
+    """
+
+    taken: int
+    ended: int
+    failed: int
+    jobs: int
+    total: int | None
+    resumed: int = 0
+
+
+class MapOutcomes(Generic[T]):
+    """Outcomes that were not delivered, by the numbers of their inputs.
+
+    Attributes:
+        taken: Number of inputs consumed so far.
+        delivered: Number of delivered values, which is also the number of the next value.
+    """
+
+    def __init__(self, shape: ResultType[T], file: ResumeFile | None, *, return_exceptions: bool) -> None:
+        """Create the outcomes of a `map` without inputs.
+
+        Args:
+            shape: Type of the values.
+            file: The resume file, or None.
+            return_exceptions: Whether to deliver failures as values.
+        """
+        self._shape = shape
+        self._file = file
+        self._return_exceptions = return_exceptions
+        self.taken: int = 0
+        self.delivered: int = 0
+        self._ended = self._failed = self._resumed = 0
+        self._outcomes: dict[int, Any] = {}
+        """The outcome of a job of an earlier run can arrive before its input is consumed."""
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._outcomes
+
+    def add(self, number: int, outcome: ReceivedValue | ItemFailedError) -> None:
+        """Add an outcome. If its input was not consumed yet, `count` must be called when it is."""
+        self._outcomes[number] = outcome
+        if number < self.taken:
+            self.count(number)
+
+    def add_from_file(self, number: int, *, failed: bool) -> None:
+        """Add an outcome that the resume file contains."""
+        self._outcomes[number] = _IN_FILE
+        self._resumed += 1
+        self._ended += 1
+        self._failed += failed
+
+    def add_fault(self, number: int, error: ResumeFileError) -> None:
+        """Let `take` raise an error in the place of a value."""
+        self._outcomes[number] = error
+
+    def count(self, number: int) -> None:
+        """Count the outcome of an input."""
+        self._ended += 1
+        self._failed += isinstance(self._outcomes[number], ItemFailedError)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` can return the next value."""
+        return self.delivered < self.taken and self.delivered in self._outcomes
+
+    def take(self) -> Any:
+        """Return the next value. See `MapWork.take`."""
+        number, self.delivered = self.delivered, self.delivered + 1
+        outcome = self._outcomes.pop(number)
+        if outcome is _IN_FILE and self._file is not None:
+            outcome = self._file.outcome(number)
+        if isinstance(outcome, ReceivedValue):
+            return self._shape.validate(outcome.value, where=outcome.where)
+        if isinstance(outcome, ItemFailedError) and self._return_exceptions:
+            return outcome
+        cause = outcome.__cause__
+        error: TidewireError = cause if isinstance(cause, InvalidInputError) else outcome
+        raise error
+
+    def progress(self, jobs: int, total: int | None) -> MapProgress:
+        """Return the progress, with the number of running jobs and that of all inputs."""
+        return MapProgress(self.taken, self._ended, self._failed, jobs, total, self._resumed)
+
+    def clear(self) -> None:
+        """Drop all outcomes that were not delivered."""
+        self._outcomes.clear()
