@@ -309,6 +309,52 @@ def test_the_jobs_of_a_dead_server_are_adopted_and_the_zombie_is_refused(
     run(body())
 
 
+def test_a_job_whose_row_is_locked_delays_no_beat(servers: Any, database_url: str) -> None:
+    """Another server may hold the lock during a large append, or be frozen with it."""
+    import psycopg
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            await Writer().submit(first, items=1)
+            with psycopg.connect(database_url) as connection:
+                connection.execute("SELECT FROM tidewire.job FOR UPDATE")
+                async with asyncio.timeout(WAIT / 5):
+                    await second.replicas.mark_read(["a"])
+                    await second.replicas.beat()
+
+    run(body())
+
+
+def test_the_sessions_of_a_server_that_is_frozen_in_a_transaction_end_with_its_lease(
+    servers: Any, database_url: str
+) -> None:
+    import psycopg
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            await Writer().submit(first, items=1)
+            names = f"tests #{first.replicas.id}", f"tests #{first.replicas.id}0"
+            frozen, other = (psycopg.connect(database_url, application_name=name) for name in names)
+            with frozen, other:
+                frozen.execute("SELECT FROM tidewire.job FOR UPDATE")
+                other.execute("SELECT 1")
+                await second.replicas.beat()
+                await expire_lease(first)
+                await second.replicas.beat()
+                frozen.execute("SELECT 1")  # A lease that may have expired during an outage ends no session.
+                trust(second)
+                await second.replicas.beat()
+                assert await second.jobs.save_cancelled("a", [0])
+                other.execute("SELECT 1")
+                with pytest.raises(psycopg.OperationalError):
+                    frozen.execute("SELECT 1")
+                other.rollback()
+            # The server is alive again, with new sessions.
+            await first.replicas.beat()
+
+    run(body())
+
+
 def test_a_server_that_has_been_alone_learns_at_once_that_another_one_joins(servers: Any) -> None:
     async def body() -> None:
         async with servers() as (first, second):

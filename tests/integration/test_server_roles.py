@@ -85,6 +85,38 @@ def test_another_worker_continues_the_jobs_of_a_killed_one(fleet):
         assert peer.job(job)["attempt"] == 2
 
 
+def test_the_jobs_of_the_last_worker_wait_and_their_deadlines_end_them(fleet):
+    with fleet.front() as (_, peer), fleet.worker() as killed:
+        job, expiring = (
+            peer.start("story", {"gates": [name]}, **members)
+            for name, members in (("one", {}), ("two", {"deadline_ms": 3000}))
+        )
+        with peer.stream(job) as reading, peer.stream(expiring) as other:
+            reading.until_text("one ")
+            killed.kill()
+            assert data(other.until("done"))["error"]["code"] == "deadline_exceeded"
+            assert data(reading.until("queue"))["waits_for"] == "worker"
+        assert peer.job(job)["status"] == "queued"
+        with fleet.worker():
+            fleet.open("one")
+            assert peer.ended(job)["status"] == "succeeded"
+
+
+def test_a_cancel_of_a_job_whose_worker_has_died_keeps_its_value(fleet):
+    with fleet.front() as (_, peer), fleet.worker() as killed:
+        job = peer.start("story", {"gates": ["one"]})
+        with peer.stream(job) as reading:
+            reading.until_text("one ")
+            killed.kill()
+            answer = peer.http.post(f"/v1/jobs/{job}/cancel")
+            assert answer.status_code == 202
+            assert data(reading.until("done"))["status"] == "cancelled"
+        ended = peer.job(job)
+        assert (ended["state"]["items"][0], ended["attempt"]) == ({"status": "cancelled", "value": "one "}, 1)
+        answer = peer.http.post(f"/v1/jobs/{job}/cancel")
+        assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+
+
 def test_a_worker_finishes_its_running_items_when_it_is_stopped(fleet):
     with fleet.front() as (_, peer), fleet.worker() as worker:
         running, waiting = (peer.start("story", {"gates": [name]}) for name in ("one", "two"))

@@ -146,6 +146,9 @@ class Handlers:
             members = read_json(body, max_values=self._settings.max_body_values) if body else {}
             items = request_parameters.items_to_cancel(members, await self._item_count(record))
         running = await self._lifespan.service.cancel(record, items)
+        record = await self._record(
+            request
+        )  # Another server may run the job, or this one may just have ended it.
         job = await self._lifespan.service.encoded_resource(record, root_of(request))
         return SharedResponse(job, 202 if running else 200, {}, self._settings.stall_timeout)
 

@@ -396,14 +396,15 @@ class Jobs(Protocol):
     # ---- ownership ---------------------------------------------------------------------------------------------------
 
     async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
-        """Own the unfinished jobs that processes that have stopped have left, if this process takes items of their endpoints
-        (`Queue.serve`), and the waiting jobs some of whose items have to end now. Return the ids of these jobs, the oldest
-        job first, including those of an earlier call that were not reopened yet.
+        """Own the unfinished jobs that processes that have stopped have left, and the waiting jobs some of whose items have to
+        end now. Return the ids of these jobs, the oldest job first, including those of an earlier call that were not reopened
+        yet.
 
         The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
 
         Args:
-            known: Endpoints of whose waiting jobs this process can end items. By default, those whose items it takes.
+            known: Endpoints whose jobs this process can open, also if it takes none of their items. By default, those whose
+                items it takes (`Queue.serve`).
         """
         ...
 

@@ -9,7 +9,8 @@ shows what this process does. In a store that only this process uses, it owns al
   has lost its process                                  | opens the job, which may begin a new attempt, and returns it
   waits, but its deadline or the time without readers   | opens the job, which ends items, and returns it if items remain
     is over, or another process stored a cancellation   |
-  waits, and a client cancels or deletes it here        | opens the job, ends the items, and returns it if items remain
+  waits, or has lost its process, and a client cancels  | stores a cancellation, opens the job, ends the items, and returns it if
+    or deletes it here                                  |   items remain
   waits, this process does not know its endpoint, and a | stores the request, which a process that knows the endpoint serves;
     client cancels some of its items here               |   this process could not continue the other items
   runs elsewhere, and a client cancels or deletes it    | stores the request, which reaches the owner by a notification
@@ -211,31 +212,26 @@ class JobOwnership:
         """
         if self._replicas is None:
             return False
-        known, whole = record.endpoint in self._endpoints, items is None
-        if known:
-            async with self._lock(record.id):
-                if record.id not in self._live and await self._jobs.claim(record.id):
-                    job = await self._open(record.id)
-                    if job is None:
-                        return False
-                    await job.cancel(items)
-                    if not job.finished.is_set():
-                        await self.return_to_queue(job)
-                    return True
+        # No other process may know the endpoint, and this one can end the job if no item continues.
+        can_open = record.endpoint in self._endpoints or items is None
         if items is None:
             log = await self._jobs.log(record.id)
             if log is None:
                 return False
             items = list(range((await log.state()).view.length("/items")))
-        stored = await self._jobs.save_cancelled(record.id, items)
-        if stored and (opened := self._live.get(record.id)) is not None:
+        # If the job has lost its process, opening it begins a new attempt, in which only items whose cancellation is stored keep
+        # their values.
+        if not await self._jobs.save_cancelled(record.id, items):
+            return False
+        if (opened := self._live.get(record.id)) is not None:
             await opened.cancel(items)
-        elif stored and whole and not known:
-            # No other process may know the endpoint, and this one can end the job, as no item continues.
+        elif can_open:
             async with self._lock(record.id):
-                if await self._jobs.claim(record.id):
-                    await self._open(record.id)
-        return stored
+                if record.id not in self._live and await self._jobs.claim(record.id):
+                    job = await self._open(record.id)
+                    if job is not None and not job.finished.is_set():
+                        await self.return_to_queue(job)
+        return True
 
     async def end_elsewhere(self, record: JobRecord) -> None:
         """End a job that this process does not run, because it will be deleted. If another process runs it, that process ends

@@ -1,7 +1,8 @@
 """Connections to the database, and the transactions that the threads of `database_threads` run.
 
 A group of tasks is sent from BEGIN to COMMIT without waiting for a result (pipeline mode), so that a server that is stopped
-holds no locks, and a group costs one round trip.
+holds no locks, and a group costs one round trip. A server that is frozen while it sends a group that exceeds the buffers of the
+socket keeps the locks until its lease has expired; then the other servers end its sessions.
 
 No time-out cancels a statement while it commits, because an asynchronous cancellation of a COMMIT shows readers data that a
 standby does not have yet: only waiting for locks and idle transactions have time-outs.
@@ -53,6 +54,9 @@ _COMPRESS: Final = """
     SELECT set_config('default_toast_compression', 'lz4', false) FROM pg_settings
     WHERE name = 'default_toast_compression' AND 'lz4' = ANY (enumvals)
 """
+
+_NAME: Final = "SELECT set_config('application_name', left(current_setting('application_name'), 40) || ' #' || %s, false)"
+"""Name a session after its server, so that the others can end the sessions of a server that is frozen (`server_rows`)."""
 
 _CONFIRM: Final = "UPDATE meta SET version = version WHERE current_setting('synchronous_standby_names') <> ''"
 """Wait until a synchronous standby has everything that the connection can read. After a crash restart of the primary, it may
@@ -108,6 +112,8 @@ class Database:
                 f"log {self.place}: this URL is not valid; use postgresql://USER@HOST:PORT/DATABASE, with special "
                 "characters percent-encoded"
             ) from None
+        self.server: int | None = None
+        """Number of the row of this server, when it is known."""
         parameters: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
         self._conninfo = make_conninfo(**parameters)
         self._password = given.get("password")
@@ -131,6 +137,8 @@ class Database:
             opened(connection)
             connection.execute(_SESSION)
             connection.execute(_COMPRESS)
+            if self.server is not None:
+                connection.execute(_NAME, (str(self.server),))
             if schema_exists:
                 connection.execute(_CONFIRM)
             if not durable:

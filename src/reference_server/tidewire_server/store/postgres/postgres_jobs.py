@@ -164,7 +164,7 @@ _ADOPT: Final = f"""
     picked AS MATERIALIZED (
         SELECT j.number, d.clean FROM job j JOIN dead d ON d.id = j.owner
         WHERE j.owner = ANY (ARRAY(SELECT id FROM dead)) AND j.ended_at IS NULL
-            AND (%(mine)s::text[] IS NULL OR j.endpoint = ANY (%(mine)s::text[]))
+            AND (%(known)s::text[] IS NULL OR j.endpoint = ANY (%(known)s::text[]))
         ORDER BY j.number LIMIT %(n)s FOR UPDATE OF j SKIP LOCKED)
     UPDATE job j SET owner = %(me)s, held = true, crashed = NOT p.clean OR {_CRASHED}, read_at = {READ_NOW}
     FROM picked p WHERE j.number = p.number
@@ -359,13 +359,13 @@ class PostgresJobs(KeyReservations):
 
     async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
         served = self._queue.endpoints()
-        mine = None if served is None else [*served]
+        if known is None:
+            known = served
         found = await self._submits.run(
             *(_ADOPT, _ADOPT_DUE, _ADOPTED),
             me=self._server.id,
             trusted_until=self._server.trusted_until,
-            mine=mine,
-            known=mine if known is None else [*known],
+            known=None if known is None else [*known],
             n=_MAX_ADOPTED,
         )
         return [job for (job,) in found if job not in self._written]

@@ -58,6 +58,7 @@ class PostgresStore:
         try:
             with database.connect(durable=True, schema_exists=False) as connection:
                 opened = open_schema(connection, database.place, socket.gethostname(), LEASE_SECONDS)
+            database.server = opened.server
             self._threads = threads = Threads.start(database)
         except psycopg.Error as error:
             raise StoreError(database.describe(error)) from None

@@ -55,9 +55,20 @@ _LOST: Final = """
     WHERE j.id IS NULL OR (j.owner IS DISTINCT FROM %(me)s AND j.ended_at IS NULL)
 """
 _OTHERS: Final = "SELECT endpoints FROM server WHERE until >= now() AND id <> %(me)s ORDER BY id"
-_MARK_READ: Final = (
-    f"UPDATE job SET read_at = {READ_NOW} WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL"  # noqa: S608
-)
+# Without waiting for locks: beats wait for this statement, and another server may hold a lock during a large append.
+_MARK_READ: Final = f"""
+    UPDATE job SET read_at = {READ_NOW} WHERE number IN (
+        SELECT number FROM job WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL ORDER BY number
+        FOR NO KEY UPDATE SKIP LOCKED)
+"""  # noqa: S608
+# A server that is frozen while it sends a large transaction would keep its locks.
+_END_SESSIONS: Final = """
+    SELECT pg_terminate_backend(a.pid) FROM server s CROSS JOIN LATERAL (
+        SELECT pid FROM pg_stat_activity
+        WHERE application_name LIKE '%%#' || s.id AND datname = current_database() AND usename = current_user) a
+    WHERE s.until < now() AND s.until > now() - interval '1 minute' AND NOT s.clean AND s.id <> %(me)s
+        AND now() < %(trusted_until)s::timestamptz
+"""
 _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
 _LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = %(me)s"
 
@@ -123,6 +134,7 @@ class ServerRow:
         parameters = {
             "me": self.id,
             "host": socket.gethostname(),
+            "trusted_until": self.trusted_until,
             "lease": LEASE_SECONDS,
             "written": [*self._written],
             "endpoints": orjson.dumps({name: load._asdict() for name, load in endpoints.items()}).decode(),
@@ -139,8 +151,8 @@ class ServerRow:
             if joins:  # A server that has been alone sends no hints until its next beat.
                 self._notifier.send(SERVERS)
 
-        command = Command([_RENEW, _OWNED, _OTHERS, _LOST, CORRECT], parameters, tuple)
-        _, owned, others, gone, _ = await self._threads.control.do(command, then)
+        command = Command([_RENEW, _OWNED, _OTHERS, _LOST, CORRECT, _END_SESSIONS], parameters, tuple)
+        _, owned, others, gone, *_ = await self._threads.control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
         lost = sorted(job for (job,) in gone if job in self._written)
