@@ -70,6 +70,7 @@ def named(url: str) -> str:
             "postgresql://ada@db/jobs?password=***&sslmode=require",
         ),
         (f"postgresql://db/jobs?sslpassword={SECRET}", "postgresql://db/jobs?sslpassword=***"),
+        (f"postgresql://ada@db/jobs?pasword={SECRET}", "postgresql://ada@db/jobs?pasword=***"),
         ("postgresql://ada@db:5432/jobs", "postgresql://ada@db:5432/jobs"),
         ("sqlite:///log.db", "sqlite:///log.db"),
         ("memory", "memory"),
@@ -81,9 +82,26 @@ def test_a_password_is_never_shown(url: str, expected: str) -> None:
     assert SECRET not in repr(Settings(log=url))
 
 
-def test_a_password_is_not_part_of_an_error_about_the_setting() -> None:
-    with pytest.raises(ValueError, match="is not a valid log") as caught:
-        Settings().replace(log=f"postgress://ada:{SECRET}@db/jobs")
+@pytest.mark.parametrize("start", ["postgress://", "postgresql:/", "Postgresql://"])
+def test_a_password_is_not_part_of_an_error_about_the_setting(start: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid log; use .* or postgresql://") as caught:
+        Settings().replace(log=f"{start}ada:{SECRET}@db/jobs")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://ada@db/jobs?nosuch=1", 'invalid URI query parameter: "nosuch"'),
+        (f"postgresql://ada:a@{SECRET}@db/jobs", "this URL is not valid"),
+    ],
+)
+def test_an_error_about_a_url_has_its_reason_without_the_password(url: str, reason: str) -> None:
+    from tidewire_server.store.postgres.connections import Database
+
+    with pytest.raises(StoreError) as caught:
+        Database(url)
+    assert reason in str(caught.value)
     assert SECRET not in str(caught.value)
 
 
@@ -119,7 +137,7 @@ def test_a_missing_psycopg_is_reported_with_the_command_that_installs_it() -> No
     ("url", "expected"),
     [
         (f"postgresql://ada:{SECRET}%@127.0.0.1/jobs", "this URL is not valid; use postgresql://"),
-        (f"postgresql://ada:{SECRET}@127.0.0.1/jobs?nonsense=1", "this URL is not valid; use postgresql://"),
+        (f"postgresql://ada:{SECRET}@127.0.0.1/jobs?nonsense=1", 'invalid URI query parameter: "nonsense"'),
         (
             f"postgresql://ada:{SECRET}@127.0.0.1:1/jobs",
             "start the database, or correct the host and the port",

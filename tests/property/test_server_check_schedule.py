@@ -9,6 +9,7 @@ from support.stream_harness import on_event_loop, pending_events, take_diffs
 from tidewire.protocol.document import Document
 from tidewire_server.job_log.open_event import addition, encoded_row
 from tidewire_server.job_log.text_check_schedule import CHECK_EVERY
+from tidewire_server.job_log.value_differ import ShadowCopy
 
 
 def state():
@@ -77,3 +78,75 @@ async def test_readers_document_equals_the_writers_for_any_mixture_of_changes(se
     document, checks = apply_all(taken, columns)
     assert document.value() == writer.state.document.value()
     assert checks > 0
+
+
+VALUE = "/items/0/value"
+
+
+def mutate(rng, rows):
+    """Change a list of texts, and of lists and objects with texts, in place, as a function does between two yields."""
+    word = "é🙂x"[rng.randrange(3)] * rng.randrange(1, 4)
+    new = [word, {"text": word}, [word, [word]], 1][rng.randrange(4)]
+    at = rng.randrange(len(rows)) if rows else None
+    match rng.randrange(8):
+        case 0 | 1:
+            rows.append(new)
+        case 2 if rows:
+            del rows[-rng.randrange(1, 4) :]
+        case 3 if rows:
+            rows[at] = new
+        case 4 if rows:
+            rows.insert(at, new)
+        case 5 if rows:
+            del rows[at]
+        case _ if rows:
+            match rows[at]:
+                case str(text):
+                    rows[at] = text + word
+                case {"text": text}:
+                    rows[at]["text"] = text + word
+                case [text, *_]:
+                    rows[at] = [text + word, [word]] if rng.randrange(2) else [text + word]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@on_event_loop
+async def test_checks_are_those_of_the_texts_that_remain_when_arrays_shrink(seed):
+    rng = random.Random(seed)
+    writer = writer_for([], merge=True)
+    rows = []
+    writer.change([["s", VALUE, rows]])
+    shadow, taken = ShadowCopy(rows, VALUE), []
+    for _ in range(300):
+        for _ in range(rng.randrange(1, 4)):
+            mutate(rng, rows)
+        if ops := shadow.step(rows):
+            writer.change(ops)
+        if rng.random() < 0.1:
+            taken += take_diffs(writer)
+    writer.change([["s", "/items/0/status", "succeeded"]], check_below=VALUE, reserved=True)
+    taken += take_diffs(writer)
+    document, _ = apply_all(taken, [])
+    assert document.value(VALUE) == rows
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [["a"], ["ab"], []],
+        [["a", "b"], ["a", "bc"], ["a"]],
+        [[{"text": "a"}], [{"text": "ab"}], []],
+        [["a", ["b"]], ["a", ["bc"]], ["ad"]],
+        [["a"], ["ab"], [["c"]]],
+    ],
+)
+@on_event_loop
+async def test_an_array_shrinks_past_a_text_that_has_grown(values):
+    writer = writer_for([], merge=True)
+    writer.change([["s", VALUE, values[0]]])
+    shadow = ShadowCopy(values[0], VALUE)
+    for value in values[1:]:
+        writer.change(shadow.step(value))
+    writer.change([["s", "/items/0/status", "succeeded"]], check_below=VALUE, reserved=True)
+    document, _ = apply_all(take_diffs(writer), [])
+    assert document.value(VALUE) == values[-1]

@@ -8,11 +8,12 @@ from typing import Final
 MEMORY: Final = "memory"
 _SQLITE: Final = "sqlite:///"
 _POSTGRESQL: Final = ("postgresql://", "postgres://")
-_PASSWORD: Final = re.compile(r"(?<=://)([^:/?#@]*:).*@")
-"""The user and the password of a URL. A password that is not percent-encoded may contain any character, so everything up to
+_PASSWORD: Final = re.compile(r"(:/+[^:/?#@]*:).*@")
+"""The user and the password of a URL, which may have the wrong number of slashes. A password that is not percent-encoded may contain any character, so everything up to
 the last `@` counts as the password.
 """
-_PASSWORD_PARAMETER: Final = re.compile(r"((?:ssl)?password\s*=\s*)[^&\s]+")
+_PASSWORD_PARAMETER: Final = re.compile(r"(\bpas\w*\s*=\s*|password\s*=\s*)[^&\s]+", re.IGNORECASE)
+"""A parameter that is a password, or that is meant to be one."""
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
@@ -33,8 +34,8 @@ def file_of(name: str) -> Path | None:
         return None
     if not name.startswith(_SQLITE) or name == _SQLITE:
         raise ValueError(
-            f"{without_password(name)!r} is not a valid log; use memory, or sqlite:///PATH (four slashes for an "
-            "absolute path)"
+            f"{without_password(name)!r} is not a valid log; use memory, sqlite:///PATH (four slashes for an "
+            "absolute path), or postgresql://USER@HOST/DATABASE"
         )
     return user_path(name.removeprefix(_SQLITE)).absolute()
 

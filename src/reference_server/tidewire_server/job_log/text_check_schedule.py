@@ -68,6 +68,10 @@ def note_change(unchecked: Unchecked, ops: Sequence[Op], document: Document) -> 
                 _count(due, path)
         elif letter == "t" and is_text(document, path):
             _count(due, path)
+        elif letter == "t":
+            most = sum(map(_elements, ops))
+            _forget_truncated(unchecked, path, document, most)
+            _forget_truncated(due, path, document, most)
         elif letter in {"s", "d"}:
             _take(unchecked, path)
             _take(due, path)
@@ -148,6 +152,40 @@ def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None
             _count(unchecked, "/".join([parent, str(int(place) + by), *rest]), changes)
         else:
             _count(unchecked, checked_path, changes)
+
+
+def _elements(op: Op) -> int:
+    """Return by how many elements an op changes the length of an array at most."""
+    size = op[2] if len(op) > 2 else 1
+    if op[0] == "t":
+        return int(size)
+    return len(size) if op[0] == "a" and type(size) is list else 1
+
+
+def _forget_truncated(unchecked: Unchecked, path: str, document: Document, most: int) -> None:
+    """Remove the texts of array elements that an event has removed. They may have other elements in their places now.
+
+    Args:
+        unchecked: The counts. Updated in place.
+        path: Path of the array.
+        document: The document after the event.
+        most: By how many elements the event has changed the length of the array at most.
+    """
+    if not unchecked.changes or not is_array(document, path):
+        return
+    node = unchecked.tree
+    for token in path.split("/"):
+        node = node.get(token, {})
+    length = document.array_length(path)
+    first, end = max(0, length - most), length + most
+    if len(node) < end - first:
+        indexes = [int(token) for token in node if token is not None and token.isdigit()]
+    else:
+        indexes = [index for index in range(first, end) if str(index) in node]
+    for index in indexes:
+        for text, changes in _take(unchecked, f"{path}/{index}").items() if index >= first else ():
+            if index < length and is_text(document, text):
+                _count(unchecked, text, changes)
 
 
 def is_text(document: Document, path: str) -> bool:

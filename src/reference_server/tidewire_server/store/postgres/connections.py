@@ -104,14 +104,19 @@ class Database:
         """
         self.place = without_password(url)
         """The URL without the password, for messages."""
+        invalid = StoreError(
+            f"log {self.place}: this URL is not valid; use postgresql://USER@HOST:PORT/DATABASE, with special characters "
+            "percent-encoded"
+        )
         try:
             given = conninfo_to_dict(url)
-        except psycopg.ProgrammingError:
-            # The reason that libpq gives may quote a part of the password.
-            raise StoreError(
-                f"log {self.place}: this URL is not valid; use postgresql://USER@HOST:PORT/DATABASE, with special "
-                "characters percent-encoded"
-            ) from None
+        except psycopg.ProgrammingError as error:
+            # Other reasons of libpq may quote a part of the password.
+            unknown = str(error).strip()
+            is_safe = unknown.startswith("invalid URI query parameter: ")
+            raise (StoreError(f"log {self.place}: {unknown}") if is_safe else invalid) from None
+        if "@" in str(given.get("host", "")):  # the end of a password
+            raise invalid
         self.server: int | None = None
         """Number of the row of this server, when it is known."""
         parameters: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
