@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -266,6 +267,23 @@ def test_a_closed_output_pipe_ends_the_command_silently(url):
 def test_a_pipe_closed_before_the_first_byte_ends_the_command_silently(url):
     assert run_with_closed_pipe(url, "call", url, "talk", "words=20000") == (141, "")
     assert run_with_closed_pipe(url, "describe", url) == (141, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_command_works_if_its_caller_has_closed_the_output(url, closed):
+    command = [sys.executable, "-m", "tidewire", "call", url, "talk", "words=3"]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_map_reads_a_pipe(url, tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = threading.Thread(target=pipe.write_text, args=('{"x": 1}\n{"x": 2}\n',))
+    writer.start()
+    result = run("map", url, "point", str(pipe))
+    writer.join()
+    assert [json.loads(line)["index"] for line in result.stdout.splitlines()] == [0, 1]
 
 
 def write_lines(folder, *lines):

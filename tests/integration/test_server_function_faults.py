@@ -215,3 +215,34 @@ def test_debug_is_refused_on_an_address_that_other_machines_can_reach(host):
         failing_server(debug=True, tokens=["sesame"]).run(host=host, port=0)
     with pytest.raises(ExposedServerError), failing_server(debug=True, tokens=["sesame"]).running(host=host):
         pass
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_bug_of_the_server_at_the_end_of_an_item_ends_the_job(monkeypatch, batch):
+    from tidewire_server.jobs.job import Job
+
+    async def broken(self, index, value):
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(Job, "_succeeded", broken)
+    server = Server()
+
+    @server.endpoint(batch=batch)
+    def same(n):
+        return n
+
+    with serving(server) as peer:
+        found = peer.run("same", {"n": 1})
+    assert (found["status"], found["state"]["items"][0]["error"]["code"]) == ("failed", "internal")
+
+
+def test_the_log_has_the_line_of_a_function_that_raises_stop_iteration(caplog):
+    server = Server()
+
+    @server.endpoint
+    def first(n: int) -> int:
+        return next(i for i in range(n) if i > n)
+
+    with serving(server) as peer:
+        assert peer.run("first", {"n": 1})["status"] == "failed"
+    assert "return next(i for i in range(n) if i > n)" in caplog.text

@@ -3,8 +3,10 @@
 If the extra `cli` is not installed, the command prints one line that says how to install it.
 """
 
+import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 from tidewire.install_command import install_command
@@ -27,6 +29,9 @@ def main() -> None:
     Raises:
         SystemExit: Always, except after `--version`. The exit code is 2 if the extra `cli` is not installed.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, such as cron
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
     if sys.argv[1:] == ["--version"]:
         # Importing the commands takes 0.3 s of CPU (bench/start.py). To print the version, they are not needed.
         print(version("tidewire"))

@@ -134,15 +134,17 @@ class InputLines:
 def read_lines(source: str) -> Iterator[tuple[InputLines, int | None]]:
     """Open a file with one JSON input per line, or standard input if the source is `-`.
 
-    Yields the inputs, and their number. For standard input, the number is not known, and is None.
+    Yields the inputs, and their number. For standard input and other pipes, the number is not known, and is None.
     """
     if source == "-":
         yield InputLines(sys.stdin.buffer, "standard input"), None
         return
     try:
         with expanded(Path(source)).open("rb") as file:
-            total = sum(1 for line in file if line.strip())
-            file.seek(0)
+            total = None
+            if file.seekable():
+                total = sum(1 for line in file if line.strip())
+                file.seek(0)
             yield InputLines(file, source), total
     except OSError as error:
         if isinstance(error, BrokenPipeError):

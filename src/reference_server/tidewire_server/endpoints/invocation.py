@@ -287,7 +287,9 @@ _ONLY_IN_BATCHES: Final = (
 
 def exit_replacement(error: BaseException) -> RuntimeError:
     """Create an ordinary error that replaces an exception such as `SystemExit`, which would otherwise end the server."""
-    return RuntimeError(f"the function raised {type(error).__name__}")
+    replacement = RuntimeError(f"the function raised {type(error).__name__}")
+    replacement.__cause__ = error  # its traceback has the line of the function
+    return replacement
 
 
 _CONTROL_EXCEPTIONS: Final = (StopIteration, asyncio.CancelledError, GeneratorExit)

@@ -157,9 +157,9 @@ def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None
 def _elements(op: Op) -> int:
     """Return by how many elements an op changes the length of an array at most."""
     size = op[2] if len(op) > 2 else 1
-    if op[0] == "t":
-        return int(size)
-    return len(size) if op[0] == "a" and type(size) is list else 1
+    if op[0] == "t" and isinstance(size, int):
+        return size
+    return len(size) if op[0] == "a" and isinstance(size, list) else 1
 
 
 def _forget_truncated(unchecked: Unchecked, path: str, document: Document, most: int) -> None:

@@ -196,11 +196,7 @@ class Job:
             await free()
             await self._after_run(index, outcome)
         except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
-            _log.exception(
-                "job %s item %d: internal server error while running the item", self.record.id, index
-            )
-            reason = "the job failed because of an internal error; the server's log has the details"
-            await self._fail_all(problem("internal", reason))
+            await self._fail_internally(index)
         return False
 
     @property
@@ -319,10 +315,7 @@ class Job:
             outcome, asyncio.CancelledError | StreamClosedError
         ):
             _log.info(
-                "job %s item %d: the function raised after the item had ended: %r",
-                self.record.id,
-                index,
-                outcome,
+                "job %s item %d: the function raised after the item's end: %r", self.record.id, index, outcome
             )
 
     async def settle(
@@ -339,14 +332,22 @@ class Job:
         item = self._items[index]
         if item.status in ENDED or self._suspended:
             return
-        if item.writer.failure is not None:
-            await self._fail_all(write_failed(item.writer.failure))
-        elif item.cancelled:
-            await self._end_item(index, "cancelled")
-        elif isinstance(outcome, BaseException):
-            await self._failed(index, outcome, logged=told)
-        else:
-            await self._succeeded(index, outcome)
+        try:
+            if item.writer.failure is not None:
+                await self._fail_all(write_failed(item.writer.failure))
+            elif item.cancelled:
+                await self._end_item(index, "cancelled")
+            elif isinstance(outcome, BaseException):
+                await self._failed(index, outcome, logged=told)
+            else:
+                await self._succeeded(index, outcome)
+        except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
+            await self._fail_internally(index)
+
+    async def _fail_internally(self, index: int) -> None:
+        """Log the exception that is being handled, which is a bug of the server, and end all items."""
+        _log.exception("job %s item %d: internal server error", self.record.id, index)
+        await self._fail_all(problem("internal", "an internal error; the server's log has the details"))
 
     async def _succeeded(self, index: int, value: JsonValue | Unset) -> None:
         try:
