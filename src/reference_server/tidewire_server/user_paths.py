@@ -8,9 +8,9 @@ from typing import Final
 MEMORY: Final = "memory"
 _SQLITE: Final = "sqlite:///"
 _POSTGRESQL: Final = ("postgresql://", "postgres://")
-_PASSWORD: Final = re.compile(r"(:/+[^:/?#@]*:).*@")
-"""The user and the password of a URL, which may have the wrong number of slashes. A password that is not percent-encoded may contain any character, so everything up to
-the last `@` counts as the password.
+_PASSWORD: Final = re.compile(r"(:/{1,2}[^:/?#@]*:).*@")
+"""The user and the password of a URL, in which a slash may be missing. A password that is not percent-encoded may contain any
+character, so everything up to the last `@` counts as the password.
 """
 _PASSWORD_PARAMETER: Final = re.compile(r"(\bpas\w*\s*=\s*|password\s*=\s*)[^&\s]+", re.IGNORECASE)
 """A parameter that is a password, or that is meant to be one."""

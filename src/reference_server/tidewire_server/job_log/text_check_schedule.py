@@ -180,10 +180,11 @@ def _forget_truncated(unchecked: Unchecked, path: str, document: Document, most:
     first, end = max(0, length - most), length + most
     if len(node) < end - first:
         indexes = [int(token) for token in node if token is not None and token.isdigit()]
+        indexes = [index for index in indexes if index >= first]
     else:
         indexes = [index for index in range(first, end) if str(index) in node]
     for index in indexes:
-        for text, changes in _take(unchecked, f"{path}/{index}").items() if index >= first else ():
+        for text, changes in _take(unchecked, f"{path}/{index}").items():
             if index < length and is_text(document, text):
                 _count(unchecked, text, changes)
 

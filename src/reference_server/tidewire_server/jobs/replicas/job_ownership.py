@@ -223,14 +223,13 @@ class JobOwnership:
         # their values.
         if not await self._jobs.save_cancelled(record.id, items):
             return False
-        if (opened := self._live.get(record.id)) is not None:
-            await opened.cancel(items)
-        elif can_open:
-            async with self._lock(record.id):
-                if record.id not in self._live and await self._jobs.claim(record.id):
-                    job = await self._open(record.id)
-                    if job is not None and not job.finished.is_set():
-                        await self.return_to_queue(job)
+        async with self._lock(record.id):
+            if (opened := self._live.get(record.id)) is not None:
+                await opened.cancel(items)
+            elif can_open and await self._jobs.claim(record.id):
+                job = await self._open(record.id)
+                if job is not None and not job.finished.is_set():
+                    await self.return_to_queue(job)
         return True
 
     async def end_elsewhere(self, record: JobRecord) -> None:

@@ -63,11 +63,9 @@ _MARK_READ: Final = f"""
 """  # noqa: S608
 # A server that is frozen while it sends a large transaction would keep its locks.
 _END_SESSIONS: Final = """
-    SELECT pg_terminate_backend(a.pid) FROM server s CROSS JOIN LATERAL (
-        SELECT pid FROM pg_stat_activity
-        WHERE application_name LIKE '%%#' || s.id AND datname = current_database() AND usename = current_user) a
-    WHERE s.until < now() AND s.until > now() - interval '1 minute' AND NOT s.clean AND s.id <> %(me)s
-        AND now() < %(trusted_until)s::timestamptz
+    SELECT pg_terminate_backend(a.pid) FROM server s JOIN pg_stat_activity a ON a.application_name LIKE '%%#' || s.id
+    WHERE s.until < now() AND NOT s.clean AND s.id <> %(me)s AND now() < %(trusted_until)s::timestamptz
+        AND a.datname = current_database() AND a.usename = current_user
 """
 _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8 FROM job WHERE id = %(id)s"
 _LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = %(me)s"
