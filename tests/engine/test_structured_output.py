@@ -95,6 +95,7 @@ def test_greedy_text_follows_the_schema_and_the_processed_distribution_has_only_
         ({"type": "objec"}, "Invalid type"),
         ({"type": "string", "if": {}}, "if"),
         ({"description": "x" * 8192}, "max_schema_bytes"),
+        ({"$ref": "#"}, "no JSON text satisfies the schema, for example because a .* refers to itself"),
     ],
 )
 def test_schema_that_cannot_be_used_is_refused_with_the_reason(start: Start, bundled, schema, reason: str):

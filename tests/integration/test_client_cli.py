@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -267,6 +268,35 @@ def test_a_closed_output_pipe_ends_the_command_silently(url):
 def test_a_pipe_closed_before_the_first_byte_ends_the_command_silently(url):
     assert run_with_closed_pipe(url, "call", url, "talk", "words=20000") == (141, "")
     assert run_with_closed_pipe(url, "describe", url) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (
+            ("call", "talk", "words=50", "slow=true"),
+            "The job keeps running. To attach to the job, run: tidewire attach",
+        ),
+        (("call", "talk", "words=50", "--json"), "To attach to the job, run: tidewire attach"),
+        (("describe",), ""),
+        (("jobs", "--json"), ""),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_one_line(url, arguments, hint):
+    command, *rest = arguments
+    with Path("/dev/full").open("wb") as full:
+        run = subprocess.run(
+            [*COMMAND, command, url, *rest],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert run.returncode == 5
+    assert run.stderr.startswith("tidewire: standard output cannot be written: No space left on device")
+    assert hint in run.stderr
+    assert run.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

@@ -189,6 +189,17 @@ async def test_a_timeout_during_submit_reports_that_the_job_may_have_started():
                 await client.run("count")
 
 
+@pytest.mark.parametrize("call", ["run", "submit", "submit_batch"])
+async def test_a_timeout_while_the_server_is_busy_says_why(call):
+    busy = problem(503, "overloaded", retryable=True, detail="the queue is full", retry_after="1")
+    with ScriptedServer(lambda _: [busy]) as server:
+        async with AsyncClient(server.url, timeout=0.2) as client:
+            with pytest.raises(
+                TotalTimeoutError, match=r"0.2 s passed; the last attempt failed: .*the queue is full"
+            ):
+                await getattr(client, call)("count", *([{}],) * (call == "submit_batch"))
+
+
 async def test_endless_job_pages_end():
     """A page without jobs is the last page.
 

@@ -3,7 +3,6 @@
 It has the commands `call`, `map`, `attach`, `cancel`, `jobs`, `chat`, `describe` and `codegen`, and the commands of plugins.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -42,12 +41,12 @@ from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.protocol.resources import Discovery
 from tidewire.sync import Client
 
-UNREACHABLE, PROTOCOL_FAULT, BROKEN_PIPE = 3, 4, 141
+UNREACHABLE, PROTOCOL_FAULT, OUTPUT_FAILED, BROKEN_PIPE = 3, 4, 5, 141
 
 _EPILOG = (
     "Exit codes: 0 success; 1 the job failed or was cancelled; 2 the usage or the input is invalid; 3 the server is "
-    "unreachable or too busy; 4 the server violates the protocol; 130 the command was interrupted (the job keeps "
-    "running); 141 the output pipe was closed, for example by `head`."
+    "unreachable or too busy; 4 the server violates the protocol; 5 the output cannot be written; 130 the command was "
+    "interrupted (the job keeps running); 141 the output pipe was closed, for example by `head`."
 )
 
 
@@ -153,10 +152,13 @@ def _client(
         headers_ = read_headers(headers, token_file)
         with Client(url, headers=headers_, timeout=timeout, uds=uds, hooks=hooks) as client:
             yield client, screen
-            sys.stdout.flush()
     except BrokenPipeError:
         display.discard_output()
         raise typer.Exit(BROKEN_PIPE) from None
+    except display.OutputError as error:
+        display.discard_output()
+        screen.error(str(error))
+        raise typer.Exit(OUTPUT_FAILED) from None
     except TidewireError as error:
         advise(error, url, endpoint, idempotency_key)
         screen.error(str(error))

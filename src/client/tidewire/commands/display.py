@@ -47,6 +47,25 @@ UNSHORTENED: Final = 1000
 """Width of the console for tables whose cells must not be shortened, in characters."""
 
 
+class OutputError(Exception):
+    """Standard output cannot be written, for example because the disk is full."""
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Translate the errors of standard output, except that of a closed pipe.
+
+    Raises:
+        OutputError: Standard output cannot be written.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written: {error.strerror}") from None
+
+
 class _Output(Console):
     """A console that raises BrokenPipeError if the output pipe is closed.
 
@@ -162,8 +181,9 @@ class Screen:
                 self.err.print(styled, end="")
             self._area.write(visible(text), shown.get() or None)
             return
-        sys.stdout.write(visible(text) if self._stdout_is_terminal else text)
-        sys.stdout.flush()
+        with _writing():
+            sys.stdout.write(visible(text) if self._stdout_is_terminal else text)
+            sys.stdout.flush()
 
     def end_line(self) -> None:
         """Write a line break, unless the output already ends with a line break."""
@@ -182,7 +202,8 @@ class Screen:
         if isinstance(value, str):
             self.write(value if value.endswith("\n") else value + "\n")
         elif self.live:
-            self.out.print(JSONHighlighter()(Text(visible_json(value, indent=2))))
+            with _writing():
+                self.out.print(JSONHighlighter()(Text(visible_json(value, indent=2))))
         else:
             self.json(value)
 
@@ -191,8 +212,10 @@ class Screen:
         can copy ids from the table.
         """
         console = _Output(highlight=False, width=UNSHORTENED) if wide or not self.live else self.out
-        for part in parts:
-            console.print(part)
+        with _writing():
+            for part in parts:
+                console.print(part)
+            sys.stdout.flush()
 
     def note(self, text: str) -> None:
         """Print a note to standard error. If the terminal shows an unfinished line of text, end that line first."""
@@ -208,7 +231,7 @@ class Screen:
 
 
 def discard_output() -> None:
-    """Redirect standard output to the null device, so that flushing it at exit does not fail after its pipe was closed."""
+    """Redirect standard output to the null device, so that flushing it at exit does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -96,6 +96,11 @@ def _watching(client: Client, job: Job[Any], screen: display.Screen) -> Iterator
                 raise typer.Exit(0 if status == "succeeded" else JOB_FAILED) from None
         screen.note(f"To cancel the job, run: {cancel}")
         raise typer.Exit(INTERRUPTED) from None
+    except display.OutputError as error:
+        attach = _command(client, "attach", job, screen)
+        raise display.OutputError(
+            f"{error}. The job keeps running. To attach to the job, run: {attach}"
+        ) from None
     except TotalTimeoutError as error:
         attach = _command(client, "attach", job, screen)
         error.advice = f"The job keeps running. To attach to the job, run: {attach}"

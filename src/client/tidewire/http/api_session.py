@@ -101,6 +101,8 @@ class _Request:
     """Whether a request to submit a job asks for the job's event stream as its response."""
     credentials: Mapping[str, str] | None = None
     """The credentials sent with the last attempt."""
+    last_fault: str | None = None
+    """Why the last attempt failed."""
 
     @property
     def key(self) -> str | None:
@@ -251,6 +253,8 @@ class ApiSession:
         with anyio.CancelScope(deadline=(anyio.current_time() if since is None else since) + options.timeout):
             return await self._request(request, options, policy)
         what = f"the timeout of {options.timeout:g} s passed"
+        if request.last_fault is not None:
+            what += f"; the last attempt failed: {request.last_fault}"
         advice = may_run(request.key) if request.kind is RequestKind.SUBMIT else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
@@ -314,6 +318,7 @@ class ApiSession:
                 if is_submit and policy.in_doubt:
                     fault.advice = may_run(request.key)
                 raise fault.placed(job_id=request.job_id)
+            request.last_fault = fault.what
             log.info(RETRYING, request.method, request.url, fault.what, pause)
             self.report_failure(policy, fault.what, pause)
             await self.sleep(pause)

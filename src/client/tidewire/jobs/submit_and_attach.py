@@ -1,5 +1,6 @@
 """`JobStarter`, which submits jobs to a server and creates the readers of new and existing jobs."""
 
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -21,7 +22,7 @@ from tidewire.errors import (
 from tidewire.following.follower import Follower
 from tidewire.following.follower_outcomes import Applied
 from tidewire.following.http_status_actions import RequestKind
-from tidewire.http.api_session import ApiSession, may_run
+from tidewire.http.api_session import ApiSession
 from tidewire.http.links_and_origins import last_segment
 from tidewire.http.response import Connection, Response
 from tidewire.http.transport import Transport
@@ -154,17 +155,13 @@ class JobStarter:
         Raises:
             TotalTimeoutError: The timeout passed.
         """
-        reader: SingleJobReader[T] | None = None
         timeout = self.options.timeout
-        with anyio.move_on_after(timeout):
-            reader = await self.submit(endpoint, members, key, shape)
+        deadline = math.inf if timeout is None else anyio.current_time() + timeout
+        reader: SingleJobReader[T] = await self.submit(endpoint, members, key, shape)
+        with anyio.CancelScope(deadline=deadline):
             await reader.wait(check=reader.check_single)
             return reader.outcome()
-        passed = f"the timeout of {timeout:g} s"
-        if reader is not None:
-            raise reader.timed_out(passed)
-        what = f"{passed} passed before the server accepted the job"
-        raise TotalTimeoutError(what, where=Where("POST", self.session.base), advice=may_run(key))
+        raise reader.timed_out(f"the timeout of {timeout:g} s")
 
     async def submit_batch(
         self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]

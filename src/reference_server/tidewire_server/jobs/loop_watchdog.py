@@ -54,8 +54,8 @@ class LoopWatchdog:
         if late > MAX_BLOCKED_SECONDS and due > self._quiet_until and names:
             self._quiet_until = due + WARNING_INTERVAL
             _log.warning(
-                "the event loop was blocked for %.1f s, which stopped all streams; if an `async def` function computes "
-                "or waits without `await`, declare it with `def`, so that it runs in a thread; running endpoints: %s",
+                "the event loop was blocked for %.1f s, which stopped all streams; unless the process was suspended, the "
+                "cause is often an `async def` function that computes or waits without `await`; declare it with `def`, so that it runs in a thread; running endpoints: %s",
                 late,
                 ", ".join(map(repr, names)),
             )

@@ -51,6 +51,11 @@ LAYOUT: Final[JsonCompileOptions] = {
 """Layout of the JSON document: one line, as `json.dumps` writes it. If any whitespace were allowed, small models would often
 continue with whitespace until `max_tokens`."""
 
+_EXPLANATIONS: Final = {
+    "NoExtensionBias": "no JSON text satisfies the schema, for example because a `$ref` refers to itself",
+}
+"""What an error of the library means, if its text does not say it."""
+
 
 class Grammars:
     """Compiles JSON Schemas for one vocabulary.
@@ -94,6 +99,7 @@ class Grammars:
         )
         grammar = Grammar(matcher, self._size)
         if (reason := grammar.error) is not None:
+            reason = _EXPLANATIONS.get(reason, reason)
             raise InputError(f"json_schema cannot be used: {reason}", member="json_schema")
         return grammar
 
