@@ -11,17 +11,31 @@ from typing import Any
 
 import pytest
 
+from support.postgres_server import needs_postgres
 from support.store_log_writer import RETENTION, ROOMY, Clock, Writer, everything, run
 from support.stores import PARAMS, STORES, opened_store, prepare
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.store import block_rows, state_checkpoints
 from tidewire_server.store.interfaces import MAX_EPOCHS, Block, HeadMovedError, Store
 from tidewire_server.store.records import JobRecord, Key, Tombstone
 
+IN_PIECES = " in pieces"
+"""A store whose events and states are all stored in pieces."""
 
-@pytest.fixture(params=PARAMS)
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
-    prepare(request, request.param)
-    return partial(opened_store, request.param, tmp_path)
+
+@pytest.fixture(
+    params=[*PARAMS, "sqlite" + IN_PIECES, pytest.param("postgres" + IN_PIECES, marks=needs_postgres)]
+)
+def opened(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    kind: str = request.param
+    if kind.endswith(IN_PIECES):
+        kind = kind.removesuffix(IN_PIECES)
+        monkeypatch.setattr(state_checkpoints, "LARGE_BYTES", 1)
+        monkeypatch.setattr(block_rows, "PIECE_BYTES", 200)
+    prepare(request, kind)
+    return partial(opened_store, kind, tmp_path)
 
 
 # ---- logs -----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """Rows in which a database stores the events of a log, and the events and the state that they contain.
 
-A block is one row, or several rows if it is large. A row contains whole events.
+A block is one row, or several rows if it is large. A row contains whole events. An event or a state of more than `PIECE_BYTES`
+is divided into pieces, which are written one by one before the row that they belong to, so that the appends of other jobs do not
+wait for all of them. Nothing reads them before that row is committed.
 """
 
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
+from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +23,9 @@ from tidewire_server.store.interfaces import Block, StateAt, StoreError
 ROW_BYTES: Final = 64 * 1024
 """Size above which a block is stored in several rows. With smaller rows, a small read loads less data."""
 
+PIECE_BYTES: Final = 1024 * 1024
+"""Maximum size of the events of a row, or of a state, that is not divided into pieces; and the size of a piece."""
+
 
 class BlockRow(NamedTuple):
     """Consecutive events, with the sequence numbers of the first and the last one."""
@@ -32,6 +38,7 @@ class BlockRow(NamedTuple):
     ends: bytes
     """End offset of each event in `frames`, 4 bytes each."""
     frames: bytes
+    """The events, or the key of their pieces."""
 
     def events(self) -> list[bytes]:
         """Return the events one by one."""
@@ -55,6 +62,64 @@ def rows_of(block: Block) -> list[BlockRow]:
         rows.append(BlockRow(first + done, first + until - 1, epoch, is_last, own, part))
         begin, done = ends[until - 1], until
     return rows
+
+
+class Piece(NamedTuple):
+    """Part of the events of a row, or of a state. The column of the row then contains only the key of its pieces."""
+
+    seq: int
+    """Sequence number of the last event of the row, or of the last event before the state."""
+    is_state: bool
+    key: bytes
+    """A zero byte, with which no event and no state begins, and the first 16 bytes of the SHA-256 of all pieces together. A
+    repeated append therefore writes the same pieces, and an append of another server cannot change them."""
+    number: int
+    """Place of the piece, from 0."""
+    content: bytes
+
+
+class Content(NamedTuple):
+    """What a database stores of a block."""
+
+    rows: list[BlockRow]
+    state: bytes | None
+    """The state after the block as JSON, or the key of its pieces, or None without a checkpoint."""
+    state_bytes: int | None
+    """Size of the state, or None without a checkpoint."""
+
+    @classmethod
+    def of(cls, block: Block, *, with_state: bool) -> "Content":
+        """Encode a block, and the state after it if `with_state` is true."""
+        state = orjson.dumps(block.state.view.value()) if with_state else None
+        return cls(rows_of(block), state, None if state is None else len(state))
+
+    def divided(self, state_seq: int) -> "tuple[Content, list[Piece]]":
+        """Return the content with keys instead of what is stored in pieces, and the pieces.
+
+        Args:
+            state_seq: Sequence number of the last event before the state.
+        """
+        pieces: list[Piece] = []
+        rows = [
+            row._replace(frames=_divide(pieces, row.last, row.frames, is_state=False)) for row in self.rows
+        ]
+        state = None if self.state is None else _divide(pieces, state_seq, self.state, is_state=True)
+        return Content(rows, state, self.state_bytes), pieces
+
+
+def is_key(content: bytes) -> bool:
+    """Return whether the content of a row is the key of its pieces."""
+    return content.startswith(b"\0")
+
+
+def _divide(pieces: list[Piece], seq: int, content: bytes, *, is_state: bool) -> bytes:
+    """Return the content, or the key of its pieces if it is too large, and add these to the list."""
+    if len(content) <= PIECE_BYTES:
+        return content
+    key = b"\0" + sha256(content).digest()[:16]
+    for number, start in enumerate(range(0, len(content), PIECE_BYTES)):
+        pieces.append(Piece(seq, is_state, key, number, content[start : start + PIECE_BYTES]))
+    return key
 
 
 def events_after(

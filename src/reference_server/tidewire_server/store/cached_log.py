@@ -4,6 +4,7 @@ changes.
 Most readers need only the newest events, which are cached in memory. All other readers are served from the database.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done, to_json
+from tidewire_server.store.block_rows import Content, Piece
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import Block, HeadMovedError, LogChunk, StateAt, extent_after
 from tidewire_server.store.records import Extent, JobRecord
@@ -82,6 +84,13 @@ class BlockAppend(NamedTuple):
     """Values of `end_columns`, if the block ends the job and contains the record."""
     extent: Extent
     """Extent of the log after the append."""
+    divided: Content | None = None
+    """What to store of the block, if its pieces were written before."""
+
+    @property
+    def content(self) -> Content:
+        """What to store of the block."""
+        return self.divided or Content.of(self.block, with_state=self.plan.write)
 
 
 class AppendResult(NamedTuple):
@@ -125,10 +134,25 @@ class CachedLog(Subscribers, ABC):
         self._state = state
         self._schedule = schedule
         self._closed = False
+        self._large_append: asyncio.Task[None] | None = None
+        """The last large append, because the event loop has only weak references to tasks."""
 
     @abstractmethod
     async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
         """Read events from the database. See `events_after`."""
+
+    @abstractmethod
+    async def _write(self, append: BlockAppend) -> None:
+        """Commit an append, also if the caller is cancelled. See `Log.append`."""
+
+    @abstractmethod
+    async def _write_piece(self, piece: Piece) -> None:
+        """Write a piece of the next append. If it is stored already, do nothing.
+
+        Raises:
+            HeadMovedError: The job was deleted.
+            StoreError: The piece could not be written.
+        """
 
     @abstractmethod
     async def _load_state(self, *, oldest: bool = False) -> StateAt:
@@ -188,6 +212,27 @@ class CachedLog(Subscribers, ABC):
         if plan.cut is not None:
             extent = extent._replace(base=plan.cut.cursor)
         return BlockAppend(self.number, after, block, plan, record, changed, ended, extent)
+
+    async def append(self, after: Cursor, block: Block) -> None:
+        append = self._prepare(after, block)
+        if not append.plan.large:
+            await self._write(append)
+            return
+        self._large_append = task = asyncio.ensure_future(self._write_in_pieces(append))
+        task.add_done_callback(
+            lambda ended: ended.cancelled() or ended.exception()
+        )  # the caller may be cancelled
+        await asyncio.shield(task)
+
+    async def _write_in_pieces(self, append: BlockAppend) -> None:
+        """Write the pieces of an append one by one, and then what remains."""
+        seq = append.block.state.cursor.seq
+        # In a thread, because the event loop would wait for the hashes.
+        content, pieces = await asyncio.to_thread(lambda: append.content.divided(seq))
+        for piece in pieces:
+            await self._write_piece(piece)
+        del pieces
+        await self._write(append._replace(divided=content))
 
     def _added(self, append: BlockAppend, written: AppendResult) -> None:
         """Update this object after the commit of an append."""

@@ -93,6 +93,8 @@ class CheckpointSchedule:
         min_bytes = min(CHECKPOINT_EVERY, self._max_bytes // MIN_CHECKPOINTS)
         due = max(min_bytes, min(self._state_bytes, self._max_bytes // 2))
         write = block.done or block.first.epoch != after.epoch or since >= due
+        if self._checkpoints and self._checkpoints[-1].cursor == block.state.cursor:
+            write = False  # The block consists of `done`, which does not change the state.
         cut = None
         if written - self._cut > self._max_bytes:
             fitting = (each for each in self._checkpoints if written - each.written <= self._max_bytes)

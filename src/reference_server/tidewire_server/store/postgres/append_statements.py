@@ -17,10 +17,18 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.block_rows import BlockRow, rows_of
+from tidewire_server.store.block_rows import BlockRow, is_key
 from tidewire_server.store.cached_log import AppendResult, BlockAppend
 from tidewire_server.store.interfaces import HeadMovedError
-from tidewire_server.store.postgres.connections import Connection, Rows, Statement, outcome_of, transact
+from tidewire_server.store.postgres.connections import (
+    Command,
+    Connection,
+    Rows,
+    Statement,
+    outcome_of,
+    run_each,
+    transact,
+)
 from tidewire_server.store.thread_tasks import Task
 
 _PLAIN: Final = """
@@ -46,6 +54,8 @@ _SET_KEPT: Final = """
         + (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = %(job)s AND last > %(cut_seq)s)
         + (SELECT coalesce(sum(octet_length(state)), 0) FROM state
             WHERE job = %(job)s AND seq >= %(cut_seq)s AND seq <> %(state_seq)s)
+        + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece
+            WHERE job = %(job)s AND seq >= %(cut_seq)s AND (seq > %(cut_seq)s OR is_state))
 """
 _CHANGE: Final = """
     WITH added AS (
@@ -66,6 +76,11 @@ _CHANGE: Final = """
         WHERE %(state)s::bytea IS NOT NULL ON CONFLICT DO NOTHING),
     trimmed AS (DELETE FROM block b USING added a WHERE b.job = a.job AND b.last <= %(cut_seq)s),
     old_states AS (DELETE FROM state s USING added a WHERE s.job = a.job AND s.seq < %(cut_seq)s),
+    old_pieces AS (DELETE FROM piece p USING added a
+        WHERE p.job = a.job AND (p.seq < %(cut_seq)s OR p.seq = %(cut_seq)s AND NOT p.is_state)),
+    -- Pieces of an append that an earlier owner has not committed.
+    unused_pieces AS (DELETE FROM piece p USING added a
+        WHERE p.job = a.job AND %(is_new_epoch)s AND p.seq > %(after)s AND p.key <> ALL (%(own_keys)s::bytea[])),
     tickets AS (DELETE FROM ticket t USING added a WHERE t.job = a.job AND %(ends_job)s::boolean)
     UPDATE job j SET base_epoch = %(base_epoch)s, base_seq = %(base_seq)s, starts = %(starts)s::bigint[],
         columns = %(columns)s::bytea, {changes} FROM added a WHERE j.number = a.job RETURNING a.job
@@ -79,11 +94,16 @@ _STORED: Final = """
     JOIN block b ON b.job = a.job AND b.first >= a.first AND b.last <= a.last
     ORDER BY b.job, b.first
 """
+ADD_PIECE: Final = """
+    INSERT INTO piece (job, seq, is_state, key, number, content)
+    VALUES (%(job)s, %(seq)s, %(is_state)s, %(key)s, %(number)s, %(content)s) ON CONFLICT DO NOTHING
+"""
 DELETE_TICKETS: Final = "DELETE FROM ticket WHERE job = %(job)s"
 SAVE_END: Final = f"""
     UPDATE job SET {_SET_ENDED}, kept_bytes =
         (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = %(job)s)
         + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = %(job)s)
+        + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece WHERE job = %(job)s)
     WHERE number = %(job)s
 """  # noqa: S608
 """Statement that stores the record of an ended job, whose `done` event was appended before."""
@@ -106,12 +126,12 @@ class _Prepared:
         self.task = task
         self.append: BlockAppend = task.work
         self.job = self.append.job
-        self.rows = rows_of(self.append.block)
-        plan, epoch = self.append.plan, self.append.block.last.epoch
-        self.state = orjson.dumps(self.append.block.state.view.value()) if plan.write else None
+        self.rows, self.state, self.state_bytes = self.append.content
+        plan = self.append.plan
+        self.is_new_epoch = self.append.block.last.epoch != self.append.after.epoch
         changes = (
             *(plan.write, plan.cut, self.append.record_changed, self.append.ended),
-            *(epoch != self.append.after.epoch, len(self.rows) > 1),
+            *(self.is_new_epoch, len(self.rows) > 1),
         )
         self.is_plain = not any(changes)
         """Whether the block only adds one row to the log."""
@@ -135,6 +155,8 @@ class _Prepared:
             "starts": [number for start in append.extent.starts for number in start],
             "columns": encode_columns(at.columns),
             "own_bytes": sum(map(len, own)),
+            "own_keys": [each for each in own if is_key(each)],
+            "is_new_epoch": self.is_new_epoch,
             "ends_job": append.ended is not None,
             **append.record,
             **(append.ended or {}),
@@ -151,7 +173,7 @@ class _Prepared:
             raise HeadMovedError(
                 f"{self.append.after} is no longer the log's last event: another writer has appended events"
             )
-        return AppendResult(None if self.state is None or not added else len(self.state))
+        return AppendResult(self.state_bytes if added else None)
 
 
 def run_appends(connection: Connection, tasks: list[Task]) -> None:
@@ -164,6 +186,12 @@ def run_appends(connection: Connection, tasks: list[Task]) -> None:
         together = [next(each) for _, each in groupby(waiting, key=attrgetter("job"))]
         _run_together(connection, together)
         waiting = [each for each in waiting if not each.task.ended]
+
+
+def run_large_appends(connection: Connection, tasks: list[Task]) -> None:
+    """Run tasks one by one, each of which is an append, or the command that writes a piece of one."""
+    for task in tasks:
+        (run_each if isinstance(task.work, Command) else run_appends)(connection, [task])
 
 
 def _run_together(connection: Connection, together: list[_Prepared]) -> None:

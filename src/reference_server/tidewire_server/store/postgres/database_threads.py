@@ -3,7 +3,7 @@
   thread        | runs                                                         | transactions       | `synchronous_commit`
   --------------+--------------------------------------------------------------+--------------------+---------------------
   appends       | appends to logs                                              | one for each group | on
-  large_appends | appends of `LARGE_BYTES` or more                             | one for each group | on
+  large_appends | appends of `LARGE_BYTES` or more, and their pieces           | one for each task  | on
   submits       | new jobs, claims, releases, cancellations, retention         | one for each group | on
   control       | takes, beats, polls, progress                                | one for each task  | off
   notifies      | `pg_notify` after commits                                    | one for each task  | off
@@ -40,7 +40,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from tidewire_server.store.interfaces import StoreError
-from tidewire_server.store.postgres.append_statements import run_appends
+from tidewire_server.store.postgres.append_statements import run_appends, run_large_appends
 from tidewire_server.store.postgres.connections import (
     Command,
     Connection,
@@ -387,7 +387,7 @@ class Threads(NamedTuple):
             psycopg.Error: A connection cannot be opened.
         """
         outages = OutageLog()
-        runs = {"appends": run_appends, "large_appends": run_appends, "submits": run_group}
+        runs = {"appends": run_appends, "large_appends": run_large_appends, "submits": run_group}
         threads = cls(
             *(
                 DatabaseThread(

@@ -135,10 +135,10 @@ _REOPEN: Final = f"""
     WHERE j.id = %(id)s AND j.owner = %(me)s AND j.ended_at IS NULL
 """  # noqa: S608
 _ROW_SIZES: Final = """
-    SELECT b.last, octet_length(b.frames) FROM block b JOIN job j ON j.number = b.job WHERE j.id = %(id)s ORDER BY b.last
+    SELECT b.last, b.size FROM whole_block b JOIN job j ON j.number = b.job WHERE j.id = %(id)s ORDER BY b.last
 """
 _STATE_SIZES: Final = """
-    SELECT s.seq, s.epoch, octet_length(s.state) FROM state s JOIN job j ON j.number = s.job WHERE j.id = %(id)s ORDER BY s.seq
+    SELECT s.seq, s.epoch, s.size FROM whole_state s JOIN job j ON j.number = s.job WHERE j.id = %(id)s ORDER BY s.seq
 """
 _SUBMIT_BODY: Final = "SELECT submit FROM job WHERE id = %(id)s AND ended_at IS NULL"
 

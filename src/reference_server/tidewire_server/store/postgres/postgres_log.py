@@ -15,8 +15,8 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import Decoder
-from tidewire_server.store.block_rows import BlockRow, events_after, state_of
-from tidewire_server.store.cached_log import AppendResult, CachedLog, record_columns
+from tidewire_server.store.block_rows import BlockRow, Piece, events_after, state_of
+from tidewire_server.store.cached_log import AppendResult, BlockAppend, CachedLog, record_columns
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     MAX_EPOCHS,
@@ -26,6 +26,7 @@ from tidewire_server.store.interfaces import (
     StateAt,
     StoreError,
 )
+from tidewire_server.store.postgres.append_statements import ADD_PIECE
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command
 from tidewire_server.store.postgres.database_threads import Threads
@@ -51,27 +52,29 @@ EXTENT_TABLES: Final = """
 _EXTENT: Final = f"SELECT {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.number = %(job)s"  # noqa: S608
 
 _READ: Final = """
-    SELECT b.last, b.ends, b.frames FROM block b JOIN (
+    SELECT b.last, b.ends, b.frames FROM whole_block b JOIN (
         SELECT last, sum(size) OVER (ORDER BY last) - size AS before FROM (
-            SELECT last, octet_length(frames) AS size FROM block
+            SELECT last, size FROM whole_block
             WHERE job = %(job)s AND last > %(after)s AND last <= %(head)s ORDER BY last LIMIT 512) w) c
         ON b.job = %(job)s AND b.last = c.last
     WHERE c.before < %(max_bytes)s ORDER BY b.last
 """
 _STATE: Final = """
     WITH newest AS (
-        SELECT seq, epoch, columns, state FROM state WHERE job = %(job)s AND seq <= %(head)s ORDER BY seq DESC LIMIT 1)
+        SELECT seq, epoch, columns, state FROM whole_state
+        WHERE job = %(job)s AND seq <= %(head)s ORDER BY seq DESC LIMIT 1)
     SELECT seq, epoch, columns, state FROM newest
     UNION ALL
-    SELECT b.last, b.epoch, NULL, b.frames FROM block b, newest n
+    SELECT b.last, b.epoch, NULL, b.frames FROM whole_block b, newest n
         WHERE b.job = %(job)s AND b.last > n.seq AND b.last <= %(head)s AND NOT b.done
 """
 _OLDEST_STATE: Final = """
-    SELECT seq, epoch, columns, state FROM state WHERE job = %(job)s ORDER BY seq LIMIT 1
+    SELECT seq, epoch, columns, state FROM whole_state WHERE job = %(job)s ORDER BY seq LIMIT 1
 """
 _NEW_ROWS: Final = """
     SELECT b.job, b.first, b.last, b.epoch, b.done, b.ends, b.frames
-    FROM unnest(%(jobs)s::bigint[], %(heads)s::bigint[]) AS w (job, head) JOIN block b ON b.job = w.job AND b.last > w.head
+    FROM unnest(%(jobs)s::bigint[], %(heads)s::bigint[]) AS w (job, head)
+    JOIN whole_block b ON b.job = w.job AND b.last > w.head
     ORDER BY b.job, b.last LIMIT %(limit)s
 """
 _READ_PROGRESS: Final = """
@@ -292,9 +295,8 @@ class PostgresLog(CachedLog):
         """Whether this server is the writer of the log."""
         return self._schedule is not None
 
-    async def append(self, after: Cursor, block: Block) -> None:
-        append, schedule = self._prepare(after, block), self._schedule
-        threads = self._logs.threads
+    async def _write(self, append: BlockAppend) -> None:
+        schedule, threads = self._schedule, self._logs.threads
 
         def then(written: AppendResult) -> None:
             self._logs.notifier.send(BLOCKS, self.number)
@@ -305,7 +307,7 @@ class PostgresLog(CachedLog):
             self._added(append, written)
             if append.ended is not None:
                 self.stop_writing()
-            self.deliver(block)
+            self.deliver(append.block)
 
         try:
             await (threads.large_appends if append.plan.large else threads.appends).do(append, then)
@@ -314,6 +316,9 @@ class PostgresLog(CachedLog):
             # call of `Jobs.adopt` returns the job again.
             self.stop_writing()
             raise
+
+    async def _write_piece(self, piece: Piece) -> None:
+        await self._logs.threads.large_appends.run(ADD_PIECE, job=self.number, **piece._asdict())
 
     # ---- progress ----------------------------------------------------------------------------------------------
 

@@ -40,10 +40,14 @@ _EXPIRE_LOGS: Final = f"""
             SELECT epoch, last FROM block WHERE job = j.number AND done ORDER BY last DESC LIMIT 1) h ON true
         WHERE j.log_until <= %(now)s AND {_LOCKED} ORDER BY j.log_until LIMIT %(limit)s FOR UPDATE OF j),
     blocks AS (DELETE FROM block b USING due d WHERE b.job = d.number AND b.last < d.last),
-    states AS (DELETE FROM state s USING due d WHERE s.job = d.number AND s.seq < d.last - 1)
+    states AS (DELETE FROM state s USING due d WHERE s.job = d.number AND s.seq < d.last - 1),
+    pieces AS (DELETE FROM piece p USING due d
+        WHERE p.job = d.number AND (p.seq < d.last - 1 OR p.seq = d.last - 1 AND NOT p.is_state))
     UPDATE job j SET log_until = NULL, base_epoch = coalesce(d.epoch, j.base_epoch), base_seq = coalesce(d.last - 1, j.base_seq),
         kept_bytes = (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = d.number AND last >= d.last)
             + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = d.number AND seq >= d.last - 1)
+            + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece
+                WHERE job = d.number AND seq >= d.last - 1 AND (seq >= d.last OR is_state))
     FROM due d WHERE j.number = d.number RETURNING j.id
 """  # noqa: S608
 _EXPIRED_JOBS: Final = f"""

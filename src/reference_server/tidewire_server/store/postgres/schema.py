@@ -111,6 +111,29 @@ MIGRATIONS: Final = (
     -- traceparent: see `JobRecord`.
     ALTER TABLE job ADD COLUMN traceparent text;
     """,
+    """
+    -- See `block_rows.Piece`.
+    CREATE TABLE piece (
+        job bigint NOT NULL REFERENCES job (number) ON DELETE CASCADE, seq bigint NOT NULL, is_state boolean NOT NULL,
+        key bytea NOT NULL, number int NOT NULL, content bytea NOT NULL, PRIMARY KEY (job, seq, is_state, key, number));
+
+    CREATE VIEW whole_block AS SELECT job, first, last, epoch, done, ends,
+        CASE WHEN octet_length(frames) = 17 AND get_byte(frames, 0) = 0 THEN
+            (SELECT string_agg(content, ''::bytea ORDER BY number) FROM piece p WHERE p.job = block.job AND p.seq = block.last AND NOT p.is_state AND p.key = block.frames)
+            ELSE frames END AS frames,
+        CASE WHEN octet_length(frames) = 17 AND get_byte(frames, 0) = 0 THEN
+            (SELECT sum(octet_length(content)) FROM piece p WHERE p.job = block.job AND p.seq = block.last AND NOT p.is_state AND p.key = block.frames)
+            ELSE octet_length(frames) END AS size
+        FROM block;
+    CREATE VIEW whole_state AS SELECT job, seq, epoch, columns,
+        CASE WHEN octet_length(state) = 17 AND get_byte(state, 0) = 0 THEN
+            (SELECT string_agg(content, ''::bytea ORDER BY number) FROM piece p WHERE p.job = state.job AND p.seq = state.seq AND p.is_state AND p.key = state.state)
+            ELSE state END AS state,
+        CASE WHEN octet_length(state) = 17 AND get_byte(state, 0) = 0 THEN
+            (SELECT sum(octet_length(content)) FROM piece p WHERE p.job = state.job AND p.seq = state.seq AND p.is_state AND p.key = state.state)
+            ELSE octet_length(state) END AS size
+        FROM state;
+    """,
 )
 """SQL scripts, each of which migrates the schema to the next version. The version is the number of applied scripts."""
 

@@ -1,18 +1,19 @@
 """Event log of one job in SQLite. The file contains the events and periodic checkpoints of the job's state.
 
     append ──► one transaction: `block` rows, a `state` row if due, changes of the job's record ──► readers
+       └─────► before it, one transaction for each piece of a large event or state (`block_rows.Piece`)
 
 `cached_log` serves most readers from memory.
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.block_rows import events_after, rows_of, state_of
+from tidewire_server.store.block_rows import BlockRow, Content, Piece, events_after, state_of
 from tidewire_server.store.cached_log import AppendResult, BlockAppend, CachedLog
 from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, StoreError
 from tidewire_server.store.records import Extent, JobRecord, Retention
@@ -59,16 +60,17 @@ class SqliteLog(CachedLog):
 
     # ---- for the writer ----------------------------------------------------------------------------------------
 
-    async def append(self, after: Cursor, block: Block) -> None:
-        append = self._prepare(after, block)
-
+    async def _write(self, append: BlockAppend) -> None:
         def then(written: AppendResult) -> None:
             self._added(append, written)
             if append.ended is not None and self._on_end is not None:
                 self._on_end(self, written.kept_bytes)
-            self.deliver(block)
+            self.deliver(append.block)
 
         await self._file.do(lambda db: write_block(db, append), then, large=append.plan.large)
+
+    async def _write_piece(self, piece: Piece) -> None:
+        await self._file.do(lambda db: write_piece(db, self.number, piece), large=True)
 
     # ---- for the store -----------------------------------------------------------------------------------------
 
@@ -102,11 +104,12 @@ def save_end(db: sqlite3.Connection, number: int, columns: dict[str, Any]) -> in
 
 def save_kept_bytes(db: sqlite3.Connection, number: int) -> int:
     """Measure the events and states of an ended job, and store and return their size in bytes."""
-    query = (
-        "SELECT (SELECT coalesce(sum(length(frames)), 0) FROM block WHERE job = ?) "
-        "+ (SELECT coalesce(sum(length(state)), 0) FROM state WHERE job = ?)"
+    columns = (("frames", "block"), ("state", "state"), ("content", "piece"))
+    sums = (
+        f"(SELECT coalesce(sum(length({column})), 0) FROM {table} WHERE job = :number)"  # noqa: S608
+        for column, table in columns
     )
-    size: int = db.execute(query, (number, number)).fetchone()[0]
+    size: int = db.execute(f"SELECT {' + '.join(sums)}", {"number": number}).fetchone()[0]
     db.execute("UPDATE job SET kept_bytes = ? WHERE number = ?", (size, number))
     return size
 
@@ -118,15 +121,38 @@ _APPEND: Final = """
 _ADD: Final = "INSERT INTO block (job, seq, epoch, done, ends, frames) VALUES (?, ?, ?, ?, ?, ?)"
 
 
-def _rows(number: int, block: Block) -> list[tuple[Any, ...]]:
-    return [(number, row.last, row.epoch, row.done, row.ends, row.frames) for row in rows_of(block)]
+_ADD_PIECE: Final = """
+    INSERT OR IGNORE INTO piece (job, seq, is_state, key, number, content)
+    SELECT :job, :seq, :is_state, :key, :number, :content WHERE EXISTS (SELECT 1 FROM job WHERE number = :job)
+"""
+
+
+def write_piece(db: sqlite3.Connection, job: int, piece: Piece) -> None:
+    """Insert a piece of the next append. If the job was deleted, do nothing, because the append will be refused."""
+    db.execute(_ADD_PIECE, {"job": job, **piece._asdict()})
+
+
+def delete_pieces(db: sqlite3.Connection, number: int, to: int) -> None:
+    """Delete the pieces of the events up to and including the sequence number `to`, and of the states before it."""
+    db.execute("DELETE FROM piece WHERE job = ? AND (seq < ? OR seq = ? AND NOT is_state)", (number, to, to))
+
+
+def delete_unused_pieces(db: sqlite3.Connection, number: int, head: int) -> None:
+    """Delete the pieces of an append that the previous process has not committed. The last event of the log is `head`."""
+    db.execute("DELETE FROM piece WHERE job = ? AND seq > ?", (number, head))
+
+
+def _rows(number: int, rows: Sequence[BlockRow]) -> list[tuple[Any, ...]]:
+    return [(number, row.last, row.epoch, row.done, row.ends, row.frames) for row in rows]
 
 
 def write_first(db: sqlite3.Connection, number: int, block: Block) -> int:
     """Insert the first block of a log and return the size of its state checkpoint."""
+    content = Content.of(block, with_state=True)
     db.execute("INSERT INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch))
-    db.executemany(_ADD, _rows(number, block))
-    return _write_state(db, number, block.state)
+    db.executemany(_ADD, _rows(number, content.rows))
+    _write_state(db, number, block.state, content.state)
+    return content.state_bytes or 0
 
 
 def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
@@ -135,8 +161,8 @@ def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
     Raises:
         HeadMovedError: The log's last event is not `append.after`.
     """
-    number, after, block, plan = append.job, append.after, append.block, append.plan
-    rows = _rows(number, block)
+    number, after, block, plan, content = append.job, append.after, append.block, append.plan, append.content
+    rows = _rows(number, content.rows)
     if not db.execute(_APPEND, (*rows[0], *after, number)).rowcount:
         newest = db.execute(
             "SELECT * FROM block WHERE job = ? ORDER BY seq DESC LIMIT 1", (number,)
@@ -152,7 +178,8 @@ def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
         db.execute(
             "INSERT OR IGNORE INTO epoch VALUES (?, ?, ?)", (number, block.first.seq, block.first.epoch)
         )
-    state_bytes = _write_state(db, number, block.state) if plan.write else None
+    if plan.write:
+        _write_state(db, number, block.state, content.state)
     if plan.cut is not None:
         cut_events(db, number, plan.cut.cursor)
     kept_bytes = 0
@@ -160,20 +187,19 @@ def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
         kept_bytes = save_end(db, number, append.record | append.ended)
     elif append.record_changed:
         db.execute(_SAVE_RECORD, {**append.record, "number": number})
-    return AppendResult(state_bytes, kept_bytes)
+    return AppendResult(content.state_bytes, kept_bytes)
 
 
-def _write_state(db: sqlite3.Connection, number: int, at: StateAt) -> int:
-    state = orjson.dumps(at.view.value())
+def _write_state(db: sqlite3.Connection, number: int, at: StateAt, state: bytes | None) -> None:
     row = (number, at.cursor.seq, at.cursor.epoch, orjson.dumps(at.columns), state)
     db.execute("INSERT OR IGNORE INTO state (job, seq, epoch, columns, state) VALUES (?, ?, ?, ?, ?)", row)
-    return len(state)
 
 
 def cut_events(db: sqlite3.Connection, number: int, to: Cursor) -> None:
     """Delete the events of a log up to and including a cursor. There must be a state checkpoint at the cursor."""
     db.execute("DELETE FROM block WHERE job = ? AND seq <= ?", (number, to.seq))
     db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, to.seq))
+    delete_pieces(db, number, to.seq)
     db.execute("UPDATE job SET base_epoch = ?, base_seq = ? WHERE number = ?", (*to, number))
 
 
@@ -184,7 +210,7 @@ def read_events(db: sqlite3.Connection, number: int, after: int, max_bytes: int)
         The events and the sequence number of the last of these events, or None if the first event to read was trimmed.
     """
     rows = db.execute(
-        "SELECT seq, ends, frames FROM block WHERE job = ? AND seq > ? ORDER BY seq", (number, after)
+        "SELECT seq, ends, frames FROM whole_block WHERE job = ? AND seq > ? ORDER BY seq", (number, after)
     )
     found = events_after(rows, after, max_bytes)
     rows.close()
@@ -198,13 +224,13 @@ def load_state(db: sqlite3.Connection, number: int, *, oldest: bool = False) -> 
         StoreError: The checkpoint is missing, or the events after it cannot be applied.
     """
     order = "ASC" if oldest else "DESC"
-    query = f"SELECT seq, epoch, columns, state FROM state WHERE job = ? ORDER BY seq {order} LIMIT 1"  # noqa: S608
+    query = f"SELECT seq, epoch, columns, state FROM whole_state WHERE job = ? ORDER BY seq {order} LIMIT 1"  # noqa: S608
     found = db.execute(query, (number,)).fetchone()
     if found is None:
         raise StoreError(
             f"job number {number} has no state checkpoint; either the file is damaged, or the job was deleted"
         )
-    blocks = "SELECT seq, epoch, frames FROM block WHERE job = ? AND seq > ? AND done = 0 ORDER BY seq"
+    blocks = "SELECT seq, epoch, frames FROM whole_block WHERE job = ? AND seq > ? AND done = 0 ORDER BY seq"
     rows = [] if oldest else db.execute(blocks, (number, found[0])).fetchall()
     return state_of(found, rows, f"job number {number}")
 
@@ -238,10 +264,13 @@ def load_schedule(db: sqlite3.Connection, number: int, max_bytes: int) -> Checkp
     """Load the state checkpoints of an unfinished log, which only the log's writer needs. The argument `max_bytes` is the size
     limit of the log.
     """
+    pieces = "(SELECT coalesce(sum(length(content)), 0) FROM piece p WHERE p.job = r.job AND p.seq = r.seq AND is_state = {})"
     states = db.execute(
-        "SELECT seq, epoch, length(state) FROM state WHERE job = ? ORDER BY seq", (number,)
+        f"SELECT seq, epoch, length(state) + {pieces.format(1)} FROM state r WHERE job = ? ORDER BY seq",  # noqa: S608
+        (number,),
     ).fetchall()
     rows = db.execute(
-        "SELECT seq, length(frames) FROM block WHERE job = ? ORDER BY seq", (number,)
+        f"SELECT seq, length(frames) + {pieces.format(0)} FROM block r WHERE job = ? ORDER BY seq",  # noqa: S608
+        (number,),
     ).fetchall()
     return CheckpointSchedule.of_rows(max_bytes, rows, states)

@@ -128,6 +128,30 @@ MIGRATIONS: Final = (
     -- traceparent: see `JobRecord`.
     ALTER TABLE job ADD COLUMN traceparent TEXT;
     """,
+    """
+    -- See `block_rows.Piece`.
+    CREATE TABLE piece (
+        job INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        is_state INTEGER NOT NULL,
+        key BLOB NOT NULL,
+        number INTEGER NOT NULL,
+        content BLOB NOT NULL,
+        PRIMARY KEY (job, seq, is_state, key, number)
+    );
+
+    -- group_concat joins the bytes of blobs as they are.
+    CREATE VIEW whole_block AS SELECT job, seq, epoch, done, ends, CASE WHEN length(frames) = 17 AND substr(frames, 1, 1) = x'00' THEN (
+        SELECT CAST(group_concat(content, '') AS BLOB) FROM (
+            SELECT content FROM piece WHERE piece.job = block.job AND piece.seq = block.seq AND NOT is_state
+                AND piece.key = block.frames ORDER BY number)
+        ) ELSE frames END AS frames FROM block;
+    CREATE VIEW whole_state AS SELECT job, seq, epoch, columns, CASE WHEN length(state) = 17 AND substr(state, 1, 1) = x'00' THEN (
+        SELECT CAST(group_concat(content, '') AS BLOB) FROM (
+            SELECT content FROM piece WHERE piece.job = state.job AND piece.seq = state.seq AND is_state
+                AND piece.key = state.state ORDER BY number)
+        ) ELSE state END AS state FROM state;
+    """,
 )
 """SQL scripts, each of which migrates the schema to the next version.
 

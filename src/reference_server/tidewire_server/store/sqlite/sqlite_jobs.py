@@ -45,6 +45,8 @@ from tidewire_server.store.records import (
 )
 from tidewire_server.store.sqlite.event_log import (
     SqliteLog,
+    delete_pieces,
+    delete_unused_pieces,
     load_extent,
     load_schedule,
     save_end,
@@ -274,7 +276,9 @@ class SqliteJobs(KeyReservations):
             submitted = db.execute("SELECT cancelled FROM submit WHERE job = ?", (number,)).fetchone()
             cancelled = _cancelled(None if submitted is None else submitted[0])
             schedule = load_schedule(db, number, self._retention.max_log_bytes)
-            return record_of(row), _submit_body(db, number), cancelled, load_extent(db, number), schedule
+            extent = load_extent(db, number)
+            delete_unused_pieces(db, number, extent.head.seq)
+            return record_of(row), _submit_body(db, number), cancelled, extent, schedule
 
         record, submit, cancelled, extent, schedule = await self._file.do(work)
         log = self._open_log(number, record, extent, schedule)
@@ -404,7 +408,7 @@ def _delete(
     rows = db.execute(query, (orjson.dumps(jobs).decode(),)).fetchall()
     # One statement for all jobs takes a third of the time of one statement for each job.
     numbers = (orjson.dumps([number for number, *_ in rows]).decode(),)
-    for table in ("block", "state", "epoch", "submit"):
+    for table in ("block", "state", "piece", "epoch", "submit"):
         db.execute(f"DELETE FROM {table} WHERE job IN {_IN_JSON}", numbers)  # noqa: S608
     db.execute(f"DELETE FROM job WHERE number IN {_IN_JSON}", numbers)  # noqa: S608
     names = (orjson.dumps([job for _, job, _, _ in rows]).decode(),)
@@ -445,6 +449,7 @@ def _expire(db: sqlite3.Connection, now: float, excess_keys: list[tuple[int]]) -
         epoch, seq = done
         db.execute("DELETE FROM block WHERE job = ? AND done = 0", (number,))
         db.execute("DELETE FROM state WHERE job = ? AND seq < ?", (number, seq - 1))
+        delete_pieces(db, number, seq - 1)
         base = "UPDATE job SET base_epoch = ?, base_seq = ?, log_until = NULL WHERE number = ?"
         db.execute(base, (epoch, seq - 1, number))
         logs.append((principal, job, save_kept_bytes(db, number)))

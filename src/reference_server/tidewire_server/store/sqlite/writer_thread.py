@@ -51,6 +51,7 @@ class WriterThread:
         self._tasks = TaskQueue()
         self._fsync = fsync
         self._close_as_clean = False
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._identity: tuple[int, int] | None = None
         """Device and inode of the open file."""
@@ -92,12 +93,14 @@ class WriterThread:
             StoreError: The file cannot be read or written.
             HeadMovedError: The log's last event is not the event that `work` expected.
         """
+        if self._closed:
+            raise StoreError(f"log {self.path}: the file is closed")
         found: T = await self._tasks.add(Task(work, then, failed, large=large))
         return found
 
     async def close(self, *, clean: bool) -> None:
         """Finish pending work and close the file. If `clean` is true, record a clean shutdown."""
-        self._close_as_clean = clean
+        self._close_as_clean, self._closed = clean, True
         self._tasks.pass_tasks()
         self._tasks.end()
         if self._thread is not None:
