@@ -552,6 +552,7 @@ WITHIN_A_CHARACTER = {
         ([f"data: {json.dumps(WITHIN_A_CHARACTER)}\n\n", "hang"], "1 tokens.*within a character"),
         ([chunk(text="ab")], "no log-probabilities"),
         ([scored([A], [-1.0], [{B: -2.0, C: -3.0}])], "do not belong"),
+        ([scored([A], [-1.0], [{A: -1.5, B: -2.0}])], "do not belong"),
         ([scored([A], [-1.0], [{A: -1.0}])], "1 alternatives"),
         ([scored(["a"], [-1.0])], "without token ids"),
         ([scored([A], [0.5], [{A: 0.5, B: -1}])], "not below 0"),
@@ -617,6 +618,63 @@ def test_lost_answer_is_continued_after_the_text_so_far(engine: ScriptedEngine, 
         assert [body["prompt"] for body in sent] == [MARK, MARK + expected(5), MARK + expected(9)]
 
 
+STOP = expected(6).removeprefix(expected(4)) + "X"
+
+
+@pytest.mark.parametrize(
+    ("members", "sent", "again"),
+    [
+        ({"stop": [STOP]}, [{"tokens": 6}], (MARK + expected(4), 8)),
+        ({}, [{"tokens": 4}, chunk(text="\ud83d", usage=6)], (MARK + expected(4), 8)),
+        # Columns cannot be cut, so the request runs again.
+        ({"stop": [STOP], "logprobs": True}, [{"tokens": 6}], (MARK, 12)),
+    ],
+    ids=["stop string", "part of a character", "columns"],
+)
+def test_text_that_was_held_back_when_the_answer_broke_off_is_generated_again(
+    engine: ScriptedEngine, tokenizer: Path, members: dict[str, Any], sent: list[Any], again: Any
+):
+    """The engine has sent six tokens or a part of them, of which four are shown."""
+    engine.script(answers=[{"send": [*sent, "cut"]}, {}])
+    with front(engine.url, tokenizer=tokenizer) as client:
+        value = client.run("generate", prompt=MARK, max_tokens=12, **members)
+    assert value["text"] == expected(12)
+    assert value["usage"] == {"prompt_tokens": 7, "completion_tokens": 12}
+    assert len(value.get("token_ids", range(12))) == 12
+    body = engine.journal()[1]["body"]
+    assert (body["prompt"], body["max_tokens"]) == again
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "data: {oops\n\n",
+        'data: {"usage":{"completion_tokens":null}}\n\n',
+        'data: {"choices":null}\n\n',
+        'data: {"error":{"code":400,"message":"late"}}\n\n',
+        "data:\n\n",
+    ],
+)
+@pytest.mark.parametrize("together", [False, True], ids=["later", "in one block"])
+def test_what_follows_the_finish_reason_does_not_fail_a_complete_text(
+    engine: ScriptedEngine, after: str, together: bool
+):
+    end = chunk(text="b", finish_reason="stop")
+    steps = [chunk(text="a"), end + after] if together else [chunk(text="a"), end, after]
+    with front(engine.url) as client:
+        value = one(client, engine, *steps, "data: [DONE]\n\n")
+    assert (value["text"], value["finish_reason"]) == ("ab", "stop")
+
+
+@pytest.mark.parametrize(
+    "odd", ["data:\n\n", 'data: {"choices":null,"usage":null}\n\n', chunk(text="", finish_reason="")]
+)
+def test_events_without_content_are_ignored(engine: ScriptedEngine, odd: str):
+    with front(engine.url) as client:
+        value = one(client, engine, chunk(text="a"), odd, chunk(text="b", finish_reason="stop"))
+    assert value["text"] == "ab"
+
+
 def test_engine_that_is_killed_and_started_again_continues():
     with scripted_engine(pause=0.005) as other, front(other.url) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=200)
@@ -631,7 +689,14 @@ def test_engine_that_is_killed_and_started_again_continues():
         assert other.journal()[0]["body"]["max_tokens"] < 200
 
 
-@pytest.mark.parametrize("members", [{"json_schema": {"type": "string"}}, {"logprobs": True}])
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"json_schema": {"type": "string"}},
+        # The ids of the engine of the tests do not belong to its text.
+        {"logprobs": True},
+    ],
+)
 def test_answer_that_cannot_be_continued_runs_again_and_keeps_equal_text(
     engine: ScriptedEngine, tokenizer: Path, members: Any
 ):
@@ -640,12 +705,27 @@ def test_answer_that_cannot_be_continued_runs_again_and_keeps_equal_text(
     with front(engine.url, tokenizer=tokenizer) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=12, **members)
         assert "".join(job.iter_text()) == expected(12)
-        value = job.result()
-    if "logprobs" in members:
-        assert value["token_ids"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]
-        assert engine.journal()[1]["body"]["prompt"] == MARK + expected(5)
-    else:
-        assert engine.journal()[1]["body"]["prompt"] == MARK
+        job.result()
+    assert engine.journal()[1]["body"]["prompt"] == MARK
+
+
+def test_columns_are_continued_after_the_tokens_so_far(engine: ScriptedEngine, tokenizer: Path):
+    choices = [
+        {"text": text, "logprobs": {"tokens": [f"token_id:{at}"], "token_logprobs": [-0.5]}}
+        for at, text in enumerate("abcde")
+    ]
+    tokens = [
+        {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": number}}
+        for number, choice in enumerate(choices, 1)
+    ]
+    events = [f"data: {json.dumps(token)}\n\n" for token in tokens]
+    engine.script(answers=[{"send": [*events, "cut"]}, {}])
+    with front(engine.url, tokenizer=tokenizer) as client:
+        value = client.run("generate", prompt=MARK, max_tokens=12, logprobs=True)
+    body = engine.journal()[1]["body"]
+    assert (body["prompt"], body["max_tokens"]) == (f"{MARK}abcde", 7)
+    assert value["token_ids"] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]
+    assert value["text"].startswith("abcde")
 
 
 def test_text_that_differs_in_the_second_run_is_deleted(engine: ScriptedEngine):

@@ -178,6 +178,9 @@ class Delta:
     retracted."""
     usage: TokenUsage | None = None
     """Numbers of tokens so far, if `EngineCapabilities.counts_rows` is false and the engine knows them."""
+    mark: tuple[TokenUsage, int] | None = None
+    """Numbers of tokens to which all text belongs that was shown then, with none held back, and the number of code points that this
+    block has shown since. None if there was no such moment in this block."""
     text_after: str = ""
     """Text that follows the text of the rows, and does not belong to a row."""
     reasoning: str = ""
@@ -187,8 +190,17 @@ class Delta:
     note: str = ""
     """Note for the readers of the job."""
 
+    @property
+    def shown(self) -> int:
+        """Number of code points that this block adds to the text."""
+        return sum(len(row[0]) for row in self.rows) + len(self.text_after)
+
     def extend(self, later: Delta) -> None:
         """Append the tokens of the next block to this block."""
+        if later.mark is not None:
+            self.mark = later.mark
+        elif self.mark is not None:
+            self.mark = self.mark[0], self.mark[1] + later.shown
         if self.text_after and later.rows:
             first, *rest = later.rows[0]
             later.rows[0], self.text_after = (self.text_after + first, *rest), ""

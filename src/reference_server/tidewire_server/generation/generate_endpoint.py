@@ -269,7 +269,7 @@ def _logged_tokens(value: Any, request: Generate, caps: EngineCapabilities) -> L
     counted = mark.pop("characters", len(text))
     usage = TokenUsage(**mark) if mark else None
     if ids and usage is not None:
-        # Each element of the columns is a token, so their number is that of the whole text.
+        # Each element of the columns is a token. The engine checks whether their text is the whole text.
         usage, counted = usage._replace(completion_tokens=len(ids)), len(text)
     return LoggedTokens(ids or [], text, reasoning, usage, counted)
 
@@ -353,7 +353,7 @@ async def _write(
 class _UsageMarks:
     """Writes the numbers of tokens of an engine whose rows are not tokens to the value, so that a new attempt can continue.
 
-    A mark has the length of the text to which the numbers apply. It is not written with each block, because it is larger
+    A mark has the length of the text to which the numbers apply, so there is none while text is held back. It is not written with each block, because it is larger
     than most blocks. A new attempt generates the text after the last mark again, and compares it.
     """
 
@@ -366,15 +366,16 @@ class _UsageMarks:
 
     def add(self, delta: Delta) -> None:
         """Count the text of a block, and write a mark if it is time, or if the block is the last one."""
-        text = sum(len(row[0]) for row in delta.rows) + len(delta.text_after)
-        self._length = text if delta.replaces else self._length + text
-        if delta.usage is None:
-            return
+        self._length = delta.shown if delta.replaces else self._length + delta.shown
+        if delta.mark is not None:
+            usage, since = delta.mark
+            self._unwritten = usage, self._length - since
         now = asyncio.get_running_loop().time()
-        self._unwritten = delta.usage, self._length
         if delta.finish_reason is not None:
-            self._stream.set("/usage", delta.usage._asdict())
-        elif now >= self._next:
+            self._unwritten = None
+            if delta.usage is not None:
+                self._stream.set("/usage", delta.usage._asdict())
+        elif now >= self._next and self._unwritten is not None:
             self._next = now + MARK_INTERVAL
             self.write()
 

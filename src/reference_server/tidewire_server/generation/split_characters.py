@@ -18,6 +18,11 @@ class CharacterJoiner:
         self._pending = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @property
+    def holds(self) -> bool:
+        """Whether a part of a character waits for the rest."""
+        return bool(self._pending or self._decoder.getstate()[0])
+
     def feed(self, text: str) -> str:
         """Add text, and return all complete characters."""
         data = (self._pending + text).encode("utf-16-le", "surrogatepass")

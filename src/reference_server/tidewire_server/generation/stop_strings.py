@@ -18,6 +18,11 @@ class StopStrings:
         """Text that is held back because it may be the beginning of a stop string."""
         self.stopped = False
 
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
     def feed(self, text: str) -> str:
         """Add text, and return the text that later text can no longer change. If a stop string is complete, set
         `stopped`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
 from pydantic import JsonValue
@@ -34,6 +34,11 @@ class Vocabulary:
     def text_of(self, token_id: int) -> str:
         """Return the text of a single token for display. Incomplete UTF-8 characters are replaced by U+FFFD."""
         return self._tokens[token_id].decode("utf-8", "replace")
+
+    def text_of_all(self, token_ids: Iterable[int]) -> str:
+        """Return the text of consecutive tokens without special tokens. Incomplete UTF-8 characters are replaced by U+FFFD."""
+        known = (each for each in token_ids if each < len(self._tokens) and each not in self.special)
+        return b"".join([self._tokens[each] for each in known]).decode("utf-8", "replace")
 
     @cached_property
     def longest(self) -> int:

@@ -79,17 +79,17 @@ class _Choice(msgspec.Struct):
 
 
 class _Counts(msgspec.Struct):
-    """Numbers of tokens in OpenAI's `usage` (the first two), or in `timings` of llama.cpp."""
+    """Numbers of tokens in OpenAI's `usage` (the first two), or in `timings` of llama.cpp. Some engines send null for 0."""
 
-    prompt_tokens: Count = 0
-    completion_tokens: Count = 0
-    prompt_n: Count = 0
-    cache_n: Count = 0
-    predicted_n: Count = 0
+    prompt_tokens: Count | None = 0
+    completion_tokens: Count | None = 0
+    prompt_n: Count | None = 0
+    cache_n: Count | None = 0
+    predicted_n: Count | None = 0
 
 
 class _StreamedBody(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Counts | None = None
     timings: _Counts | None = None
     error: Any = None
@@ -141,7 +141,16 @@ class AnswerReader:
             if event.data == "[DONE]":
                 self.done = True
                 break
-            delta.extend(self._block(_decoded(event.data)))
+            if not event.data:
+                continue
+            ended = self.finish_reason is not None
+            try:
+                delta.extend(self._block(_decoded(event.data)))
+            except EngineError:
+                if not ended:
+                    raise
+                self.done = True  # The text is complete, and only the numbers of tokens are missing.
+                break
         return delta
 
     def end(self) -> Delta:
@@ -166,12 +175,19 @@ class AnswerReader:
             raise UrlError(f"failed while it generated: {message}", began=True)
         delta = Delta()
         if (counts := chunk.usage or chunk.timings) is not None:
-            prompt = counts.prompt_tokens + counts.prompt_n + counts.cache_n
-            self._usage = TokenUsage(prompt, counts.completion_tokens + counts.predicted_n)
+            prompt = (counts.prompt_tokens or 0) + (counts.prompt_n or 0) + (counts.cache_n or 0)
+            completion = (counts.completion_tokens or 0) + (counts.predicted_n or 0)
+            self._usage = TokenUsage(prompt, completion)
             delta.usage = self._total()
-        if self.finish_reason is not None or not chunk.choices:
-            return delta
-        choice, *others = chunk.choices
+        if self.finish_reason is None and chunk.choices:
+            self._add_choice(delta, chunk.choices)
+        # The numbers count the tokens whose text is held back, so that a new attempt would leave this text out.
+        if delta.usage is not None and not (self._stops.holds or self._text.holds or self._reasoning.holds):
+            delta.mark = delta.usage, 0
+        return delta
+
+    def _add_choice(self, delta: Delta, choices: list[_Choice]) -> None:
+        choice, *others = choices
         if others or choice.index != 0:
             raise EngineError("the engine sent several choices, although one was requested")
         sent = choice.delta or _ChunkDelta()
@@ -181,7 +197,7 @@ class AnswerReader:
         shown = self._stops.feed(self._text.feed(choice.text or sent.content or ""))
         if self._stops.stopped:
             self.finish_reason = "stop"
-        elif (reason := choice.finish_reason) is not None:
+        elif reason := choice.finish_reason:
             if reason not in FINISH_REASONS:
                 raise EngineError(f"the engine ended the answer with the reason {reason[:80]!r}")
             self.finish_reason = FINISH_REASONS[reason]
@@ -197,11 +213,10 @@ class AnswerReader:
             delta.rows = [self._row(text, token) for text, token in zip(texts, tokens, strict=True)]
             self._rows += len(tokens)
             self._check_rows(spare=self.finish_reason is not None)
-        elif (choice.text or sent.content) and choice.finish_reason is None:
+        elif (choice.text or sent.content) and not choice.finish_reason:
             raise EngineError("the engine sent no log-probabilities; request the text without them")
         else:
             delta.text_after = shown
-        return delta
 
     def _check_rows(self, *, spare: bool) -> None:
         """Check that all tokens that the engine has counted had log-probabilities. An end-of-text token may have none."""
@@ -219,7 +234,7 @@ class AnswerReader:
         return TokenUsage(self._base.prompt_tokens, generated)
 
     def _row(self, text: str, token: _Token) -> tuple[Any, ...]:
-        chosen = _id_of(token)
+        chosen = self._known(_id_of(token))
         top = self._top(chosen, token) if "top_ids" in self._columns else []
         ids = [chosen, *(key for key, _ in top)]
         texts = [self._text_of(each) for each in ids] if "token_text" in self._columns else [""]
@@ -233,9 +248,13 @@ class AnswerReader:
         }
         return (text, *(orjson.dumps(values[name]) for name in self._columns[1:]))
 
-    def _text_of(self, token_id: int) -> str:
+    def _known(self, token_id: int) -> int:
         if self._vocabulary is None or token_id >= len(self._vocabulary):
             raise EngineError(f"the engine sent the token id {token_id}, which the tokenizer does not have")
+        return token_id
+
+    def _text_of(self, token_id: int) -> str:
+        assert self._vocabulary is not None  # noqa: S101 - `_known` has checked it
         return self._vocabulary.text_of(token_id)
 
     def _rounded(self, value: float | None) -> float | None:
@@ -248,12 +267,13 @@ class AnswerReader:
     def _top(self, chosen: int, token: _Token) -> list[tuple[int, float]]:
         """Return the requested number of alternatives in the order of the specification."""
         wanted = min(self._request.top_logprobs, len(self._vocabulary or ()))
-        known = {_id_of(each): _bounded(each.logprob) for each in token.top_logprobs}
+        known = {self._known(_id_of(each)): _bounded(each.logprob) for each in token.top_logprobs}
         if len(known) < max(wanted, len(token.top_logprobs)):
             raise EngineError(f"the engine sent {len(known)} alternatives, although {wanted} were requested")
         ordered = sorted(known.items(), key=lambda each: (-each[1], each[0]))[:wanted]
         # Some versions of engines repeat the alternatives of another position.
-        if chosen not in dict(ordered) and _bounded(token.logprob) > ordered[-1][1] + ROUNDING:
+        least, own = ordered[-1][1], _bounded(token.logprob)
+        if own > least + ROUNDING if chosen not in known else abs(own - known[chosen]) > ROUNDING:
             raise EngineError(
                 "the engine sent alternatives that do not belong to the chosen token; request the text without them"
             )

@@ -26,6 +26,7 @@ from tidewire_server.generation.engine_interface import (
     Delta,
     EngineBusyError,
     EngineCapabilities,
+    EngineError,
     EngineLostError,
     EngineUnavailableError,
     InputError,
@@ -176,6 +177,14 @@ class UpstreamEngine:
                 raise EngineLostError(f"lost {request.lost_answers} answers: the engine {error}") from None
             raise EngineBusyError(f"the engine {error}") from None
 
+    def _has_text_of_tokens(self, logged: LoggedTokens) -> bool:
+        """Return whether the logged text contains the text of all logged tokens, and no part of it was held back."""
+        if self.caps.vocabulary is None or not logged.token_ids:
+            return logged.counted == len(logged.text)
+        text = self.caps.vocabulary.text_of_all(logged.token_ids)
+        # Some tokenizers begin a text with a space, which engines leave out.
+        return logged.text in {text, text.removeprefix(" ")}
+
     async def _attempt(
         self, requests: EngineRequests, url: str, kind: EngineKind, request: Generate, logged: LoggedTokens
     ) -> AsyncGenerator[Delta]:
@@ -184,7 +193,7 @@ class UpstreamEngine:
         if text or logged.reasoning:
             continues = engine_kinds.can_continue_text(request, kind, logged.usage, logged.reasoning)
             # Columns cannot be cut at a place in the text.
-            at_end = len(request.columns) == 1 or logged.counted == len(text)
+            at_end = len(request.columns) == 1 or self._has_text_of_tokens(logged)
             if self.on_loss == "continue" and continues and at_end:
                 base, seam = logged.usage, logged.counted
             kept: list[Sequence[str]] = [(text[:seam],)] if base is not None and seam < len(text) else []
@@ -205,8 +214,8 @@ class UpstreamEngine:
                 yield reader.feed(data)
                 if reader.done or reader.finish_reason is not None:
                     break
-            # A break after the finish reason loses at most the numbers of tokens.
-            with suppress(TimeoutError, UrlError):
+            # A break or a fault after the finish reason loses at most the numbers of tokens.
+            with suppress(TimeoutError, EngineError):
                 async with asyncio.timeout(USAGE_SECONDS):
                     while not reader.done and (data := await anext(stream, b"")):
                         reader.feed(data)

@@ -62,7 +62,8 @@ class UrlState:
     def apply(self, error: UrlError, now: float) -> bool:
         """Apply an error at a time, and return whether an operator should know about it."""
         pause = PAUSES[error.event] if error.wait is None else min(MAX_PAUSE, max(MIN_PAUSE, error.wait))
-        self.until = now + pause
+        # Another request may have been asked to wait for longer.
+        self.until = max(self.until, now + pause)
         if error.event == "busy" and not self.trouble:
             return False
         before, self.trouble = self.trouble, str(error)
