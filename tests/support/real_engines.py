@@ -64,7 +64,19 @@ def transformers_serve(model: Path, folder: Path) -> Iterator[str]:
     """Run `transformers serve`, and yield its base URL."""
     port = free_port()
     program = Path(sys.executable).with_name("transformers")
-    command = [program, "serve", model, "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        program,
+        "serve",
+        model,
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     with _process(command, port, folder / "transformers.log") as url:
         yield url
 
