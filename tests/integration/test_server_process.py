@@ -20,6 +20,7 @@ from tidewire_server import Server
 
 ENDPOINTS = """
 import asyncio
+import multiprocessing
 import time
 from collections.abc import AsyncIterator
 from tidewire_server import Server, Stream
@@ -54,6 +55,17 @@ async def block() -> None:
     print("blocked", flush=True)
     while True:
         pass
+
+
+@server.endpoint
+def fork() -> int | None:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    child.terminate()
+    child.join(10)
+    ended = child.exitcode
+    child.kill()
+    return ended
 
 
 @server.endpoint(concurrency_group="gpu")
@@ -225,6 +237,22 @@ def test_a_second_signal_ends_a_server_with_a_blocked_event_loop(folder):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=10)
     assert process.returncode == 1
+
+
+def test_one_signal_ends_a_server_with_a_blocked_event_loop_after_its_time_limit(folder):
+    with served(folder, "mine.py:server", "--shutdown-timeout", "0") as (process, peer):
+        peer.start("block")
+        assert process.stdout is not None
+        eventually(lambda: "blocked" in process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert re.search(r"the event loop is blocked at \S+mine.py:\d+ in block; waiting up to 2 s", err)
+
+
+def test_a_signal_ends_a_process_that_a_function_has_forked(folder):
+    with served(folder, "mine.py:server") as (_, peer):
+        assert peer.value("fork") == -signal.SIGTERM
 
 
 def test_the_banner_shows_url_endpoints_and_settings_without_secrets(folder):

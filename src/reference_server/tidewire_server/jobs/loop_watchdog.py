@@ -1,12 +1,26 @@
-"""Watchdog that logs a warning if the event loop was blocked. The warning lists the endpoints that were running.
+"""Watchdog that logs a warning while the event loop is blocked, with the line of code that blocks it.
 
 A blocked event loop stops all streams. The most common cause is an `async def` function that computes for a long time
 or that waits without `await`. Without the warning, the only symptom would be that clients receive nothing.
+
+A timer of the event loop records the time, and a thread compares it. The table shows what the thread concludes from an old time:
+
+  the thread itself | CPU time of the process | conclusion
+  ------------------+-------------------------+-------------------------------------------------------------------
+  was on time       | any                     | the loop is blocked now, at a line that the thread can read
+  was late          | was used                | the loop was blocked by a call that kept the interpreter's lock
+  was late          | was not used            | the process was suspended: no warning
 """
 
 import asyncio
 import logging
+import sys
+import sysconfig
+import threading
+import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
 from typing import Final
 
 MAX_BLOCKED_SECONDS: Final = 1.0
@@ -14,6 +28,11 @@ MAX_BLOCKED_SECONDS: Final = 1.0
 
 WARNING_INTERVAL: Final = 60.0
 """Minimum number of seconds between two warnings."""
+
+_LIBRARIES: Final = (
+    *{sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")},
+)
+_OWN: Final = str(Path(__file__).parents[1])
 
 _log = logging.getLogger(__name__)
 
@@ -26,37 +45,63 @@ class LoopWatchdog:
 
         Args:
             running: Function that returns the names of the endpoints whose functions are running or have started since
-                the last call. The latter are included, because a function that blocks the event loop has often ended
-                before the watchdog runs.
+                the last call. It is called in a thread.
         """
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._running = running
         self._timer: asyncio.TimerHandle | None = None
-        self._quiet_until = 0.0
+        self._seen = 0.0
+        """Time at which the event loop has last run its timer, by the monotonic clock."""
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         """Start watching the event loop."""
-        self._schedule_check()
+        self._record()
+        threading.Thread(target=self._watch, name="tidewire-watchdog", daemon=True).start()
 
     def stop(self) -> None:
         """Stop watching the event loop."""
+        self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
 
-    def _schedule_check(self) -> None:
-        due = self._loop.time() + MAX_BLOCKED_SECONDS / 2
-        self._timer = self._loop.call_at(due, self._check, due)
+    def _record(self) -> None:
+        self._seen = time.monotonic()
+        self._timer = self._loop.call_later(MAX_BLOCKED_SECONDS / 4, self._record)
 
-    def _check(self, due: float) -> None:
-        late = self._loop.time() - due
-        names = list(self._running())
-        # If no function was running, the cause is probably a busy machine, and a warning would not help.
-        if late > MAX_BLOCKED_SECONDS and due > self._quiet_until and names:
-            self._quiet_until = due + WARNING_INTERVAL
-            _log.warning(
-                "the event loop was blocked for %.1f s, which stopped all streams; unless the process was suspended, the "
-                "cause is often an `async def` function that computes or waits without `await`; declare it with `def`, so that it runs in a thread; running endpoints: %s",
-                late,
-                ", ".join(map(repr, names)),
-            )
-        self._schedule_check()
+    # ---- in the thread -----------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        quiet_until = 0.0
+        while True:
+            began, cpu = time.monotonic(), time.process_time()
+            if self._stopped.wait(MAX_BLOCKED_SECONDS / 4):
+                return
+            now, names = time.monotonic(), [*self._running()]
+            slept = now - began
+            was_late = slept > MAX_BLOCKED_SECONDS
+            if was_late and time.process_time() - cpu < slept / 2:
+                self._seen = now
+            blocked = now - self._seen
+            # If no function was running, the cause is probably a busy machine, and a warning would not help.
+            if blocked > MAX_BLOCKED_SECONDS and now >= quiet_until and names:
+                quiet_until = now + WARNING_INTERVAL
+                frame = None if was_late else sys._current_frames().get(self._loop_thread)
+                _log.warning(
+                    "the event loop has been blocked for %.1f s%s, which stops all streams; if an `async def` function "
+                    "computes or waits without `await`, declare it with `def`, so that it runs in a thread; running "
+                    "endpoints: %s",
+                    blocked,
+                    "" if frame is None else f" at {place_of(frame)}",
+                    ", ".join(map(repr, names)),
+                )
+
+
+def place_of(frame: FrameType) -> str:
+    """Return the place of the innermost call that is not in a library, or of the innermost call if all are."""
+    found: FrameType | None = frame
+    while found is not None and found.f_code.co_filename.startswith((*_LIBRARIES, _OWN, "<frozen")):
+        found = found.f_back
+    shown = found or frame
+    return f"{shown.f_code.co_filename}:{shown.f_lineno} in {shown.f_code.co_name}"

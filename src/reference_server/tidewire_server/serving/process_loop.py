@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from tidewire_server.http.lifespan import Lifespan
+from tidewire_server.jobs.loop_watchdog import place_of
 from tidewire_server.serving.daemon_threads import DaemonThreads
 
 LAST_GRACE: Final = 2.0
@@ -22,6 +23,9 @@ _GC_THRESHOLDS: Final = (25_000, 2, 50)
 milliseconds. With a smaller first value, the collector would visit the objects of running jobs often. For example, with
 10,000, it took a tenth of the CPU time of a short job that waits for SQLite.
 """
+
+_REACTION: Final = 1.0
+"""Number of seconds after a signal from which the event loop counts as blocked."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -51,24 +55,31 @@ def run_to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, No
 
 
 @contextlib.contextmanager
-def stop_signals(end: Callable[[], None]) -> Iterator[None]:
+def stop_signals(end: Callable[[], None], patience: float) -> Iterator[None]:
     """Handle SIGINT and SIGTERM while the body of the `with` statement runs. A second signal ends the process immediately.
 
     Args:
         end: Function that is called on the running event loop at the first signal.
+        patience: Number of seconds after which the process ends if the event loop is blocked, so that it does not call `end`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread receives signals. In other threads, the caller ends the server.
         return
     loop = asyncio.get_running_loop()
     signaled = False
+    reacts = threading.Event()
+
+    def react() -> None:
+        reacts.set()
+        end()
 
     def handle(_signum: int, _frame: object) -> None:
         nonlocal signaled
         if signaled:
             os._exit(1)
         signaled = True
-        loop.call_soon_threadsafe(end)
+        loop.call_soon_threadsafe(react)
+        threading.Thread(target=_end_blocked, args=(reacts, patience), daemon=True).start()
 
     def ignore(_signum: int, _frame: object) -> None:
         loop.call_soon_threadsafe(
@@ -82,11 +93,52 @@ def stop_signals(end: Callable[[], None]) -> Iterator[None]:
     # SIGHUP.
     if (hangup := getattr(signal, "SIGHUP", None)) and signal.getsignal(hangup) is signal.SIG_DFL:
         before.append((hangup, signal.signal(hangup, ignore)))
+    _replaced.extend(before)
     try:
         yield
     finally:
-        for each, handler in before:
-            signal.signal(each, handler)
+        _restore()
+
+
+_replaced: Final[list[tuple[int, Any]]] = []
+"""Signals that the server handles, with their handlers before."""
+
+
+def _restore() -> None:
+    for each, handler in _replaced:
+        signal.signal(each, handler)
+    _replaced.clear()
+
+
+def _restore_in_child() -> None:
+    """Restore the signal handlers in a child that a function has forked. SIGTERM would not end it, and a pool of processes
+    would wait for it.
+    """
+    if _replaced:
+        signal.set_wakeup_fd(-1)  # It belongs to the event loop of the server.
+        _restore()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_restore_in_child)
+
+
+def _end_blocked(reacts: threading.Event, patience: float) -> None:
+    """End the process if the event loop does not react to a signal."""
+    if reacts.wait(_REACTION):
+        return
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    place = "" if frame is None else f" at {place_of(frame)}"
+    print(
+        f"stopping: the event loop is blocked{place}; waiting up to {patience:g} s; press Ctrl-C again to end at once",
+        file=sys.stderr,
+        flush=True,
+    )
+    if not reacts.wait(patience):
+        print(
+            "stopping: the event loop is still blocked, so the process ends now", file=sys.stderr, flush=True
+        )
+        os._exit(1)
 
 
 def announce_drain(lifespan: Lifespan, seconds: float) -> None:

@@ -7,6 +7,7 @@ import uvicorn
 
 from tidewire_server.http.application import TidewireApp
 from tidewire_server.serving.process_loop import (
+    LAST_GRACE,
     announce_drain,
     run_to_the_end,
     short_gc_pauses,
@@ -49,7 +50,7 @@ def run_worker(
 
         await lifespan.start(resume=False)
         try:
-            with stop_signals(end):
+            with stop_signals(end, settings.shutdown_timeout + LAST_GRACE):
                 started()
                 await lifespan.resume()
                 await ended.wait()

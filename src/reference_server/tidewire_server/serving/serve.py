@@ -255,7 +255,7 @@ class UvicornServer(uvicorn.Server):
         """Handle SIGINT and SIGTERM. uvicorn's own handler would raise the signal again after the shutdown, which would
         change the exit code.
         """
-        with stop_signals(self._end_by_signal):
+        with stop_signals(self._end_by_signal, self._shutdown_timeout + LAST_GRACE):
             yield
 
     def _end_by_signal(self) -> None:
