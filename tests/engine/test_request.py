@@ -158,6 +158,12 @@ def test_key_of_a_bias_is_a_token_id(token: str):
         Generate(logit_bias={token: 1.0})
 
 
+@pytest.mark.parametrize("bias", [1.1e6, -1.1e6, float("nan"), float("inf")])
+def test_a_bias_is_bounded(bias: float):
+    with pytest.raises(ValidationError, match="logit_bias"):
+        Generate(logit_bias={"1": bias})
+
+
 def test_unserved_member_with_its_default_is_accepted(engine: TorchEngine):
     check(
         engine,

@@ -95,6 +95,7 @@ def test_greedy_text_follows_the_schema_and_the_processed_distribution_has_only_
         ({"type": "objec"}, "Invalid type"),
         ({"type": "string", "if": {}}, "if"),
         ({"description": "x" * 8192}, "max_schema_bytes"),
+        ({"type": "string", "pattern": "["}, "regex parse error: .*unclosed"),
         ({"$ref": "#"}, "no JSON text satisfies the schema, for example because a .* refers to itself"),
     ],
 )

@@ -86,6 +86,10 @@ def test_server_answers_503_until_the_engine_answers():
             assert str(engine.port) not in answer.text  # Callers need not know where the engine is.
             assert httpx.get(f"{url}/readyz").status_code == 503
             assert httpx.get(f"{url}/v1/endpoints/generate").status_code == 200
+            # The name of the model is not known yet, so no name is wrong.
+            completion = httpx.post(f"{url}/openai/v1/completions", json={"model": "scripted", "prompt": "x"})
+            assert (completion.status_code, httpx.get(f"{url}/openai/v1/models").status_code) == (503, 503)
+            assert "engine 1 cannot be reached" in completion.json()["error"]["message"]
             engine.start()
             # A client waits for the server without an error.
             assert client.run("generate", prompt=MARK, max_tokens=3)["text"] == expected(3)
@@ -479,7 +483,9 @@ def test_text_never_contains_a_stop_string_that_the_engine_sends(engine: Scripte
 def test_log_probabilities_need_a_tokenizer(engine: ScriptedEngine):
     with front(engine.url) as client:
         for members in ({"logprobs": True}, {"top_logprobs": 2}, {"token_text": True}):
-            with pytest.raises(InvalidInputError):
+            with pytest.raises(
+                InvalidInputError, match="require an engine that sends token ids.*--tokenizer"
+            ):
                 client.submit("generate", **members)
     assert engine.journal() == []
 

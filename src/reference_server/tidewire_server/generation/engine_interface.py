@@ -25,6 +25,14 @@ NO_CHAT_TEMPLATE = (
     "checkpoint with a file chat_template.jinja"
 )
 
+LOGPROB_MEMBERS = frozenset({"logprobs", "top_logprobs", "token_text", "logprobs_mode"})
+"""Input members that need token ids from the engine, and a tokenizer."""
+
+NO_LOGPROBS = (
+    "log-probabilities require an engine that sends token ids, such as vLLM, and its tokenizer (`--tokenizer`); this server has "
+    "none of them, or only one"
+)
+
 NOT_WITH_BEAMS = (
     "temperature",
     "top_p",

@@ -17,7 +17,9 @@ from tidewire_server.endpoints.endpoint import Endpoint, OnRestart, Options
 from tidewire_server.endpoints.stream import Stream, writer_of
 from tidewire_server.errors import ItemError, RunLaterError, StreamClosedError
 from tidewire_server.generation.engine_interface import (
+    LOGPROB_MEMBERS,
     NO_CHAT_TEMPLATE,
+    NO_LOGPROBS,
     Delta,
     Engine,
     EngineBusyError,
@@ -218,7 +220,7 @@ def add_engine(
     served.checks_value = False
     served.start, served.unavailable = start, unavailable
     served.generated_tokens = 0
-    _explain_missing_messages(served, caps)
+    _explain_missing_members(served, caps)
     if "n" in caps.served:
         served.samples = samples_of
     if on_restart == "auto":
@@ -231,14 +233,16 @@ def add_engine(
 
     def update() -> None:
         served.describe_as(Endpoint(generate, Options(name="generate", **options())))
-        _explain_missing_messages(served, engine.caps)
+        _explain_missing_members(served, engine.caps)
 
     return update
 
 
-def _explain_missing_messages(served: Endpoint, caps: EngineCapabilities) -> None:
-    if "messages" not in caps.served:
-        served.input = replace(served.input, unsupported={"messages": NO_CHAT_TEMPLATE})
+def _explain_missing_members(served: Endpoint, caps: EngineCapabilities) -> None:
+    reasons = {"messages": NO_CHAT_TEMPLATE, **dict.fromkeys(LOGPROB_MEMBERS, NO_LOGPROBS)}
+    served.input = replace(
+        served.input, unsupported={name: reasons[name] for name in reasons.keys() - caps.served}
+    )
 
 
 def _code_of(error: EngineError) -> str:

@@ -17,6 +17,8 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_TOP = 64
 """Upper bound of the input member `top_logprobs`, whatever the engine."""
+MAX_BIAS = 1e6
+"""Maximum absolute value of a `logit_bias`. Divided by `MIN_TEMPERATURE`, it is still far below the maximum of float32."""
 MAX_NUM_BEAMS = 64
 """Upper bound of the input member `num_beams`, whatever the engine."""
 LIMITED_BY_MAX_TOP = ("top_logprobs", "prompt_logprobs")
@@ -111,7 +113,7 @@ class Generate(BaseModel):
         description="Number subtracted from the logits of a token for each time that it was generated. 0 disables the "
         "penalty.",
     )
-    logit_bias: dict[TokenId, Annotated[float, Field(allow_inf_nan=False)]] = Field(
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]] = Field(
         default_factory=dict,
         max_length=1024,
         description="Object that maps token ids, written as strings, to numbers that are added to their logits.",

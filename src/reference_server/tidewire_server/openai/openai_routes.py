@@ -114,6 +114,7 @@ class OpenAIHandlers:
 
     async def models(self, request: Request) -> ASGIApp:
         """Handle `GET /models` and `GET /models/{name}`."""
+        self._check_available()
         common = {"object": "model", "created": self._created, "owned_by": "tidewire"}
         if (name := request.path_params.get("name")) is not None:
             self._check_model(name)
@@ -126,6 +127,11 @@ class OpenAIHandlers:
         found = self._endpoints[ENDPOINT].capabilities(1).model
         own = ENDPOINT if found is None else found.name
         return [*dict.fromkeys([own, *self._settings.served_model_names])]
+
+    def _check_available(self) -> None:
+        """Raise an error if no engine can be used yet. The name of its model may then be unknown."""
+        if (reason := self._endpoints[ENDPOINT].unavailable()) is not None:
+            raise refuse("unavailable", reason)
 
     def _check_model(self, name: object) -> None:
         if not isinstance(name, str):
@@ -222,6 +228,7 @@ class OpenAIHandlers:
         with self._app.handlers.bodies.counting() as count:
             limits: dict[str, Any] = {"max_bytes": settings.max_body_bytes, "within": settings.body_timeout}
             body = read_json(await read_body(request, count, **limits), max_values=settings.max_body_values)
+            self._check_available()
             self._check_model(body.get("model"))
             job = translate(served_members(ENDPOINTS[endpoint], body), ENDPOINTS[endpoint])
             del body

@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from tidewire_server.generation.engine_interface import InputError, TokenUsage
+from tidewire_server.generation.engine_interface import LOGPROB_MEMBERS, InputError, TokenUsage
 from tidewire_server.generation.generate_input_and_value import Generate
 
 OMIT: Final = object()
 """Value of a member that is left out of the body."""
 GENERATION_CONFIG: Final = "generation_config"
 """Member of the body of `transformers serve` that contains further parameters as JSON text."""
-LOGPROB_MEMBERS: Final = frozenset({"logprobs", "top_logprobs", "token_text", "logprobs_mode"})
-"""Input members that need token ids from the engine, and a tokenizer."""
 
 
 class Sent(NamedTuple):

@@ -57,6 +57,12 @@ _EXPLANATIONS: Final = {
 """What an error of the library means, if its text does not say it."""
 
 
+def _one_line(error: str) -> str:
+    """Return the first line of an error of the library, and its last one if the first only announces it."""
+    first, *others = [line.strip() for line in error.strip().split("\n")]
+    return f"{first} {others[-1]}" if first.endswith(":") and others else first
+
+
 class Grammars:
     """Compiles JSON Schemas for one vocabulary.
 
@@ -126,7 +132,7 @@ class Grammar:
     def error(self) -> str | None:
         """Reason why the generation cannot continue, for example because a step exceeds the limits of the library."""
         if self._matcher.is_error():
-            return self._matcher.get_error().strip().split("\n", 1)[0]
+            return _one_line(self._matcher.get_error())
         return self._refusal
 
     def mask(self, logits: torch.Tensor) -> None:
