@@ -382,6 +382,8 @@ def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
         (["mine.py:not_a_server"], "is of type int, not a tidewire_server.Server"),
         (["yours.py:server"], "file yours.py not found"),
         (["no_such_module:server"], "module 'no_such_module' not found"),
+        (["."], ". is neither a Python file nor a module; pass a file such as app.py"),
+        (["groups.toml"], "groups.toml is neither a Python file nor a module"),
         (["mine.py:a b"], "is not FILE.py, MODULE, FILE.py:SERVER or MODULE:SERVER"),
         (["two.py"], "two.py has 2 servers: first, second; name one of them, such as two.py:first"),
         (["none.py"], "none.py has no server; write `server = tidewire_server.Server()`"),

@@ -33,6 +33,13 @@ class Box(BaseModel):
         ([1, {"it's": math.nan}], "/1/it's: nan is not a JSON number"),
         (2**60, "the value: integer beyond ±2^53; send it as a string"),
         (object(), "the value: not JSON: object has no JSON form"),
+        (
+            type("Image", (), {"__module__": "PIL.Image"})(),
+            (
+                "the value: not JSON: Image has no JSON form; encode it, for example as PNG, for a field of the type "
+                "tidewire.Binary"
+            ),
+        ),
         ([[1]] * 2 + [nested(80)], "nested deeper than 56 levels"),
     ],
 )

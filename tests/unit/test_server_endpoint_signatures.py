@@ -289,3 +289,15 @@ def test_unknown_and_out_of_range_settings_are_refused():
     assert server.app is server.app
     with pytest.raises(RuntimeError, match="in use"):
         server.configure(retry=3)
+
+
+@pytest.mark.parametrize("name", ["ctx", "stream"])
+def test_a_parameter_that_lacks_the_annotation_of_the_server_is_logged(name, caplog):
+    scope: dict[str, Any] = {}
+    exec(f"def task({name}, n: int = 3): ...\ndef typed({name}: str): ...", scope)
+    server = Server()
+    server.endpoint(scope["typed"])
+    assert caplog.records == []
+    server.endpoint(scope["task"])
+    (record,) = caplog.records
+    assert f"endpoint 'task': the parameter {name} has no annotation" in record.getMessage()

@@ -189,13 +189,24 @@ def _from_array(value: Any) -> Any:
         ValueError: The object has another type, or contains complex numbers.
     """
     if not hasattr(value, "tolist"):
-        raise ValueError(f"{type(value).__name__} has no JSON form")
+        kind = type(value)
+        advice = (
+            "; encode it, for example as PNG, for a field of the type tidewire.Binary"
+            if _is_image(kind)
+            else ""
+        )
+        raise ValueError(f"{kind.__name__} has no JSON form{advice}")
     plain = first = value.tolist()
     while isinstance(first, list) and first:
         first = first[0]
     if isinstance(first, complex):
         raise ValueError("complex numbers have no JSON form; pass their real and imaginary parts")  # noqa: TRY004
     return plain
+
+
+def _is_image(kind: type) -> bool:
+    """Whether a type is that of an image of Pillow, which has subclasses for the formats of files."""
+    return any(each.__module__ == "PIL.Image" for each in kind.__mro__)
 
 
 def place_of(value: Any, convert: Callable[[Any], Any], depth: int = 0) -> str:

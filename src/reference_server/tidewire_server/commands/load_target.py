@@ -92,6 +92,8 @@ def _only_server(module: types.ModuleType, module_name: str) -> Server:
 
 
 def _load_module(name: str) -> types.ModuleType:
+    if name.startswith(".") or Path(name).is_file():
+        raise TargetError(f"{name} is neither a Python file nor a module; pass a file such as app.py")
     folder = str(Path.cwd())
     # Search the working directory only if it contains the module. Otherwise a file in this directory could replace a
     # library.

@@ -7,11 +7,12 @@ objects.
 import collections.abc
 import functools
 import inspect
+import logging
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 import orjson
 from pydantic import (
@@ -252,6 +253,15 @@ class Signature:
     """The return annotation of the function."""
 
 
+_log = logging.getLogger(__name__)
+
+_INJECTED_NAMES: Final = {
+    "ctx": "`ctx: Context`",
+    "context": "`context: Context`",
+    "stream": "`stream: Stream[str]`",
+}
+
+
 def read_signature(function: Callable[..., Any], name: str) -> Signature:
     """Read the parameters and annotations of an endpoint's function.
 
@@ -285,6 +295,12 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             if kind is Stream:
                 (streamed,) = get_args(annotation)
         elif parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+            if parameter.annotation is parameter.empty and parameter.name in _INJECTED_NAMES:
+                _log.warning(
+                    "endpoint %r: the parameter %s has no annotation, so it is a member of the input; annotate it as %s if the "
+                    "server is to pass it",
+                    *(name, parameter.name, _INJECTED_NAMES[parameter.name]),
+                )
             default = ... if parameter.default is parameter.empty else parameter.default
             members[parameter.name] = (annotation, default)
         else:
