@@ -363,18 +363,25 @@ def test_close_ends_waits_in_other_threads():
             waiting.result(10)
 
 
-def test_a_blocking_client_within_an_event_loop_warns_once_and_works():
-    async def notebook(url):
-        with Client(url) as client:
+@pytest.mark.parametrize("use", ["call", "loop"])
+@pytest.mark.parametrize("used_before", [False, True])
+def test_a_blocking_client_within_an_event_loop_warns_once_and_works(used_before, use):
+    async def notebook(client):
+        with client:
             with pytest.warns(UserWarning, match="use tidewire.AsyncClient instead") as warned:
-                first = client.run("count")
-            assert warned[0].filename == __file__
+                first = client.run("count") if use == "call" else "".join(u.text for u in client.job("j1"))
+            assert [each.filename for each in warned] == [__file__]
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 return first, client.run("count"), len(list(client.job("j1")))
 
     with ScriptedServer(talking()) as server:
-        first, second, count = asyncio.run(notebook(server.url))
+        client = Client(server.url)
+        if used_before:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                client.run("count")
+        first, second, count = asyncio.run(notebook(client))
     assert (first, second, count) == ("x" * (COUNT + 1), "x" * (COUNT + 1), COUNT + 1)
 
 

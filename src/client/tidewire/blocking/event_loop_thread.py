@@ -73,12 +73,15 @@ class LoopThread:
         Raises:
             EventLoopError: The caller runs on the thread itself, which cannot wait for its own work.
         """
+        self._state.warn_in_event_loop(stacklevel=4)
         running = self._state.running()
         pending = _Interruptible(work, args)
         return self._wait(running, pending, lambda: running.portal.start_task_soon(pending.run).result())
 
     def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
         """Iterate over a job's async iterator. A task on the thread fetches each block when the loop asks for it."""
+        # Check once per iterator and not for each block, because the check takes several microseconds.
+        self._state.warn_in_event_loop(stacklevel=3)
         blocks = _Blocks(iterator)
         pending = _Interruptible(blocks.fetch, ())
         try:
@@ -249,6 +252,7 @@ class _State:
         self._running: Future[_Running] | None = None
         self._thread: threading.Thread | None = None
         self._process: int | None = None
+        self._warned = False
 
     @property
     def _forked(self) -> bool:
@@ -289,7 +293,6 @@ class _State:
             if self.closed:
                 raise ClientClosedError("the client was closed")
             if self._running is None or self._running.cancelled():
-                self._warn_in_event_loop()
                 self._process = os.getpid()
                 running: Future[_Running] = Future()
                 thread = ClientThread(
@@ -306,7 +309,10 @@ class _State:
             running = self._running
         return running.result()
 
-    def _warn_in_event_loop(self) -> None:
+    def warn_in_event_loop(self, *, stacklevel: int) -> None:
+        """Emit a warning if the caller's thread has a running event loop, at most once per client."""
+        if self._warned or self.is_current():
+            return
         try:
             anyio.get_current_task()
         except RuntimeError:
@@ -316,8 +322,9 @@ class _State:
         warnings.warn(
             "a blocking tidewire.Client is used on a thread with a running event loop and blocks that loop; "
             "use tidewire.AsyncClient instead",
-            stacklevel=5,
+            stacklevel=stacklevel,
         )
+        self._warned = True
 
     def stop(self) -> None:
         """Stop the thread and wait for it to end.
