@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 from collections import Counter
 
 import anyio
@@ -27,6 +28,7 @@ from tidewire import AsyncClient, Client
 from tidewire.errors import (
     ConcurrentReadError,
     InvalidInputError,
+    ItemFailedError,
     JobExpiredError,
     JobNotFoundError,
     ProtocolError,
@@ -146,6 +148,82 @@ def test_a_rejection_without_an_input_pointer_ends_the_map(server, client):
     server.endpoint("validating").refuses("forbidden")
     with pytest.raises(RequestError):
         list(client.map("validating", [1, 2], return_exceptions=True))
+
+
+def values_until_error(is_async, url, inputs, **arguments):
+    """Return the values of a `map` and the error that ended it, which may be None."""
+    values = []
+
+    async def read():
+        async with AsyncClient(url) as client, client.map("double", inputs, **arguments) as results:
+            async for value in results:
+                values.append(value)
+
+    try:
+        if is_async:
+            anyio.run(read)
+        else:
+            with Client(url) as client:
+                values.extend(client.map("double", inputs, **arguments))
+    except Exception as error:
+        return values, error
+    return values, None
+
+
+def numbers_and(last):
+    """Yield more inputs than one job has, and then `last` and another input, or raise `last` if it is an exception."""
+    yield from range(8)
+    if isinstance(last, Exception):
+        raise last
+    yield last
+    yield 9
+
+
+class Unserializable:
+    def tolist(self):
+        raise RuntimeError("no data")
+
+
+BEFORE = [2 * x for x in range(8)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    "last",
+    [
+        ValueError("row 8 is broken"),
+        pytest.param(ItemFailedError("item 3 failed"), id="the error of another map"),
+    ],
+)
+def test_an_exception_of_the_inputs_ends_the_map_after_the_values_before_it(server, is_async, last):
+    for catch in (False, True):
+        values, raised = values_until_error(
+            is_async, server.url, numbers_and(last), batch_size=3, return_exceptions=catch
+        )
+        assert (values, raised) == (BEFORE, last)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("last", "error", "message", "reason"),
+    [
+        ({"image": b"x"}, TypeError, "inputs[8].image: bytes", "image: bytes"),
+        ([{1}], TypeError, "inputs[8][0]: a set", "[0]: a set"),
+        (b"x", TypeError, "inputs[8]: bytes", "bytes"),
+        (math.nan, InvalidInputError, "input 8 was refused", "the input is not valid JSON"),
+        (Unserializable(), Exception, "no data", ""),
+    ],
+)
+def test_an_input_that_cannot_be_sent_fails_at_its_place(server, is_async, last, error, message, reason):
+    values, raised = values_until_error(is_async, server.url, numbers_and(last), batch_size=3)
+    assert values == BEFORE
+    assert isinstance(raised, error)
+    assert message in str(raised)
+    (*values, failed, after), raised = values_until_error(
+        is_async, server.url, numbers_and(last), batch_size=3, return_exceptions=True
+    )
+    assert (values, failed.index, after, raised) == (BEFORE, 8, 18, None)
+    assert str(failed).startswith(f"input 8 was refused: {reason}")
 
 
 @pytest.mark.parametrize("arguments", [{"concurrency": 0}, {"batch_size": 0}, {"concurrency": 1.5}])

@@ -550,11 +550,11 @@ class AsyncClient:
                 argument can only be passed in `shared`.
 
         Raises:
-            ResumeFileError: During iteration: the resume file cannot be used, or an input is not the one that it contains
-                at this index.
+            ResumeFileError: During iteration: the resume file cannot be used, or contains another input at this index.
             ItemFailedError: During iteration: an item failed or was cancelled.
             InvalidInputError: During iteration: an input does not match the endpoint's schema. The error message and
                 `pointer` name the input.
+            TypeError: During iteration: an input contains an object without a JSON form, such as bytes or a set.
 
         Example:
             async for text in client.map("generate", ({"prompt": line} for line in lines), max_tokens=64):

@@ -390,6 +390,8 @@ def map_values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) ->
                     value = next(inputs)
                 except StopIteration:
                     work.end()
+                except Exception as error:  # noqa: BLE001 - `take` raises it after the values before it
+                    work.fail(error)
                 else:
                     work.feed(value)
             else:

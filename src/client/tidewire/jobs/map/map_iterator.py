@@ -68,7 +68,7 @@ class _MapReader(Generic[X]):
     async def next(self) -> X:
         if self._busy:
             raise ConcurrentReadError("another loop is reading this map", advice="Call map() again.")
-        if self._inputs_failed:
+        if self._inputs_failed and self._work.finished:
             what = "this map has no more inputs, because their iterator raised an error or was cancelled"
             raise ConcurrentReadError(what, advice="Call map() again with the remaining inputs.")
         work = self._work
@@ -105,12 +105,14 @@ class _MapReader(Generic[X]):
             )
         except (StopIteration, StopAsyncIteration):
             self._work.end()
-        except BaseException:
+        except BaseException as error:
             # A generator that raised an error or was cancelled has ended. Another `next` on this generator would look
             # like the normal end of the inputs, and the remaining inputs would be lost.
             self._inputs_failed = True
-            await self.aclose()
-            raise
+            if not isinstance(error, Exception):
+                await self.aclose()
+                raise
+            self._work.fail(error)
         else:
             self._work.feed(value)
 

@@ -40,7 +40,6 @@ from tidewire.errors import (
     ItemFailedError,
     JobExpiredError,
     JobNotFoundError,
-    ResumeFileError,
     TidewireError,
     TotalTimeoutError,
     TransportError,
@@ -186,7 +185,7 @@ class MapWork(Generic[T]):
         try:
             plain = jsonable(value, f"/inputs/{number}")
             content = encoded(plain)
-        except InvalidInputError as error:
+        except Exception as error:  # noqa: BLE001 - `take` raises it after the values before it
             if file is not None and file.known(number) is not Known.NEW:
                 self._fail_at(number, file.differs(number))
             else:
@@ -209,6 +208,11 @@ class MapWork(Generic[T]):
         else:
             self._attach(submission, submission.job).add(number, content, digest)
 
+    def fail(self, error: Exception) -> None:
+        """Record that the iterator of inputs raised an error. `take` raises it after the values of the inputs before."""
+        number, self._outcomes.taken = self._outcomes.taken, self._outcomes.taken + 1
+        self._fail_at(number, error)
+
     def end(self) -> None:
         """Record that there are no more inputs."""
         self._exhausted = True
@@ -218,7 +222,7 @@ class MapWork(Generic[T]):
         self._repeats.clear()
         self._close_full_parts()
 
-    def _fail_at(self, number: int, error: ResumeFileError) -> None:
+    def _fail_at(self, number: int, error: Exception) -> None:
         """Raise an error in the place of a value, and consume no more inputs."""
         self._outcomes.add_fault(number, error)
         self.end()
@@ -274,10 +278,11 @@ class MapWork(Generic[T]):
             InvalidInputError: The input was refused and `return_exceptions` is False.
             InvalidValueError: The value does not match the `returns` type.
             ResumeFileError: The input is not the one of the earlier runs, or the file cannot be read.
+            Exception: The iterator of inputs raised this error, or the input cannot be converted to JSON.
         """
         try:
             return self._outcomes.take()
-        except TidewireError:
+        except Exception:
             self.finished = True
             raise
 

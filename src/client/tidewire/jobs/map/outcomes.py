@@ -2,7 +2,7 @@
 
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from tidewire.errors import InvalidInputError, ItemFailedError, ResumeFileError, TidewireError
+from tidewire.errors import ItemFailedError
 from tidewire.jobs.map.resume_file import ReceivedValue, ResumeFile
 from tidewire.result_type import ResultType
 
@@ -10,6 +10,12 @@ T = TypeVar("T")
 
 _IN_FILE: Final = object()
 """Placeholder for an outcome that is read from the resume file when it is delivered, so that memory does not grow."""
+
+
+class _Fault(NamedTuple):
+    """An error that ends the map at this place, even if failures are delivered as values."""
+
+    error: Exception
 
 
 class MapProgress(NamedTuple):
@@ -79,9 +85,9 @@ class MapOutcomes(Generic[T]):
         self._ended += 1
         self._failed += failed
 
-    def add_fault(self, number: int, error: ResumeFileError) -> None:
+    def add_fault(self, number: int, error: Exception) -> None:
         """Let `take` raise an error in the place of a value."""
-        self._outcomes[number] = error
+        self._outcomes[number] = _Fault(error)
 
     def count(self, number: int) -> None:
         """Count the outcome of an input."""
@@ -101,11 +107,11 @@ class MapOutcomes(Generic[T]):
             outcome = self._file.outcome(number)
         if isinstance(outcome, ReceivedValue):
             return self._shape.validate(outcome.value, where=outcome.where)
-        if isinstance(outcome, ItemFailedError) and self._return_exceptions:
+        if isinstance(outcome, _Fault):
+            raise outcome.error
+        if self._return_exceptions:
             return outcome
-        cause = outcome.__cause__
-        error: TidewireError = cause if isinstance(cause, InvalidInputError) else outcome
-        raise error
+        raise outcome.__cause__ or outcome
 
     def progress(self, jobs: int, total: int | None) -> MapProgress:
         """Return the progress, with the number of running jobs and that of all inputs."""

@@ -167,8 +167,13 @@ class PartRequests:
         return msgspec.json.encode({"input": msgspec.Raw(content), **self._options})
 
 
-def refused_input(number: int, error: InvalidInputError) -> ItemFailedError:
-    """Create the error of an item whose input was refused."""
+def refused_input(number: int, error: Exception) -> ItemFailedError:
+    """Create the error of an item whose input was refused, or cannot be converted to JSON."""
+    if not isinstance(error, InvalidInputError):
+        why = str(error).removeprefix(f"inputs[{number}]").lstrip(".: ") or type(error).__name__
+        failed = ItemFailedError(f"input {number} was refused: {why}")
+        failed.index, failed.__cause__ = number, error
+        return failed
     # The server's message contains the index of the input within its job. Replace this index by the one among all
     # inputs of the `map`.
     why = _OF_INPUT.sub(_within_input, error.what, count=1)
