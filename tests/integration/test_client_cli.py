@@ -200,6 +200,15 @@ def test_an_interrupt_of_a_request_without_a_response_exits_with_130(words, hint
         assert (process.returncode, output, errors) == (130, "", hint.format(url=server.url) + "\n")
 
 
+def test_an_interrupt_while_the_command_starts_exits_with_130(tmp_path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-m", "tidewire", "jobs"]
+    environment = os.environ | {"PYTHONPATH": path}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("command", ["attach", "cancel"])
 def test_a_job_id_may_begin_with_a_dash(url, command):
     result = run(command, url, "-XrCxrsDIssI4maOt_M2Lg")

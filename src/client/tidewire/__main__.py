@@ -27,7 +27,8 @@ def main() -> None:
     """Run the command line.
 
     Raises:
-        SystemExit: Always, except after `--version`. The exit code is 2 if the extra `cli` is not installed.
+        SystemExit: Always, except after `--version`. The exit code is 2 if the extra `cli` is not installed, and 130
+            after Ctrl+C.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, such as cron
@@ -36,6 +37,14 @@ def main() -> None:
         # Importing the commands takes 0.3 s of CPU (bench/start.py). To print the version, they are not needed.
         print(version("tidewire"))
         return
+    try:
+        _run_command()
+    except KeyboardInterrupt:
+        # The commands handle this exception, but it may also interrupt their import, which takes 0.3 s.
+        sys.exit(130)
+
+
+def _run_command() -> None:
     try:
         from tidewire.commands import cli  # noqa: PLC0415 - `pip install tidewire` alone has no command line
     except ModuleNotFoundError as error:
