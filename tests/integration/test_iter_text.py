@@ -225,6 +225,7 @@ def test_a_command_whose_text_is_retracted_in_a_pipe_fails(url):
         assert called.stdout.read(7) == "the sea"
         turns.put(None)
         output, errors = called.communicate(timeout=60)
-    assert (called.returncode, output) == (3, "\n")
+    assert (called.returncode, output) == (6, "\n")
+    assert "retracted 2 code points of text that this command had already printed" in errors
     assert "is not the result" in errors
     assert "tidewire attach" in errors

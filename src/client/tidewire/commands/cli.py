@@ -32,6 +32,7 @@ from tidewire.errors import (
     RequestError,
     ResumeFileError,
     TidewireError,
+    VoidTextError,
 )
 from tidewire.hooks import Hooks, log
 from tidewire.http.url_and_token import URL_VARIABLE
@@ -41,12 +42,13 @@ from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.protocol.resources import Discovery
 from tidewire.sync import Client
 
-UNREACHABLE, PROTOCOL_FAULT, OUTPUT_FAILED, BROKEN_PIPE = 3, 4, 5, 141
+UNREACHABLE, PROTOCOL_FAULT, OUTPUT_FAILED, TEXT_RETRACTED, BROKEN_PIPE = 3, 4, 5, 6, 141
 
 _EPILOG = (
     "Exit codes: 0 success; 1 the job failed or was cancelled; 2 the usage or the input is invalid; 3 the server is "
-    "unreachable or too busy; 4 the server violates the protocol; 5 the output cannot be written; 130 the command was "
-    "interrupted (the job keeps running); 141 the output pipe was closed, for example by `head`."
+    "unreachable or too busy; 4 the server violates the protocol; 5 the output cannot be written; 6 the server retracted "
+    "text that was already printed; 130 the command was interrupted (the job keeps running); 141 the output pipe was "
+    "closed, for example by `head`."
 )
 
 
@@ -182,6 +184,8 @@ def _exit_code(error: TidewireError) -> int:
             return JOB_FAILED
         case ProtocolError():
             return PROTOCOL_FAULT
+        case VoidTextError():
+            return TEXT_RETRACTED
         case RequestError():
             busy = error.status_code is not None and (error.status_code == 429 or error.status_code >= 500)
             return UNREACHABLE if busy else USAGE

@@ -214,6 +214,9 @@ def _write_into_pipe(client: Client, job: Job[Any], screen: display.Screen, writ
     except VoidTextError as error:
         screen.end_line()
         again = _command(client, "attach", job, screen, "--json")
+        error.what = error.what.replace(
+            "this iterator had already yielded", "this command had already printed"
+        )
         error.advice = f"The text above is not the result. To get the result, run: {again}"
         raise
 
