@@ -343,6 +343,15 @@ def test_map_writes_one_line_per_input_line_in_order(url, tmp_path):
     assert (result.exit_code, "2 of 4 inputs failed" in result.stderr) == (1, True)
 
 
+def test_map_counts_refused_inputs_by_their_reason(url):
+    lines = '{"x": "far"}\n' * 20 + '{"y": 1}\n' * 3
+    _, first, second = run("map", url, "point", "-", "--batch-size", "7", stdin=lines).stderr.splitlines()
+    reason = '/x: Input should be a valid number; received "far"'
+    assert first == f"  20 × invalid_input: {reason} (first at index 0)"
+    reason = "/y: unknown member 'y'; known members: x, fail. Also the member 'x' is missing"
+    assert second == f"  3 × invalid_input: {reason} (first at index 20)"
+
+
 def test_map_reads_standard_input_and_sends_shared_members(url):
     result = run("map", url, "talk", "-", "words=3", stdin="{}\n" * 3)
     assert [json.loads(line)["value"] for line in result.stdout.splitlines()] == [sentence(3)] * 3

@@ -46,6 +46,8 @@ class Failures:
 
     def add(self, index: int, code: str, message: str) -> None:
         """Count a failure."""
+        # The index of a refused input in the message would make each reason different.
+        message = message.removeprefix(f"input {index} was refused: ").removesuffix(f" [{code}]")
         reason = " ".join(f"{code}: {message}".split())
         if len(self._reasons) >= MAX_REASONS and reason not in self._reasons:
             reason = OTHERS

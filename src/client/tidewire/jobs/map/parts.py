@@ -174,9 +174,9 @@ def refused_input(number: int, error: Exception) -> ItemFailedError:
         failed = ItemFailedError(f"input {number} was refused: {why}")
         failed.index, failed.__cause__ = number, error
         return failed
-    # The server's message contains the index of the input within its job. Replace this index by the one among all
-    # inputs of the `map`.
-    why = _OF_INPUT.sub(_within_input, error.what, count=1)
+    # The server's message contains the index of the input within its job, once for each fault of the input. Replace this
+    # index by the one among all inputs of the `map`.
+    why = _OF_INPUT.sub(_within_input, error.what)
     what = f"input {number} was refused: {why}"
     refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
     failed = ItemFailedError(what, where=error.where, problem=error.problem)
