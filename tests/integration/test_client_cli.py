@@ -128,6 +128,7 @@ def test_describe_shows_endpoints_and_input_schemas(url):
         (["call", "URL", "point", "--input", "{"], 2, "--input: not JSON"),
         (["call", "URL", "point", "--input", "@/no/such/file"], 2, "No such file"),
         (["call", "URL", "point", "x=1", "--header", "nonsense"], 2, "NAME: VALUE"),
+        (["map", "URL", "point", "x=1"], 2, "To read standard input, write - before the members: - x=1"),
         (["attach", "URL", "A" * 22], 2, "job_not_found"),
         (["cancel", "URL", "A" * 22], 2, "job_not_found"),
         (["call", "127.0.0.1:8000", "point"], 2, "http://127.0.0.1:8000"),
@@ -460,6 +461,7 @@ def test_map_names_the_line_of_an_invalid_input_and_a_missing_file(url, tmp_path
     assert result.stderr.splitlines()[1] == "tidewire: 0 of 1 inputs failed."
     missing = run("map", url, "point", str(tmp_path / "none.jsonl"))
     assert (missing.exit_code, "No such file" in missing.stderr) == (2, True)
+    assert "standard input" not in missing.stderr
 
 
 @pytest.mark.parametrize("command", ["call", "map", "attach", "describe"])

@@ -149,7 +149,10 @@ def read_lines(source: str) -> Iterator[tuple[InputLines, int | None]]:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        raise ValueError(f"{source}: {error.strerror}") from None
+        name, equals, _ = source.partition("=")
+        is_member = isinstance(error, FileNotFoundError) and equals and name.isidentifier()
+        advice = f". To read standard input, write - before the members: - {source}" if is_member else ""
+        raise ValueError(f"{source}: {error.strerror}{advice}") from None
 
 
 def read_input(given: str) -> Any:
