@@ -105,7 +105,9 @@ def bearer(origin: str, token: Any) -> dict[str, str]:
     """
     if not isinstance(token, str):
         raise TypeError(f"{origin} must be a string, not {type(token).__name__}")
-    if not token or not all("!" <= character <= "~" for character in token):
+    if not token:
+        raise ValueError(f"{origin} is empty; pass a token, or omit the argument")
+    if not all("!" <= character <= "~" for character in token):
         raise ValueError(
             f"{origin} must consist of visible ASCII characters without spaces; leave out the word 'Bearer'"
         )
