@@ -24,7 +24,8 @@ def test_valid_json_is_read_like_the_standard_library_does(text):
     ("text", "reason"),
     [
         ("", "not JSON"),
-        ("nul", "not JSON"),
+        ("nul", "not JSON: Expecting value at character 0"),
+        ("[1, 2", "not JSON: Expecting ',' delimiter at character"),
         ("[1,]", "not JSON"),
         ('"a" "b"', "not JSON"),
         ('{"a":1', "not JSON"),
