@@ -369,6 +369,7 @@ def test_map_with_an_idempotency_key_runs_each_input_once(url, tmp_path):
 
 
 INVALID_LINES = [
+    ("foo", "not JSON: Expecting value at character 0"),
     ("{x: 2}", "not JSON: Expecting property name enclosed in double quotes at character 1"),
     ('{"x": "\udc80"}', "not UTF-8: byte 7 cannot be decoded"),
     ('{"x": NaN}', "NaN is not JSON"),
@@ -459,6 +460,8 @@ def test_map_names_the_line_of_an_invalid_input_and_a_missing_file(url, tmp_path
     result = run("map", url, "point", write_lines(tmp_path, '{"x": 1}', "{x: 2}"))
     assert (result.exit_code, "inputs.jsonl, line 2" in result.stderr) == (2, True)
     assert result.stderr.splitlines()[1] == "tidewire: 0 of 1 inputs failed."
+    first = run("map", url, "point", write_lines(tmp_path, "foo"))
+    assert (first.exit_code, first.stderr.count("\n"), "0 of 0" in first.stderr) == (2, 1, False)
     missing = run("map", url, "point", str(tmp_path / "none.jsonl"))
     assert (missing.exit_code, "No such file" in missing.stderr) == (2, True)
     assert "standard input" not in missing.stderr

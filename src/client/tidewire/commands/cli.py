@@ -411,7 +411,8 @@ def map_(
     if failed or lines.fault is not None:
         details = "; see the member `error` of their output lines" if failed else ""
         again = " To run them again, repeat the command with --retry-failed." if failed and resume else ""
-        screen.error(f"{failed} of {done} inputs failed{details}.{again}")
+        if done:
+            screen.error(f"{failed} of {done} inputs failed{details}.{again}")
         for each in failures.summary():
             screen.note(each)
         raise typer.Exit(JOB_FAILED if lines.fault is None else USAGE)
