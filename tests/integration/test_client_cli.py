@@ -144,8 +144,10 @@ def test_errors_are_one_paragraph_and_an_exit_code(url, arguments, code, says):
     assert "Traceback" not in result.output
 
 
-def test_wrong_usage_exits_with_2():
-    assert run("call").exit_code == 2
+def test_wrong_usage_exits_with_2(monkeypatch):
+    monkeypatch.delenv("TIDEWIRE_URL", raising=False)
+    missing = run("call")
+    assert (missing.exit_code, "TIDEWIRE_URL" in missing.stderr) == (2, True)
     assert run("dance").exit_code == 2
 
 

@@ -4,6 +4,7 @@ import re
 import shlex
 from typing import Any, Final
 
+import typer
 import typer.core
 
 from tidewire.http.url_and_token import URL_VARIABLE, url_of_environment
@@ -24,7 +25,13 @@ class CommandWithUrl(typer.core.TyperCommand):
         url = url_of_environment()
         if url is not None and not _is_url(self._first_argument(args)):
             args = [url, *args]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            # The URL is a string, so this error can only mean that it is missing.
+            if error.param is not None and error.param.name == "url":
+                error.message = f"Pass the URL of a server, or set the environment variable {URL_VARIABLE}."
+            raise
 
     def _first_argument(self, args: list[str]) -> str:
         """Return the first argument that is neither an option nor the value of an option, or an empty string."""
