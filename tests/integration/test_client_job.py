@@ -618,6 +618,13 @@ async def test_a_serialized_checkpoint_raises_and_names_from_json(serialized):
         AsyncClient("http://127.0.0.1:1").job(checkpoint=serialized)
 
 
+def test_from_json_of_another_type_names_the_checkpoint():
+    with pytest.raises(
+        TypeError, match=r"a checkpoint must be the output of checkpoint.to_json\(\), not None"
+    ):
+        Checkpoint.from_json(None)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

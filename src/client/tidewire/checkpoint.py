@@ -100,7 +100,10 @@ class Checkpoint:
 
         Raises:
             CheckpointError: The text is not a valid checkpoint.
+            TypeError: The argument is not a text.
         """
+        if not isinstance(text, str | bytes | bytearray):
+            raise TypeError(f"a checkpoint must be the output of checkpoint.to_json(), not {text!r:.80}")
         # Most programs load no checkpoint, and importing pydantic would delay their start.
         from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
 
