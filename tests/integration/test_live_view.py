@@ -107,6 +107,7 @@ def test_a_second_interrupt_cancels_the_job(terminal_url):
         terminal.wait_for("press Ctrl\\+C again now")
         terminal.type("\x03")
         assert terminal.end() == 1
+    assert "To give up, press Ctrl+C again." in terminal.text
     assert re.search("the server cancels the job|the job has ended: cancelled", terminal.text)
     with Client(terminal_url) as client:
         client.job(job).wait()

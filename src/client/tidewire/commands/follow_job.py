@@ -88,7 +88,7 @@ def _watching(client: Client, job: Job[Any], screen: display.Screen) -> Iterator
             try:
                 time.sleep(CANCEL_WINDOW)
             except KeyboardInterrupt:
-                screen.note("cancelling the job …")
+                screen.note("cancelling the job … To give up, press Ctrl+C again.")
                 status = job.cancel()
                 screen.note(
                     "the server cancels the job" if status not in ENDED else f"the job has ended: {status}"
