@@ -244,13 +244,18 @@ def test_inputs_of_a_job_that_expires_while_the_map_runs_run_again(server, clien
     assert submitted(server) == dict.fromkeys(range(6), 1) | dict.fromkeys([3, 4, 5], 2)
 
 
-def test_without_a_file_inputs_of_a_job_that_expires_run_again(server, client, caplog):
+@pytest.mark.parametrize("forgets", [True, False])
+def test_without_a_file_inputs_of_a_job_that_expires_run_again(server, client, caplog, forgets):
     values = client.map("double", range(6), batch_size=3, concurrency=2)
     assert next(values) == 0
-    server.forget("job-2")
+    if forgets:
+        server.forget("job-2")
+    else:
+        del server._jobs["job-2"]  # The server responds with 404, and its message contains the id.
     assert list(values) == VALUES[1:6]
     assert submitted(server) == dict.fromkeys(range(6), 1) | dict.fromkeys([3, 4, 5], 2)
     assert "its 3 inputs without an outcome run again" in caplog.text
+    assert caplog.text.count("job-2") == 1
 
 
 def test_without_a_file_expired_jobs_of_an_idempotency_key_run_again_as_a_whole(server, client):

@@ -455,8 +455,8 @@ class MapWork(Generic[T]):
         if part.losses >= MAX_LOSSES:
             raise error
         log.warning(
-            "job %s: %s; its %d inputs without an outcome run again",
-            running.job.id,
+            "%s%s; its %d inputs without an outcome run again",
+            "" if running.job.id in error.what else f"job {running.job.id}: ",
             error.what,
             len(part.inputs),
         )
