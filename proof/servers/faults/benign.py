@@ -131,6 +131,9 @@ variant("absolute_links",
         "All links are absolute and name the first address of the server, even in responses of the second one.",
         requests=_note_origin, heads=_absolute_link_headers, bodies=_absolute_links,
         frames=lambda exchange, frame: _absolute(exchange, frame) if b"event:hello" in frame else frame)
+variant("links_to_other_places",
+        "Jobs and endpoints have further links by name, which refer to places outside of the server.",
+        bodies=rewrite_body(rb'"links":\{', b'"links":{"docs":"https://docs.example/words","help":"mailto:help@example.org",'))
 variant("example_requests_candidates",
         "The example of the text generation itself asks for candidates, ranks and log-probabilities of the prompt.",
         bodies=change_json(".*/v1/endpoints/generate", _request_candidates))

@@ -38,6 +38,10 @@ fault("links_name_internal_host", "TW-OVR-013", "jobs.links_resolve_to_their_res
       "Links contain the name of the internal host behind a proxy.",
       bodies=rewrite_body(b'"events":"/v1', b'"events":"http://backend.internal:8080/v1'),
       also_run="jobs.submit_returns_the_job")
+fault("further_link_is_not_a_reference", "TW-OVR-013", "jobs.links_resolve_to_their_resources",
+      "A job has a further link by name with spaces, which is not a URI reference.",
+      bodies=rewrite_body(b'"links":{"self":"/v1/jobs/', b'"links":{"docs":"how to read a job","self":"/v1/jobs/'),
+      also_run="jobs.submit_returns_the_job")
 fault("cancel_link_broken", "TW-OVR-013", "jobs.links_resolve_to_their_resources",
       "The link `cancel` of a job refers to a URL that does not exist.",
       bodies=rewrite_body(rb'("cancel":"[^"]*)/cancel"', rb'\1/stop"'),

@@ -13,6 +13,8 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolv
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Names of the members of a `done` event (section 3.6)."""
+LINK_NAMES = ("self", "events", "cancel", "jobs", "next")
+"""Names of the links to resources below `/v1`. A server may have other links by name, to any place (section 6.4)."""
 MAX_COMMON_CHARACTERS = 12
 """Number of equal leading characters at which two job ids count as similar.
 
@@ -141,7 +143,9 @@ async def job_responses_are_not_cacheable(s: Session) -> None:
 
 @check("TW-OVR-013", "TW-OVR-014", whole_run=True)
 async def links_resolve_to_their_resources(s: Session) -> None:
-    """Each link is a URI reference to the named resource, on the same origin and under the same `/v1` path."""
+    """Each link is a URI reference. A link with a name that the specification defines refers to that resource, on the same
+    origin and under the same `/v1` path.
+    """
     for each in s.wire.record:
         links = [
             each.response_header(name)
@@ -150,17 +154,19 @@ async def links_resolve_to_their_resources(s: Session) -> None:
         ]
         links += [str(block.member("events")) for block in each.of_type("hello") if block.members]
         if each.is_whole and each.media_type == "application/json":
-            links += [
-                *map(str, _links(each.members).values()),
-                *([each.member("next")] if each.member("next") else []),
-            ]
+            named = _links(each.members)
+            links += [str(named[name]) for name in LINK_NAMES if name in named]
+            links += [each.member("next")] if each.member("next") else []
+            for name in named.keys() - {*LINK_NAMES}:  # such as links to documentation elsewhere
+                link = str(named[name])
+                s.at(each).expect("TW-OVR-013", _is_reference(link), f"{name}: a URI reference", link)
         origin = each.url.partition("/v1")[0]
         prefixed = ["TW-OVR-014"] if urlsplit(origin).path else []
         # The links of a replica may be absolute and name the first replica.
         bases = tuple({f"{base}/v1": "" for base in (origin, s.wire.base_url)})
         for link in links:
             place = resolve(each, link)
-            sound = place.startswith(bases) and link.isascii() and " " not in link
+            sound = place.startswith(bases) and _is_reference(link)
             for requirement in ("TW-OVR-013", *prefixed):
                 s.at(each).expect(requirement, sound, f"a link below {' or '.join(bases)}", link)
         for job in job_bodies(each):
@@ -176,6 +182,11 @@ async def links_resolve_to_their_resources(s: Session) -> None:
         s.at(endpoint.described).expect(
             "TW-OVR-013", place.endswith(endpoint.submit_to), f"jobs: a link to {endpoint.submit_to}", place
         )
+
+
+def _is_reference(link: str) -> bool:
+    """Whether a text can be a URI reference, which has only ASCII characters and no space."""
+    return link.isascii() and " " not in link
 
 
 def _links(body: dict[str, Any]) -> dict[str, Any]:
