@@ -309,6 +309,38 @@ def test_a_check_that_fails_on_a_broken_response_is_inconclusive(url):
     assert not report.errors
 
 
+@pytest.mark.parametrize(
+    ("alone", "outcome"), [(False, Outcome.INCONCLUSIVE), (True, Outcome.FAIL)], ids=["together", "alone"]
+)
+def test_a_check_is_not_failed_by_the_number_of_the_suites_jobs(alone, outcome):
+    async def submits_too_many(session):
+        sample = session.script_sample({"sleep_ms": 5000})
+        for _ in range(7):
+            answer = await session.post(sample, once=True)
+        session.at(answer).status("TW-DSC-001", 201)
+
+    with running_server("few_jobs_per_caller") as url:
+        found, _ = verdicts(url, check_of(submits_too_many, alone=alone, serial=alone))
+    (verdict,) = found.verdicts
+    assert verdict.outcome is outcome
+    assert ("max_jobs_per_principal; pass --lanes 1" in verdict.note) is not alone
+
+
+def test_fewer_checks_run_together_if_the_server_allows_few_jobs():
+    running = []
+
+    async def body(session):
+        running.append(session)
+        assert len(running) == 1, "each check may start several jobs"
+        await asyncio.sleep(0.02)
+        running.remove(session)
+        session.expect("TW-DSC-001", True, "yes")
+
+    with running_server("few_jobs_per_caller") as url:
+        found, _ = verdicts(url, *(check_of(body, f"own.check{n}") for n in range(3)))
+    assert [each.outcome for each in found.verdicts] == [Outcome.PASS] * 3
+
+
 def test_an_interrupt_keeps_the_results_so_far(url):
     async def sound(session):
         session.expect("TW-DSC-001", True, "yes")

@@ -127,6 +127,9 @@ variant("streams_rotate_after_1_s",
 variant("short_queue",
         "The queue is shorter than the limit of jobs of one caller, so a job too many gets `queue_full`.",
         settings={"max_queue_size": 100})
+variant("few_jobs_per_caller",
+        "A caller may have six unfinished jobs.",
+        settings={"max_jobs_per_principal": 6})
 variant("absolute_links",
         "All links are absolute and name the first address of the server, even in responses of the second one.",
         requests=_note_origin, heads=_absolute_link_headers, bodies=_absolute_links,
