@@ -15,6 +15,7 @@ import pytest
 from proof.reimplementations import plain_client
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import TRAITS, PlainClient
+from proof.reimplementations.plain_requests import CutError
 from tidewire_conformance.clients.scenarios import (
     AdapterError,
     Outcome,
@@ -30,6 +31,7 @@ from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conve
 from tidewire_conformance.clients.scenarios.failure_transcript import transcript
 from tidewire_conformance.clients.scenarios.scenario import JOB, Scenario
 from tidewire_conformance.clients.scenarios.scenario_server import ScenarioServer
+from tidewire_conformance.clients.scenarios.server_variants import variant_scenarios
 
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -289,6 +291,41 @@ def test_a_client_that_does_not_repeat_a_lost_submit_does_not_violate_the_rule_a
 
     verdict = play(BY_NAME["submit-lost-in-a-restart"], PlainAdapter(GivesUp))
     assert {rule for finding in verdict.findings for rule in finding.rules} == {"TW-CLI-054"}
+
+
+class ReadsTheJobFirst(PlainClient):
+    def restore(self, saved):
+        super().restore(saved)
+        if saved is None and self.command["do"] == "follow":
+            with contextlib.suppress(CutError):
+                self.read_job(instead=True)
+
+
+def test_a_client_may_read_the_job_before_it_requests_the_stream():
+    names = [
+        "rows",
+        "pointers",
+        "stable",
+        "code-points",
+        "cut-right-after-the-header",
+        "cuts-at-many-places",
+        "no-retry-was-named",
+        "400-without-a-cursor",
+        "401-again-later",
+    ]
+    scenarios = [BY_NAME[name] for name in names]
+    scenarios += variant_scenarios([BY_NAME["code-points"]])
+    found = play_all(scenarios, PlainAdapter(ReadsTheJobFirst), workers=24)
+    assert [describe(each) for each in found if each.outcome is not Outcome.PASS] == []
+
+
+def test_the_cursor_of_the_job_is_not_accepted_in_place_of_a_resync():
+    class ResyncsWithFirstCursor(ReadsTheJobFirst):
+        def cursor_to_send(self):
+            return super().cursor_to_send() or "1-1"
+
+    verdict = play(BY_NAME["stable-is-truncated"], PlainAdapter(ResyncsWithFirstCursor))
+    assert "cursor" in {finding.kind for finding in verdict.findings}
 
 
 def test_a_request_before_the_end_of_the_response_fails_the_minimum_wait():
