@@ -114,6 +114,14 @@ def test_a_wrong_digest_is_reported_as_received_not_as_expected():
     assert "0123456789abcdef" not in finding.expected
 
 
+def test_a_wrong_digest_violates_no_other_requirement():
+    areas = ["framing", "jobs", "state", "catch_up", "resume"]
+    with running_server("wrong_digest") as url:
+        report = run_checks(url, [each for each in registry.checks() if each.is_named_by(areas)])
+    # The digest in the job resource is right, so that it differs from the one in the stream (TW-JOB-042).
+    assert {each.requirement.id for each in report.failures} == {"TW-DIF-055", "TW-JOB-042"}
+
+
 def test_each_faulty_server_names_a_check_that_names_its_requirement():
     checks = {check.name: check for check in registry.checks()}
     for server in FAULTY_SERVERS.values():

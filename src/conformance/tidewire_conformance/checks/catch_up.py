@@ -42,7 +42,7 @@ async def no_event_is_lost_between_replay_and_live_events(s: Session) -> None:
     states = {step.block.id: step.after for step in found[history.number]}
     for part in parts:
         steps_of = found.get(part.number, [])
-        gap = next((str(step.error) for step in steps_of if step.error is not None), "")
+        gap = next((step.refusal for step in steps_of if step.refusal), "")
         requirement = "TW-RES-012" if part.cursor else "TW-RES-003"
         s.at(part).empty(requirement, gap, "events that each continue from the one before")
         lost = [step.block.id for step in steps_of if step.after is None or _differs(step, states)]

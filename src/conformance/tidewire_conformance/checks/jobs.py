@@ -227,7 +227,7 @@ async def stream_continues_from_a_read(s: Session) -> None:
         s.at(rest).expect("TW-JOB-040", follows, f"the event after {cursor}", id_text(first))
         s.at(rest).expect("TW-JOB-039", rest.of_type("done"), "a stream that continues to done")
         _, steps = Histories([read, rest]).streams[0]
-        fault = next((str(step.error) for step in steps if step.error is not None), "")
+        fault = next((step.refusal for step in steps if step.refusal), "")
         s.at(rest).empty("TW-JOB-040", fault, "events that apply to the state in the job resource")
         job = await s.submit(sample)
     if not s.assertions:

@@ -34,9 +34,14 @@ class Step(NamedTuple):
     """State before the event, or None if that state is unknown."""
     after: State | None
     error: InvalidDiffError | None
-    """Error that says why the event does not apply, or None if it applies."""
+    """Requirement that the event violates, and how, or None. With another one than a wrong digest, `after` is None."""
     violation: str = ""
     """Violations of the schema by the state after the event. If there are any, `after` is None."""
+
+    @property
+    def refusal(self) -> str:
+        """Reason why the event does not apply, or an empty string. A wrong digest is not one, as it changes no state."""
+        return str(self.error) if self.error is not None and self.after is None else ""
 
     @property
     def epoch(self) -> int:
@@ -52,6 +57,7 @@ class _FirstTime:
     place: Key | None
     data: bytes
     after: State | None
+    wrong_digest: InvalidDiffError | None
 
     def is_same(self, block: Block, held: State | None, place: Key | None) -> bool:
         same_before = block.type == "snapshot" or (self.held is held and self.place == place)
@@ -97,9 +103,8 @@ class Histories:
         place = key(exchange.cursor)
         before = held
         for block in exchange.logged:
-            fault = None
             try:
-                held = self._after(job, block, held, place)
+                held, fault = self._after(job, block, held, place)
             except InvalidDiffError as error:
                 held, fault = None, error
             violation = "" if held is None else self._violation((job, block.id, block.type), held.value)
@@ -111,13 +116,20 @@ class Histories:
             yield Step(job, exchange, block, before, after, fault, violation)
             before = after
 
-    def _after(self, job: str, block: Block, held: State | None, place: Key | None) -> State | None:
-        """Return the state after an event. Most events arrive in several streams, and are applied in the first one only."""
+    def _after(
+        self, job: str, block: Block, held: State | None, place: Key | None
+    ) -> tuple[State | None, InvalidDiffError | None]:
+        """Return the state after an event, and the error if `done` has a wrong digest.
+
+        Most events arrive in several streams, and are applied in the first one only.
+        """
         own = job, block.id, block.type
         first = self._first.get(own)
         if first is None or not first.is_same(block, held, place):
-            first = self._first[own] = _FirstTime(held, place, block.data, _applied(block, held, place))
-        return first.after
+            after = _applied(block, held, place)
+            first = _FirstTime(held, place, block.data, after, _wrong_digest(block, after))
+            self._first[own] = first
+        return first.after, first.wrong_digest
 
     def _violation(self, place: tuple[str, str | None, str], state: Any) -> str:
         """Validate a state. Most states occur in several streams, so the result for each event is kept."""
@@ -146,14 +158,18 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
         return None
     apply_diffs.verify(held, data.get("check", []), "TW-DIF-049")
     if isinstance(held.value, dict) and isinstance(data.get("digest"), str):
-        true = apply_diffs.digest(held.value.get("items"))
-        if true != data["digest"]:
-            raise InvalidDiffError(
-                "TW-DIF-055", f"the digest is {data['digest']}, but the items have the digest {true}"
-            )
         ending = {name: data[name] for name in ("status", "usage", "error") if name in data}
         return State({**held.value, **ending}, held.columns)
     return None
+
+
+def _wrong_digest(block: Block, after: State | None) -> InvalidDiffError | None:
+    """Return the error of a `done` event whose digest is not that of the items. All other checks ignore the digest."""
+    if block.type != "done" or after is None:
+        return None
+    true, declared = apply_diffs.digest(after.value.get("items")), block.json["digest"]
+    why = f"the digest is {declared}, but the items have the digest {true}"
+    return None if true == declared else InvalidDiffError("TW-DIF-055", why)
 
 
 def id_text(place: Key | None) -> str:
@@ -222,7 +238,7 @@ def log_fault(exchange: RecordedExchange) -> str:
     if first.member("reason") == "start" and first.id != "1-1":
         return f"the log begins with the id {first.id}, not 1-1"
     steps = [step for _, found in Histories([exchange]).streams for step in found]
-    return next((str(step.error or step.violation) for step in steps if step.error or step.violation), "")
+    return next((step.refusal or step.violation for step in steps if step.refusal or step.violation), "")
 
 
 def job_of(exchange: RecordedExchange) -> str:
