@@ -237,6 +237,22 @@ async def responses_delayed_by_300_ms(exchange):
     await asyncio.sleep(0.3)
 
 
+@benign_variant()
+def slow_cancels_that_end_the_job(hooks):
+    """Every response is delayed by 300 ms, and a cancel request is answered after the job may have ended."""
+    from tidewire_server.jobs.job_service import JobService
+
+    inner = JobService.cancel
+
+    async def cancel(*arguments):
+        await inner(*arguments)
+        await asyncio.sleep(0.2)
+        return await inner(*arguments)  # false if the job has ended
+
+    JobService.cancel = cancel
+    hooks.requests.append(responses_delayed_by_300_ms)
+
+
 @benign_variant(hook="instead")
 def every_seventh_request_gets_429(exchange):
     """Every seventh request is answered with 429."""

@@ -211,8 +211,11 @@ async def item_cancel_does_not_affect_others(s: Session) -> None:
     wrong = await s.cancel(job, json={"items": [1, 2]})
     s.at(wrong).refused("TW-JOB-054", 422, "invalid_input", "the index of an item that does not exist")
     answer = await s.cancel(job, json={"items": [1, 1]})
+    ended = answer.status == 200 and bool(answer.member("done"))  # the first item may have ended before
     for requirement in ("TW-JOB-057", "TW-JOB-082"):
-        s.at(answer).status(requirement, 202)
+        s.at(answer).response(
+            requirement, answer.status == 202 or ended, "202, or 200 and a job that has ended"
+        )
     read = await s.read_until(job, lambda now: now.member("done"))
     ends = [(item["status"], item["value"]) for item in s.items(read)]
     s.at(read).equal("TW-JOB-056", ends[0], ("succeeded", "ab"), "the status succeeded with the value ab")
