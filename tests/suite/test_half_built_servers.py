@@ -19,6 +19,7 @@ from proof.servers.server_process import BOB, ORIGIN
 from support.mutated_server import FAULTS, RandomMutations, mutated, running
 from tidewire_conformance import registry
 from tidewire_conformance.cli import app
+from tidewire_conformance.judging import server_probe
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome
 from tidewire_conformance.report import badge, html_report, json_report, junit_report, terminal_report
@@ -141,6 +142,18 @@ def test_a_server_with_nothing_but_discovery_is_judged(tmp_path):
     with half_built(**{"/v1": DISCOVERY}) as url:
         report = judged(url, tmp_path)
     assert "TW-DSC-028" in {each.requirement.id for each in report.failures}
+
+
+def test_a_slow_example_is_announced_while_the_suite_waits(monkeypatch):
+    monkeypatch.setattr(server_probe, "ANNOUNCED_SECONDS", 0.1)
+    with half_built((200, STREAM, ENDLESS), **described()) as url:
+        done = CliRunner().invoke(
+            app, [url, "--patience", "0.1", "--only", "errors.unknown_resources_return_404"]
+        )
+    assert (
+        "An example of words has not reached `done` after 0.1 s. The suite waits for at most 6 s."
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("answer", ANSWERS)

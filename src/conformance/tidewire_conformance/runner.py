@@ -155,6 +155,7 @@ class CheckProgress:
                 self.plan.endpoints,
                 self.plan.examples,
                 lambda server: self._announce(announce_examples(server, self.plan.examples)),
+                self._announce,
             )
         except IncompleteResponseError as error:
             raise ProbeError(str(error)) from None

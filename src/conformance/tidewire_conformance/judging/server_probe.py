@@ -6,6 +6,7 @@ can use an example. The input of the endpoint `tidewire.script` describes the be
 this endpoint if the server has it.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,8 @@ EXAMPLES_PER_ENDPOINT: Final = 2
 """Maximum number of examples of each endpoint that the suite runs."""
 EXAMPLE_SECONDS: Final = 60.0
 """Timeout for one example, in seconds. The option `--patience` multiplies it."""
+ANNOUNCED_SECONDS: Final = 10.0
+"""Time, in seconds, after which the user is informed that the suite still waits for an example."""
 CLOSE_SECONDS: Final = 2.0
 """Time, in seconds, that a response may take to end after `done`. The option `--patience` multiplies it."""
 MIN_OBSERVABLE_SECONDS: Final = 0.2
@@ -298,6 +301,7 @@ async def probe(
     only: Iterable[str] = (),
     cli_examples: Sequence[tuple[str, Any]] = (),
     before_examples: Callable[[Server], None] = lambda _: None,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Server:
     """Read the discovery document and the endpoint descriptions of a server, and run its examples.
 
@@ -306,6 +310,7 @@ async def probe(
         only: Names of the endpoints to use. By default, all endpoints are used.
         cli_examples: Pairs of endpoint name and input that replace the examples in the descriptions.
         before_examples: Callback that is called with the server before the first example starts a job.
+        announce: Callback that is called with a message if an example takes long.
 
     Raises:
         ProbeError: No Tidewire server responds at the URL.
@@ -335,7 +340,15 @@ async def probe(
     for endpoint in server.endpoints.values():
         own = [example for name, example in cli_examples if name == endpoint.name]
         for value in endpoint.inputs_to_run(own):
-            await _run_example(wire, server, endpoint, value)
+            late = (
+                f"An example of {endpoint.name} has not reached `done` after {ANNOUNCED_SECONDS:g} s. "
+                f"The suite waits for at most {EXAMPLE_SECONDS * wire.patience:g} s."
+            )
+            timer = asyncio.get_running_loop().call_later(ANNOUNCED_SECONDS, announce, late)
+            try:
+                await _run_example(wire, server, endpoint, value)
+            finally:
+                timer.cancel()
     return server
 
 
