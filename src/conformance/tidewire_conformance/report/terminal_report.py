@@ -47,6 +47,14 @@ class _Printer:
             count = len(report.unjudged)
             what = "1 requirement was" if count == 1 else f"{count} requirements were"
             self._line(f"  nothing failed; {what} not tried, for the reasons below")
+        unclear = [each.check for each in run.verdicts if each.outcome is Outcome.INCONCLUSIVE]
+        if unclear and not (report.met or report.failures or run.cut_short):
+            again = " ".join(f"--only {each}" for each in unclear[:3])
+            self._prose(
+                f"  no profile, because {some(unclear)} had no verdict, for the reason below; run it again with "
+                f"{again} --patience 3",
+                "yellow",
+            )
         if report.part:
             self._line(f"  only a part of the suite was run: {report.part}", "yellow")
         if run.cut_short:
