@@ -11,6 +11,7 @@ from proof.servers.fault_helpers import (
     replace_events,
     rewrite_body,
     rewrite_events,
+    rewrite_query,
     rotate_streams,
     take_samples,
 )
@@ -67,6 +68,11 @@ def _absolute_links(exchange, status, body):
 def _absolute_link_headers(exchange, status, headers):
     for name in {"location", "content-location"} & headers.keys():
         headers[name] = exchange.shared["origin"].decode() + headers[name]
+
+
+def _add_query_to_headers(exchange, status, headers):
+    for name in {"location", "content-location"} & headers.keys():
+        headers[name] += "?shard=1"
 
 
 def _request_candidates(description):
@@ -134,6 +140,10 @@ variant("absolute_links",
         "All links are absolute and name the first address of the server, even in responses of the second one.",
         requests=_note_origin, heads=_absolute_link_headers, bodies=_absolute_links,
         frames=lambda exchange, frame: _absolute(exchange, frame) if b"event:hello" in frame else frame)
+variant("links_with_a_query",
+        "Each link to a job, its stream and its cancel request has a query.",
+        requests=rewrite_query(rb"^shard=1&?", b""), heads=_add_query_to_headers,
+        bodies=rewrite_body(rb'"((?:self|events|cancel|jobs)":"/v1/[^"?]*)"', rb'"\1?shard=1"'))
 variant("links_to_other_places",
         "Jobs and endpoints have further links by name, which refer to places outside of the server.",
         bodies=rewrite_body(rb'"links":\{', b'"links":{"docs":"https://docs.example/words","help":"mailto:help@example.org",'))

@@ -10,7 +10,7 @@ import contextlib
 from typing import Final, Self
 
 from tidewire_conformance.judging.server_probe import SampleRequest, Server
-from tidewire_conformance.judging.state_history import value_has_grown
+from tidewire_conformance.judging.state_history import job_of, value_has_grown
 from tidewire_conformance.session import EVENT_STREAM
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Stream, Wire
@@ -56,8 +56,7 @@ class IdleStream:
                         await idle.until(lambda now: now.of_type("done"), 60 * IDLE_MINUTES)
                 finally:
                     if "/v1/jobs/" in place and not idle.exchange.of_type("done"):
-                        job = place.rpartition("/v1/jobs/")[2]
-                        await self._wire.request("POST", f"/v1/jobs/{job}/cancel")
+                        await self._wire.request("POST", f"/v1/jobs/{job_of(idle.exchange)}/cancel")
 
     async def _ends(self, quick: SampleRequest) -> bool:
         async with self._submit(quick) as stream:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from tidewire_conformance.judging import apply_diffs
-from tidewire_conformance.judging.state_history import Histories, id_text, key, value_has_grown
+from tidewire_conformance.judging.state_history import Histories, id_text, job_of, key, value_has_grown
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Job, Session
@@ -401,7 +401,7 @@ async def disconnect_does_not_affect_the_job(s: Session) -> None:
         "/v1/jobs/" in place,
         "the response to the request that submits the job is not a stream with a Location",
     )
-    job = Job(place.rpartition("/")[2], sample, stream.exchange)
+    job = Job(job_of(stream.exchange), sample, stream.exchange)
     end = (await s.stream(job)).of_type("done")
     status = end[0].member("status") if end else "no done"
     s.at(stream.exchange).equal("TW-JOB-063", status, sample.ended, f"the status {sample.ended}")

@@ -178,6 +178,11 @@ class RecordedExchange:
         return f"{self.method} {self.url}"
 
 
+def without_query(link: str) -> str:
+    """Return a link without its query, which a server may use, for example to route requests."""
+    return link.partition("?")[0]
+
+
 def resolve(exchange: RecordedExchange, link: str) -> str:
     """Resolve a link in a response against the URL of the request. A link that is not a URI reference stays as it is."""
     try:
