@@ -127,6 +127,36 @@ def test_list_of_jobs_lasts_over_a_reload_without_those_that_are_gone(visitor, s
         status(page, "✕ lost")
 
 
+def proxy_page(route):
+    """Respond as a proxy without a backend does."""
+    route.fulfill(status=404, content_type="text/html", body="<html>404 page not found</html>")
+
+
+def test_page_of_a_proxy_does_not_lose_a_job(visitor):
+    with running(SERVER, single_user=False) as url:
+        proxy = FaultProxy(address(url), plan=lambda number: Cut(mark=b"\nid:1-", occurrence=60, after=3))
+        with proxy:
+            page = visitor.open(proxy.url)
+            job = run_job(page, proxy.url, "talk", words=100, pause=0.03)
+            grows(page)
+            page.route("**/v1/jobs/**", proxy_page)
+            expect(page.locator(".connection.bad")).to_contain_text("Connection lost")
+            page.get_by_text("Connection", exact=True).click()
+            expect(page.locator(".history .bad").first).to_contain_text("404 text/html")
+            page.reload()
+            expect(page.locator(".connection.bad")).to_contain_text("Connection lost")
+            assert job in page.locator("#jobs a").get_attribute("href")
+            page.unroute("**/v1/jobs/**")
+            status(page, "✓ succeeded")
+            assert shown_text(page) == sentence(100)
+            page.evaluate("localStorage.clear()")
+            page.route("**/v1/jobs/**", proxy_page)
+            page.reload()
+            expect(page.locator("main")).to_contain_text("Opening the job")
+            page.unroute("**/v1/jobs/**")
+            status(page, "✓ succeeded")
+
+
 def open_streams(url: str) -> float:
     page = httpx.get(f"{url}/metrics").text
     return next(

@@ -47,12 +47,15 @@ export class TidewireError extends Error {
 }
 
 export class RequestError extends TidewireError {
-  /** The error for a rejected request or a problem in a stream. @param {number} status @param {Problem | null} problem @param {ErrorDetails} details */
-  static from(status, problem, details) {
+  /**
+   * The error for a rejected request or a problem in a stream. `response` describes a response without problem details.
+   * @param {number} status @param {Problem | null} problem @param {ErrorDetails} details @param {string} [response]
+   */
+  static from(status, problem, details, response = `${status}`) {
     const [byCode] = KINDS.find(([, , codes = ""]) => problem && codes.split(" ").includes(problem.code)) ?? [];
     const [byStatus] = KINDS.find(([, , , ...statuses]) => statuses.includes(status)) ?? [];
-    const kind = /** @type {typeof RequestError} */ (status === 404 && details.jobId ? JobNotFoundError : byCode ?? byStatus ?? RequestError);
-    const what = problem ? "the server rejected the request" : `the server responded with the status ${status}`;
+    const kind = /** @type {typeof RequestError} */ (problem && status === 404 && details.jobId ? JobNotFoundError : byCode ?? byStatus ?? RequestError);
+    const what = problem ? "the server rejected the request" : `the request was refused with ${response}`;
     return new kind(what, { ...details, status, problem });
   }
 }

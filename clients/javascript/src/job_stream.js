@@ -105,6 +105,8 @@ export class JobStream {
     }
     if (action !== "use") {
       const error = await session.refused(connection, action, { jobId: follower.jobId, lastEventId: cursor });
+      // The link may lack the prefix of a proxy. A later loop then continues under the base path.
+      if (error.problem === null && !session.isUnder(connection.url)) this.eventsUrl = `${this.jobUrl}/events`;
       throw action === "resync" ? new InvalidData(`the server rejected the cursor ${cursor}`) : error;
     }
     session.contacted = true;

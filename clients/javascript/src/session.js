@@ -71,8 +71,8 @@ export class Connection {
     return read?.value ?? null;
   }
 
-  /** The whole body as JSON. The connection is closed. @param {number} timeoutMs @param {number} maxBytes */
-  async json(timeoutMs, maxBytes) {
+  /** The whole body as text. The connection is closed. @param {number} timeoutMs @param {number} maxBytes */
+  async text(timeoutMs, maxBytes) {
     const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
     const until = performance.now() + timeoutMs;
     let [text, size] = ["", 0];
@@ -81,10 +81,15 @@ export class Connection {
         size += chunk.length;
         if (size > maxBytes) throw new ProtocolError(`the body of the response is larger than ${maxBytes} bytes`, { url: this.url });
       }
-      return parse(text + utf8.decode());
+      return text + utf8.decode();
     } finally {
       this.close();
     }
+  }
+
+  /** The whole body as JSON. The connection is closed. @param {number} timeoutMs @param {number} maxBytes */
+  async json(timeoutMs, maxBytes) {
+    return parse(await this.text(timeoutMs, maxBytes));
   }
 
   close() {
@@ -96,6 +101,7 @@ export class Connection {
 export class Session {
   /** Whether a response has proved that the server is a Tidewire server. */
   contacted = false;
+  #hasWarnedOfLinks = false;
   #credentials = /** @type {string | null} */ (null);
 
   /** @param {string} base @param {ClientOptions} options */
@@ -131,7 +137,7 @@ export class Session {
       const connection = new Connection(response, url, controller);
       const action = actionFor(connection.status, "request");
       const location = connection.headers.get("location");
-      const target = location === null ? null : this.link(location, connection.url);
+      const target = location === null ? null : this.#sameOrigin(location, connection.url);
       if (action === "refresh" && refreshes-- > 0) this.#credentials = null;
       else if (action === "redirect" && target !== null && redirects-- > 0) url = target;
       else return connection;
@@ -142,12 +148,18 @@ export class Session {
   /** The error for a response, which is closed. @param {Connection} connection @param {Action} action @param {ErrorDetails} details */
   async refused(connection, action, details) {
     const { url, status, headers } = connection;
-    const body = status === 200 ? connection.close() : await connection.json(this.answerTimeoutMs, 2 ** 20).catch(() => null);
-    const problem = FITS.problem(body) ? copy(body) : null;
+    const text = status === 200 ? connection.close() : await connection.text(this.answerTimeoutMs, 2 ** 20).catch(() => "");
+    const problem = problemIn(text ?? "");
     this.contacted ||= problem !== null;
+    const response = summary(connection, text ?? "");
+    if (problem === null && !this.contacted && isNotFromGateway(status)) {
+      const what = `the server at ${this.base} is not a Tidewire server: it sent ${response}`;
+      return new NotATidewireServerError(what, { url, status, ...details });
+    }
     const askedMs = retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms;
     const interruption = action === "wait" || action === "cut" ? action : null;
-    return RequestError.from(status, problem, { url, retryAfterMs: askedMs, interruption, ...details });
+    const advice = !this.isUnder(url) && (problem === null || status === 404) ? this.#linkAdvice(url) : undefined;
+    return RequestError.from(status, problem, { url, retryAfterMs: askedMs, interruption, advice, ...details }, response);
   }
 
   /**
@@ -203,8 +215,34 @@ export class Session {
     return copy(body);
   }
 
-  /** A link as a URL, or null if it leads to another origin, which must not get the credentials. @param {string} link @param {string} at */
+  /** Whether a URL of the server begins with the URL of the client. @param {string} url */
+  isUnder(url) {
+    return url.startsWith(`${this.base}/`);
+  }
+
+  /** @param {string} url */
+  #linkAdvice(url) {
+    return (
+      `The server sent the link ${url}, which is outside the base path ${this.base}. A proxy seems to remove a path prefix: ` +
+      "set root_path on the server to the prefix, or keep the prefix in the proxy."
+    );
+  }
+
+  /**
+   * A link as a URL, or null if it leads to another origin. The first link outside the base path causes a warning.
+   * @param {string} link @param {string} at
+   */
   link(link, at) {
+    const url = this.#sameOrigin(link, at);
+    if (url !== null && !this.isUnder(url) && !this.#hasWarnedOfLinks) {
+      this.#hasWarnedOfLinks = true;
+      console.warn(`tidewire: ${this.#linkAdvice(url)}`);
+    }
+    return url;
+  }
+
+  /** A link as a URL, or null if it leads to another origin, which must not get the credentials. @param {string} link @param {string} at */
+  #sameOrigin(link, at) {
     try {
       const url = new URL(link, at);
       return url.origin === this.origin ? url.href : null;
@@ -212,4 +250,26 @@ export class Session {
       return null;
     }
   }
+}
+
+/** The problem details in the body of a response, or null. @param {string} text */
+function problemIn(text) {
+  try {
+    const body = parse(text);
+    return FITS.problem(body) ? copy(body) : null;
+  } catch {
+    return null; // not JSON
+  }
+}
+
+/** Status, media type and start of the body of a response without problem details. @param {Connection} connection @param {string} text */
+function summary({ status, headers }, text) {
+  const [media] = (headers.get("content-type") ?? "").split(";");
+  const start = text.trim().slice(0, 200).replace(/\s+/g, " ").slice(0, 80);
+  return `${status} ${media.trim() || "without a content type"}${start ? `: ${JSON.stringify(start)}` : ""}`;
+}
+
+/** Whether no gateway in front of a server sends an error with this status by itself. @param {number} status */
+function isNotFromGateway(status) {
+  return status >= 400 && (status < 500 || status === 501) && ![401, 403, 407, 413, 429].includes(status);
 }

@@ -17,7 +17,10 @@ const textOf = async (loop) => {
   return text;
 };
 
-/** Serves the job JOB, whose stream consists of snapshots and diffs, on one connection or several, and other paths as JSON. */
+/**
+ * Serves the job JOB, whose stream consists of snapshots and diffs, on one connection or several, and other paths as JSON. In
+ * place of a stream, a connection may be a function that responds.
+ */
 async function scripted({ connections, paths = {}, heartbeatMs = 15000, ends = true }) {
   const requests = [];
   const server = createServer((request, response) => {
@@ -26,6 +29,7 @@ async function scripted({ connections, paths = {}, heartbeatMs = 15000, ends = t
     if (pathname in paths) return response.end(JSON.stringify(paths[pathname]));
     const events = connections.shift();
     if (events === undefined) return response.destroy();
+    if (typeof events === "function") return events(response);
     response.writeHead(200, { "content-type": "text/event-stream" });
     response.write(`retry:1\nevent:hello\ndata:${JSON.stringify({ protocol: "tidewire/1", job: JOB, events: `/v1/jobs/${JOB}/events`, head: "1-1", heartbeat_ms: heartbeatMs })}\n\n`);
     for (const [id, data, type] of events) response.write(`id:${id}\n${type ? `event:${type}\n` : ""}data:${JSON.stringify(data)}\n\n`);
@@ -278,6 +282,44 @@ const BEHAVIORS = {
     const page = createServer((_, response) => response.end("<html>")).listen(0, "127.0.0.1").unref();
     await new Promise((resolve) => page.once("listening", resolve));
     await assert.rejects(new Client(`http://127.0.0.1:${page.address().port}`).discover(), tidewire.NotATidewireServerError);
+  },
+
+  async "a page of a proxy does not prove that a job is gone"() {
+    const page = (response) => response.writeHead(404, { "content-type": "text/html; charset=utf-8" }).end("<html>404\npage not found</html>");
+    const opening = [["1-1", ...snapshot("")], ["1-2", "abc"]];
+    const { url } = await scripted({ connections: [page, opening, page, [["1-3", "d"]], page] });
+    const client = new Client(url, { retry: { attempts: 1, minDelayMs: 1 } });
+    const unknown = await textOf(client.job(JOB)).catch((error) => error);
+    assert.ok(unknown instanceof tidewire.NotATidewireServerError, unknown.stack);
+    assert.match(unknown.message, /404 text\/html: "<html>404 page not found/);
+    const job = new Client(url).job(JOB);
+    let text = "";
+    const read = async () => {
+      for await (const update of job) text += update.text;
+    };
+    for (const expected of ["abc", "abcd"]) {
+      const refused = await read().catch((error) => error);
+      assert.equal(refused.constructor, tidewire.RequestError, refused.stack);
+      assert.match(refused.message, /refused with 404 text\/html/);
+      assert.equal(text, expected);
+    }
+  },
+
+  async "a link outside the base path causes a warning and an advice"() {
+    const page = (response) => response.writeHead(404, { "content-type": "text/html" }).end("<html>");
+    const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("a")]], page, [], page] });
+    const warnings = [];
+    const warn = console.warn;
+    console.warn = (text) => warnings.push(text);
+    try {
+      const job = new Client(`${url}/ai`).job(JOB);
+      for (let loop = 0; loop < 2; loop += 1) await assert.rejects(textOf(job), /set root_path on the server/);
+    } finally {
+      console.warn = warn;
+    }
+    assert.deepEqual(requests.map((request) => request.url.split("/v1")[0]), ["/ai", "", "/ai", ""]);
+    assert.equal(warnings.length, 1);
+    assert.match(warnings[0], /outside the base path .*root_path/);
   },
 
   async "text that was yielded and is retracted throws"() {

@@ -38,6 +38,7 @@ class ResponseError extends Error {
   constructor(status, problem) {
     super(problem?.detail ?? problem?.title ?? `The server responded with the status ${status}.`);
     this.status = status;
+    this.code = problem?.code;
   }
 }
 
@@ -336,9 +337,11 @@ function jobEntry({ id, endpoint, status, at, label }) {
 async function forgetLostJobs() {
   if (discovery.capabilities.includes("list")) return;
   for (const { id } of session.jobs()) {
-    await get(`v1/jobs/${encodeURIComponent(id)}`, { method: "HEAD" }).catch((error) => {
-      if (error.status === 404 || error.status === 410) session.forget(id);
-    });
+    const path = `v1/jobs/${encodeURIComponent(id)}`;
+    const isHere = await get(path, { method: "HEAD" }).catch((error) => ![404, 410].includes(error.status));
+    // A proxy responds with 404, too. Only the body shows whether the server sent it.
+    const code = isHere ? null : await get(path).catch((error) => error.code);
+    if (["job_not_found", "job_expired"].includes(code)) session.forget(id);
   }
 }
 

@@ -1,10 +1,16 @@
 // Follows one job with the JavaScript client, and keeps what the page shows of it. While the tab is hidden, the stream is closed:
 // a browser opens at most six connections to a server, over all tabs.
 
-import { AuthenticationError, JobExpiredError, JobNotFoundError } from "./client/index.js";
+import { AuthenticationError, JobExpiredError, JobNotFoundError, PermissionDeniedError, RequestError } from "./client/index.js";
 
 const MAX_CHANGED = 1_000; // pointers between two frames; with more, everything counts as changed
 const BREATH = 10; // ms after which other tasks of the page may run
+const PROXY_WAIT = 2_000; // ms after a response that a proxy sent in place of the server
+
+/** Whether a response came from a proxy. It says nothing about the job, so the job is not gone, even with the status 404. */
+const isFromProxy = (error) =>
+  error instanceof RequestError && error.problem === null && error.status !== null &&
+  !(error instanceof AuthenticationError || error instanceof PermissionDeniedError);
 
 export class JobFeed {
   #connected = false; // whether the stream was open before
@@ -35,13 +41,17 @@ export class JobFeed {
 
   /** Learn which endpoint the job belongs to, if the caller does not know it: `known` is an entry of a list of jobs. */
   async opened(known) {
+    const { signal } = this.#stop;
     try {
-      const job = known ?? (await this.job.read({ signal: this.#stop.signal }));
+      const job = known ?? (await this.job.read({ signal }));
       this.endpoint = job.endpoint;
       this.startedAt = Date.parse(job.started_at) || null;
       this.endedAt = Date.parse(job.ended_at) || null;
     } catch (error) {
-      if (!this.#closed) this.#failed(error);
+      if (this.#closed) return;
+      if (!isFromProxy(error)) return this.#failed(error);
+      await this.#waitForServer(error, signal);
+      await this.opened(known);
     }
   }
 
@@ -102,7 +112,9 @@ export class JobFeed {
         if (document.hidden) await this.#whileHidden(signal);
         else await this.#read(signal);
       } catch (error) {
-        if (!signal.aborted) this.#failed(error, lostText);
+        if (signal.aborted) continue;
+        if (isFromProxy(error)) await this.#waitForServer(error, signal);
+        else this.#failed(error, lostText);
       }
     }
     document.removeEventListener("visibilitychange", again);
@@ -120,6 +132,14 @@ export class JobFeed {
       await new Promise((resolve) => setTimeout(resolve));
       breath = performance.now();
     }
+  }
+
+  async #waitForServer(error, signal) {
+    this.#moved({ state: "lost", lastEventId: this.job.lastEventId, why: error.message, retryInMs: PROXY_WAIT });
+    await new Promise((resolve) => {
+      setTimeout(resolve, PROXY_WAIT);
+      signal.addEventListener("abort", resolve);
+    });
   }
 
   async #whileHidden(signal) {
@@ -175,7 +195,7 @@ export class JobFeed {
     else if (error instanceof JobExpiredError) this.lost = "This job has expired: the server has deleted its result.";
     else if (error instanceof AuthenticationError) this.lost = "The server no longer accepts the token. Reload the page to enter another one.";
     else this.lost = error.message;
-    this.gone = error instanceof JobNotFoundError || error instanceof JobExpiredError;
+    this.gone = ["job_not_found", "job_expired"].includes(error.code);
     this.#told();
   }
 
