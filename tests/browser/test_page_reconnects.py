@@ -8,6 +8,8 @@ from playwright.sync_api import expect
 
 from support.browser_tabs import browser_tabs
 from support.foreign_programs import address
+from support.free_port import free_port
+from support.nginx import needs_nginx, nginx_with, page_configuration
 from support.page_browser import PATIENCE, run_job, shown_text, status, watched
 from support.page_server import sentence
 from support.server_process import ServerProcess, running
@@ -155,6 +157,23 @@ def test_page_of_a_proxy_does_not_lose_a_job(visitor):
             expect(page.locator("main")).to_contain_text("Opening the job")
             page.unroute("**/v1/jobs/**")
             status(page, "✓ succeeded")
+
+
+@needs_nginx
+def test_stream_that_a_proxy_compresses_is_read_while_it_grows(visitor, tmp_path):
+    compressing = "gzip on; gzip_min_length 0; gzip_proxied any; gzip_types text/event-stream;"
+    with running(SERVER) as url:
+        site = page_configuration(path=False).replace("gzip off;", compressing)
+        site = site.replace("127.0.0.1:8000", url.removeprefix("http://"))
+        with nginx_with(site, tmp_path, free_port()) as front:
+            page = visitor.open(front)
+            with page.expect_response("**/events") as response:
+                run_job(page, front, "talk", words=100, pause=0.03)
+            grows(page)
+            status(page, "✓ succeeded")
+            assert shown_text(page) == sentence(100)
+            assert response.value.header_value("content-encoding") == "gzip"
+            expect(page.locator(".job .numbers").first).not_to_contain_text("resumed")
 
 
 def open_streams(url: str) -> float:

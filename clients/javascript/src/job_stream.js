@@ -4,7 +4,7 @@ import { Decoder } from "./event_decoder.js";
 import { SilenceTimeoutError, TransportError } from "./errors.js";
 import { Follower } from "./follower.js";
 import { actionFor, isEventStream } from "./retry_policy.js";
-import { sleep } from "./session.js";
+import { IS_BROWSER, sleep } from "./session.js";
 import { InvalidData } from "./strict_json.js";
 
 /** @import { Applied, ConnectionEvent, JobEvent, JobParts } from "./types.js" */
@@ -94,7 +94,7 @@ export class JobStream {
     const cursor = follower.id?.text;
     const headers = { accept: "text/event-stream", ...(cursor === undefined ? {} : { "last-event-id": cursor }) };
     const connection = await session.send(this.eventsUrl, { headers, timeoutMs: HELLO_TIMEOUT_MS, signal: stop });
-    const action = actionFor(connection.status, "stream", { hasCursor: cursor !== undefined, usable: isEventStream(connection.headers) });
+    const action = actionFor(connection.status, "stream", { hasCursor: cursor !== undefined, usable: isEventStream(connection.headers, IS_BROWSER) });
     if (action === "read_job") {
       connection.close();
       const job = await this.readJob(stop);

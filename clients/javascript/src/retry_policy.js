@@ -27,10 +27,13 @@ export function retryAfterMs(value) {
   return value !== null && /^[0-9]{1,12}$/.test(value) ? Number(value) * 1000 : null;
 }
 
-/** Whether a body is an event stream without a content coding. @param {Headers} headers */
-export function isEventStream(headers) {
+/**
+ * Whether a body is an event stream. A browser requests content codings itself, and has already decoded the body.
+ * @param {Headers} headers @param {boolean} isBrowser
+ */
+export function isEventStream(headers, isBrowser) {
   const [type] = (headers.get("content-type") ?? "").split(";");
-  const coding = headers.get("content-encoding") ?? "identity";
+  const coding = (!isBrowser && headers.get("content-encoding")) || "identity";
   return type.trim().toLowerCase() === "text/event-stream" && coding.trim().toLowerCase() === "identity";
 }
 

@@ -13,7 +13,7 @@ const MAX_REDIRECTS = 5;
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 /** Codes or messages of errors of Node with which a request was certainly not sent. Browsers do not show them. */
 const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT", "bad port"];
-const IS_BROWSER = typeof window !== "undefined" || typeof WorkerGlobalScope !== "undefined";
+export const IS_BROWSER = typeof window !== "undefined" || typeof WorkerGlobalScope !== "undefined";
 
 /** Wait, unless the signal aborts. @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
 export function sleep(ms, signal) {
