@@ -1,5 +1,6 @@
 """The page at `/` in Chromium: endpoints, forms, and jobs while they run."""
 
+import json
 import re
 
 import httpx
@@ -186,6 +187,83 @@ def test_input_survives_the_change_between_form_and_json(page, url):
     page.get_by_role("button", name="Edit as a form").click()
     expect(page.get_by_label("layers")).to_have_value("3")
     expect(page.get_by_label("resume")).not_to_be_checked()
+
+
+def sent(page):
+    """Submit the form, and return the input in the request."""
+    with page.expect_request("**/endpoints/echo/jobs") as request:
+        page.get_by_role("button", name="Run").click()
+    status(page, "✓ succeeded")
+    return request.value.post_data_json["input"]
+
+
+@pytest.fixture
+def echo(page, url):
+    page.goto(f"{url}/#/endpoints/talk")
+    page.goto(f"{url}/#/endpoints/echo")
+    expect(page.get_by_role("heading", name="echo", exact=True)).to_be_visible()
+    return page
+
+
+def test_example_is_sent_unchanged(echo):
+    echo.locator(".example").click()
+    assert sent(echo) == {"flag": False, "n": None, "s": "", "prompt": "one\ntwo"}
+
+
+def test_field_keeps_the_lines_of_a_text_and_an_untouched_default_is_not_sent(echo):
+    echo.get_by_label("prompt").fill("a\nb\n")
+    assert sent(echo) == {"prompt": "a\nb\n"}
+
+
+def test_field_that_may_be_null_sends_what_was_chosen(echo):
+    echo.locator(".example").click()
+    echo.get_by_label("flag").select_option("null")
+    echo.get_by_label("n", exact=True).fill("7")
+    echo.get_by_label("s", exact=True).fill("y")
+    assert sent(echo) == {"n": 7, "s": "y", "prompt": "one\ntwo"}
+    echo.get_by_label("flag").select_option("false")
+    echo.get_by_label("n", exact=True).fill("")
+    assert sent(echo) == {"flag": False, "n": None, "s": "y", "prompt": "one\ntwo"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt": "p"},
+        {"prompt": "", "flag": None, "n": None, "s": None},
+        {"prompt": "a\r\nb", "note": "", "flag": False, "n": 5, "s": "x", "big": 1, "f": 1.5},
+        {"prompt": "p", "flag": True, "n": "five", "other": [None]},
+    ],
+)
+def test_json_survives_the_form(echo, given):
+    echo.get_by_role("button", name="Edit as JSON").click()
+    echo.get_by_label("Input as JSON").fill(json.dumps(given))
+    echo.get_by_role("button", name="Edit as a form").click()
+    echo.get_by_role("button", name="Edit as JSON").click()
+    assert json.loads(echo.get_by_label("Input as JSON").input_value()) == given
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("big", "9007199254740993"), ("big", "-12345678901234567890"), ("f", "1e400")],
+)
+def test_number_that_would_change_is_refused(echo, name, value):
+    requests = []
+    echo.on("request", lambda request: requests.append(request.method))
+    echo.get_by_label("prompt").fill("p")
+    echo.get_by_label(name, exact=True).focus()
+    echo.keyboard.press("Control+a")
+    echo.keyboard.type(value)
+    for button in ("Run", "Edit as JSON"):
+        echo.get_by_role("button", name=button).click()
+        expect(echo.locator(".field .error:visible")).to_contain_text("too large")
+    echo.locator(".example").click()
+    echo.get_by_role("button", name="Edit as JSON").click()
+    echo.get_by_label("Input as JSON").fill(f'{{"prompt": "p", "{name}": {value}}}')
+    for button in ("Run", "Edit as a form"):
+        echo.get_by_role("button", name=button).click()
+        expect(echo.locator(".form > .error")).to_contain_text(f"{value} is too large")
+    assert "POST" not in requests
 
 
 def test_items_of_a_batch_are_shown_one_at_a_time(page, url):

@@ -56,6 +56,16 @@ class Model(BaseModel):
     resume: bool = Field(False, description="Continue from the last checkpoint.")
 
 
+class Given(BaseModel):
+    prompt: str = Field(max_length=2000)
+    note: str = "two\r\nlines"
+    flag: bool | None = None
+    n: int | None = Field(5, le=1000)
+    s: str | None = "x"
+    big: int = 1
+    f: float = 1.0
+
+
 def page_server(**settings: Any) -> Server:
     """Return the server."""
     server = Server(**settings)
@@ -124,6 +134,13 @@ def page_server(**settings: Any) -> Server:
         for number in range(len(ctx.previous or ()), n):
             yield Append([number])
             await asyncio.sleep(pause)
+
+    @server.endpoint(
+        concurrency_limit=None, examples=[{"flag": False, "n": None, "s": "", "prompt": "one\ntwo"}]
+    )
+    async def echo(given: Given) -> dict[str, Any]:
+        """Return the input."""
+        return given.model_dump()
 
     @server.endpoint(batch=True, max_batch_size=8, batch_timeout=0.02)
     def lengths(text: list[str]) -> list[int]:

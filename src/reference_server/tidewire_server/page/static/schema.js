@@ -6,7 +6,7 @@ const isObject = (value) => typeof value === "object" && value !== null && !Arra
 
 export const IMAGE_TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 
-/** A schema with its references followed, and without the alternative null. `root` holds the definitions. */
+/** A schema with its references followed. In place of an alternative null, it is `nullable`. `root` holds the definitions. */
 export function resolved(schema, root) {
   let found = isObject(schema) ? schema : {};
   for (let step = 0; step < MAX_STEPS; step += 1) {
@@ -19,7 +19,7 @@ export function resolved(schema, root) {
     const some = Array.isArray(choices) ? choices.filter((each) => isObject(each) && each.type !== "null") : [];
     if (some.length !== 1) return found;
     const { anyOf, oneOf, allOf, ...own } = found;
-    found = { ...some[0], ...own };
+    found = { ...some[0], ...own, nullable: own.nullable || some.length < choices.length };
   }
   return {};
 }

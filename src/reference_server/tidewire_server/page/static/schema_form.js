@@ -10,9 +10,9 @@ const SINGLE_LINE = 60;
 
 /** A message for the caller about one field. */
 export class InputError extends Error {
-  constructor(field, message) {
+  constructor(field, message, isMissing = false) {
     super(message);
-    this.field = field;
+    Object.assign(this, { field, isMissing });
   }
 }
 
@@ -25,6 +25,7 @@ export class SchemaForm {
   constructor(endpoint, maxBytes) {
     this.root = endpoint.input_schema;
     this.maxBytes = maxBytes;
+    this.examples = Array.isArray(endpoint.examples) ? endpoint.examples : [];
     const schema = resolved(this.root, this.root);
     const found = members(schema, this.root);
     this.isObject = found.length > 0 || schema.type === "object";
@@ -34,14 +35,14 @@ export class SchemaForm {
     this.toggle.addEventListener("click", () => this.#switch());
     this.element = h("div", { class: "form" }, this.fieldset, this.problem);
     if (!this.isObject) this.#add("input", schema, true, this.fieldset);
-    else if (found.length <= MAX_FIELDS) this.#addMembers(found, schema, endpoint.examples);
+    else if (found.length <= MAX_FIELDS) this.#addMembers(found, schema);
     if (this.isObject && this.#fields.size === 0 && found.length > 0) this.#switch();
     if (this.isObject && found.length === 0) this.fieldset.append(h("p", { class: "quiet", text: "This endpoint takes no input." }));
   }
 
-  #addMembers(found, schema, examples) {
+  #addMembers(found, schema) {
     const required = new Set(Array.isArray(schema.required) ? schema.required : []);
-    const used = new Set((Array.isArray(examples) ? examples : []).flatMap((each) => Object.keys(each ?? {})));
+    const used = new Set(this.examples.flatMap((each) => Object.keys(each ?? {})));
     const first = found.filter(([name, each]) => required.has(name) || used.has(name) || isFile(each));
     const others = found.filter((each) => !first.includes(each));
     if (found.length <= MAX_SHOWN_FIELDS) first.push(...others.splice(0));
@@ -53,26 +54,24 @@ export class SchemaForm {
   }
 
   #add(name, schema, required, parent) {
-    const field = new Field(`field-${this.#fields.size}`, name, schema, required, this.maxBytes);
+    const known = [schema.default, ...this.examples.map((each) => (this.isObject ? each?.[name] : each))];
+    const hasLines = known.some((each) => typeof each === "string" && /[\r\n]/.test(each));
+    const field = new Field(`field-${this.#fields.size}`, name, schema, { required, maxBytes: this.maxBytes, hasLines });
     this.#fields.set(name, field);
     parent.append(field.element);
   }
 
-  /** The input. Throws an InputError if a field has no valid value, unless fields may be `incomplete`. */
+  /** The input. Throws an InputError if a field has no valid value, unless required members may be missing. */
   async read({ incomplete = false } = {}) {
     this.showProblem(null);
     if (this.#json !== null) {
-      try {
-        return JSON.parse(this.#json.value);
-      } catch (error) {
-        throw new InputError(null, `The input is not JSON: ${error.message}`);
-      }
+      return fromJson(this.#json.value, null);
     }
-    if (!this.isObject) return this.#fields.get("input").read().catch((error) => (incomplete ? null : Promise.reject(error)));
+    if (!this.isObject) return this.#fields.get("input").read().catch((error) => (incomplete && error.isMissing ? null : Promise.reject(error)));
     const input = { ...this.#kept };
     for (const [name, field] of this.#fields) {
       const value = await field.read().catch((error) => {
-        if (!incomplete) throw error;
+        if (!incomplete || !error.isMissing) throw error;
       });
       // A name such as __proto__ has to become a member of its own.
       if (value !== undefined) Object.defineProperty(input, name, { value, enumerable: true, configurable: true });
@@ -126,22 +125,28 @@ export class SchemaForm {
 class Field {
   #error;
   #file = null; // base64 of the chosen file
+  #given; // the value that the form was filled with
+  #isEdited = false;
 
-  constructor(id, name, schema, required, maxBytes) {
-    Object.assign(this, { id, name, schema, required, maxBytes });
-    this.kind = kindOf(schema);
+  /** @param {{required: boolean, maxBytes: number, hasLines: boolean}} options `hasLines`: the default or an example has several lines */
+  constructor(id, name, schema, options) {
+    Object.assign(this, { id, name, schema: withNullAsChoice(schema), ...options });
+    this.kind = kindOf(this.schema);
     this.control = this.#control();
     this.control.id = id;
     this.#error = h("p", { class: "error", id: `${id}-error`, hidden: true });
     const hint = typeof schema.description === "string" ? schema.description : "";
-    const label = h("label", { for: id }, name, required && h("span", { class: "required", text: " required" }));
+    const label = h("label", { for: id }, name, this.required && h("span", { class: "required", text: " required" }));
     this.control.setAttribute("aria-describedby", `${id}-hint ${id}-error`);
     const text = h("p", { class: "hint", id: `${id}-hint`, text: hint });
-    if (required) this.control.setAttribute("aria-required", "true");
+    if (this.required) this.control.setAttribute("aria-required", "true");
     this.preview = this.kind === "file" ? h("div", { class: "preview" }) : null;
     const parts = this.kind === "boolean" ? [h("div", { class: "check" }, this.control, label)] : [label, this.control];
     this.element = h("div", { class: "field" }, ...parts, this.preview, text, this.#error);
-    this.control.addEventListener("input", () => this.element.toggleAttribute("data-changed", true));
+    this.control.addEventListener("input", () => {
+      this.#isEdited = true;
+      this.element.toggleAttribute("data-changed", true);
+    });
     this.write(undefined);
   }
 
@@ -161,9 +166,10 @@ class Field {
       const step = schema.type === "integer" ? "1" : "any";
       return h("input", { type: "number", step, min: schema.minimum ?? null, max: schema.maximum ?? null, inputmode: "decimal" });
     }
-    const rows = kind === "json" ? 2 : isLong(schema) ? 4 : 1;
-    if (kind === "text" && rows === 1) return h("input", { type: "text", autocomplete: "off" });
-    return h("textarea", { rows, spellcheck: "false", class: kind === "json" ? "code" : "" });
+    // An input element would delete the line ends of a text.
+    if (kind === "text" && schema.format && !this.hasLines) return h("input", { type: "text", autocomplete: "off" });
+    const rows = kind === "json" ? 2 : isLong(schema) ? 4 : this.hasLines ? 2 : 1;
+    return h("textarea", { rows, autocomplete: "off", spellcheck: "false", class: kind === "json" ? "code" : "" });
   }
 
   #choiceOf(value) {
@@ -196,12 +202,17 @@ class Field {
   /** The value, or undefined if the member is left out. */
   async read() {
     const { control, kind, schema } = this;
+    // A control cannot show every value, such as a text with \r, so an unchanged value is not read from it.
+    if (!this.#isEdited && this.#given !== undefined) return this.#given;
+    if (!this.#isEdited && (!this.required || "default" in schema)) return this.required ? schema.default : undefined;
     if (kind === "file") return (await this.#file) ?? this.#missing("choose a file");
-    if (kind === "boolean") return control.checked === (schema.default ?? false) && !this.required ? undefined : control.checked;
+    if (kind === "boolean") return this.#unlessDefault(control.checked);
     if (kind === "choice") return control.value === "" ? undefined : this.#unlessDefault(schema.enum[Number(control.value)]);
     if (kind === "number") {
-      if (control.validity.badInput) throw new InputError(this.name, "This is not a number.");
+      if (control.validity.badInput) throw new InputError(this.name, "This is not a number, or it is too large.");
       if (control.value === "") return this.#missing("enter a number");
+      const tooLarge = firstTooLarge(control.value);
+      if (tooLarge !== undefined) throw new InputError(this.name, tooLargeText(tooLarge));
       return this.#unlessDefault(Number(control.value));
     }
     if (kind === "text") {
@@ -209,11 +220,7 @@ class Field {
       return empty ? undefined : this.#unlessDefault(control.value);
     }
     if (control.value.trim() === "") return this.#missing("enter JSON");
-    try {
-      return this.#unlessDefault(JSON.parse(control.value));
-    } catch (error) {
-      throw new InputError(this.name, `This is not JSON: ${error.message}`);
-    }
+    return this.#unlessDefault(fromJson(control.value, this.name));
   }
 
   #unlessDefault(value) {
@@ -222,13 +229,17 @@ class Field {
   }
 
   #missing(what) {
-    if (this.required) throw new InputError(this.name, `This member is required: ${what}.`);
+    if (this.schema.nullable && this.kind !== "file") return this.#unlessDefault(null);
+    if (this.required) throw new InputError(this.name, `This member is required: ${what}.`, true);
   }
 
   write(value) {
     const { control, kind, schema } = this;
     this.element?.toggleAttribute("data-changed", value !== undefined);
+    this.#given = value;
+    this.#isEdited = false;
     const now = value === undefined ? schema.default : value;
+    if ("placeholder" in control) control.placeholder = now === null ? "null" : "";
     if (kind === "file") {
       control.value = "";
       this.#file = typeof value === "string" ? Promise.resolve(value) : null;
@@ -250,6 +261,36 @@ class Field {
     this.control.focus();
   }
 }
+
+/** The schema of a field that offers null as a choice, if it may be null and offers choices. */
+function withNullAsChoice(schema) {
+  const choices = schema.enum ?? (schema.type === "boolean" ? [false, true] : undefined);
+  if (!schema.nullable || !Array.isArray(choices) || choices.includes(null)) return schema;
+  return { ...schema, enum: [...choices, null] };
+}
+
+function fromJson(text, field) {
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new InputError(field, `This is not JSON: ${error.message}`);
+  }
+  const tooLarge = firstTooLarge(text);
+  if (tooLarge === undefined) return value;
+  throw new InputError(field, tooLargeText(tooLarge));
+}
+
+/** The first number in a text of JSON that JavaScript would change: an integer that is rounded, or a number that is infinite. */
+function firstTooLarge(text) {
+  const tokens = text.match(/"(?:[^"\\]|\\.)*"|-?[\d.]+(?:[eE][+-]?\d+)?/g) ?? [];
+  return tokens.find((token) => {
+    if (token.startsWith('"')) return false;
+    return !Number.isFinite(Number(token)) || (/^-?\d+$/.test(token) && BigInt(token) !== BigInt(Number(token)));
+  });
+}
+
+const tooLargeText = (token) => `The number ${token.slice(0, 80)} is too large: the page would send another number.`;
 
 function kindOf(schema) {
   if (Array.isArray(schema.enum) && schema.enum.length > 0 && schema.enum.length <= MAX_FIELDS) return "choice";
