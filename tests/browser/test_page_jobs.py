@@ -189,6 +189,25 @@ def test_input_survives_the_change_between_form_and_json(page, url):
     expect(page.get_by_label("resume")).not_to_be_checked()
 
 
+def test_description_that_arrives_late_does_not_replace_a_later_view(visitor, url):
+    page = visitor.open(url)
+    held = []
+    page.route("**/v1/endpoints/train", lambda route, _: held.append(route))
+    page.goto(f"{url}/#/endpoints/talk")
+    expect(page.locator("main h1")).to_have_text("talk")
+    page.goto(f"{url}/#/endpoints/train")
+    expect(page.locator("main")).to_have_text("Loading train …")
+    page.goto(f"{url}/#/endpoints/fail")
+    expect(page.locator("main h1")).to_have_text("fail")
+    with page.expect_response("**/v1/endpoints/train"):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    expect(page.locator("main h1")).to_have_text("fail")
+    page.goto(f"{url}/#/endpoints/train")
+    expect(page.locator("main h1")).to_have_text("train")
+    page.close()
+
+
 def sent(page):
     """Submit the form, and return the input in the request."""
     with page.expect_request("**/endpoints/echo/jobs") as request:

@@ -186,21 +186,15 @@ async function vocabularyOf(endpoint) {
 }
 
 async function showEndpoint(name) {
-  const endpoint = await described(name);
-  if (endpoint === null) return;
+  show({ element: h("p", { class: "quiet", text: `Loading ${name} …` }) }, name);
+  const mine = view;
+  const endpoint = await describe(name).catch((error) => error);
+  if (view !== mine) return;
+  if (endpoint instanceof Error) return replaceView(banner(endpoint.message));
   const empty = h("section", { class: "job empty", "aria-label": "Result" },
     h("p", { class: "big", text: "The result streams here." }),
     h("p", { class: "quiet", text: "Choose an example or fill in the form, and run it. A lost connection loses nothing: the stream continues where it was, also after a reload and in another tab." }));
   show({ element: h("div", { class: "work" }, callPanel(endpoint, undefined), empty) }, name);
-}
-
-async function described(name) {
-  try {
-    return await describe(name);
-  } catch (error) {
-    replaceView(banner(error.message));
-    return null;
-  }
 }
 
 async function showJob(id) {
