@@ -208,6 +208,24 @@ def test_description_that_arrives_late_does_not_replace_a_later_view(visitor, ur
     page.close()
 
 
+@pytest.mark.parametrize("single_user", [False, True])
+def test_list_shows_the_end_of_a_job_that_the_visitor_left(browser, single_user):
+    with (
+        running("support.page_server:page_server", single_user=single_user) as url,
+        watched(browser) as visitor,
+    ):
+        page = visitor.open(url)
+        job = run_job(page, url, "talk", words=2000)
+        status(page, "● running")
+        entry = page.locator(f"#jobs a[href='#/jobs/{job}']")
+        expect(entry).to_contain_text("running")
+        page.goto(f"{url}/#/endpoints/train")
+        httpx.post(f"{url}/v1/jobs/{job}/cancel")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        expect(entry).not_to_contain_text("running")
+        expect(entry.locator(".chip")).to_have_text(["⊘ cancelled"] if single_user else [])
+
+
 def sent(page):
     """Submit the form, and return the input in the request."""
     with page.expect_request("**/endpoints/echo/jobs") as request:

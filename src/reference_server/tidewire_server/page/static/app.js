@@ -30,7 +30,7 @@ let client = null; // one for all requests, until the token changes
 let view = null; // what `main` shows: { close(), redraw?() }
 const descriptions = new Map(); // promises by the name of the endpoint
 const inputs = new Map(); // of the jobs that this page submitted
-const statuses = new Map(); // last known status of each job
+const statuses = new Map(); // of the job in the view, and of jobs that ended in it
 
 // ---- requests --------------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,11 @@ async function showJob(id) {
   const wide = matchMedia("(min-width: 70rem)").matches;
   if (panel && !wide) panel.open = false;
   view = null; // the next view takes over the feed
-  show({ element: h("div", { class: "work" }, panel ?? h("h1", { class: "unseen", text: "Job" }), job.element), close: () => job.close(), redraw: () => job.redraw() }, "Job");
+  const close = () => {
+    job.close();
+    if (!feed.ended) statuses.delete(id); // nobody updates it from now on
+  };
+  show({ element: h("div", { class: "work" }, panel ?? h("h1", { class: "unseen", text: "Job" }), job.element), close, redraw: () => job.redraw() }, "Job");
   feed.follow(durabilityText());
 }
 
