@@ -1,9 +1,9 @@
 /** `Client`, which submits jobs to a server and attaches to jobs. */
 
-import { CheckpointError, EndpointNotFoundError } from "./errors.js";
+import { CheckpointError, EndpointNotFoundError, TotalTimeoutError } from "./errors.js";
 import { BatchJob, Job } from "./job.js";
 import { FITS } from "./messages.js";
-import { Session } from "./session.js";
+import { Session, sleep } from "./session.js";
 import { textOfTokens } from "./tokens.js";
 
 /** @import { AttachOptions, Checkpoint, ClientOptions, JobParts, LoopOptions, SubmitOptions, WaitOptions } from "./types.js" */
@@ -32,11 +32,23 @@ export class Client {
   }
 
   /**
-   * Start a job, wait for its end, and return its value. If the signal aborts, the job continues.
+   * Start a job, wait for its end, and return its value. If the signal aborts or the time passes, the job continues.
    * @param {string} endpoint @param {any} [input] @param {SubmitOptions & WaitOptions} [options] @returns {Promise<any>}
    */
   async run(endpoint, input = {}, options = {}) {
-    return (await this.submit(endpoint, input, options)).result(options);
+    const { timeoutMs = this.options.timeoutMs ?? Infinity, signal, idempotencyKey = await randomKey() } = options;
+    const since = performance.now();
+    const end = new AbortController();
+    const late = () => {
+      const advice = `The job may have started. Submit again with idempotencyKey: ${JSON.stringify(idempotencyKey)}, or look for it in client.jobs().`;
+      end.abort(new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the submit has no response`, { advice }));
+    };
+    const abort = () => end.abort(signal?.reason);
+    signal?.addEventListener("abort", abort, { signal: end.signal });
+    if (signal?.aborted) abort();
+    sleep(timeoutMs, end.signal).then(late, () => {});
+    const job = await this.submit(endpoint, input, { ...options, idempotencyKey, signal: end.signal }).finally(() => end.abort());
+    return job.result({ timeoutMs, signal, since });
   }
 
   /**

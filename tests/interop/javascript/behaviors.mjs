@@ -187,6 +187,28 @@ const BEHAVIORS = {
     await assert.rejects(job.result(), (error) => error instanceof tidewire.JobCancelledError && error.value.startsWith("on and on"));
   },
 
+  async "the timeout of a run includes its submit"(url) {
+    const server = createServer(() => {}).listen(0, "127.0.0.1").unref();
+    await new Promise((resolve) => server.once("listening", resolve));
+    const silent = `http://127.0.0.1:${server.address().port}`;
+    const options = { timeoutMs: 200, idempotencyKey: "my-key" };
+    for (const run of [new Client(silent).run("talk", {}, options), new Client(silent, { timeoutMs: 200 }).run("talk", {}, { idempotencyKey: "my-key" })]) {
+      const error = await run.catch((error) => error);
+      assert.ok(error instanceof tidewire.TotalTimeoutError && /200 ms.*idempotencyKey: "my-key"/.test(error.message), error.stack);
+    }
+    await assert.rejects(new Client(silent).run("talk", {}, { signal: AbortSignal.abort(new Error("gone")) }), /gone/);
+    await assert.rejects(new Client(silent).run("talk", {}, { signal: AbortSignal.timeout(50) }), /timeout/);
+    const slow = async (...request) => {
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      return fetch(...request);
+    };
+    const begun = performance.now();
+    await assert.rejects(new Client(url, { fetch: slow }).run("forever", {}, { timeoutMs: 1500 }), tidewire.TotalTimeoutError);
+    assert.ok(performance.now() - begun < 2400);
+    assert.ok((await new Client(url).run("talk", { words: 3 }, { timeoutMs: 20_000 })).length > 5);
+    server.closeAllConnections();
+  },
+
   async "items of a batch are cancelled by index"(url) {
     const batch = await new Client(url).submitBatch("forever", [{}, {}]);
     await batch.cancel([1]);
