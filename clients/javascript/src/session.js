@@ -15,6 +15,10 @@ const LONGEST_TIMER_MS = 2 ** 31 - 1;
 const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT", "bad port"];
 export const IS_BROWSER = typeof window !== "undefined" || typeof WorkerGlobalScope !== "undefined";
 
+/** Codes of errors of Node with which TLS fails, and of those the ones for which the certificate is the cause. */
+const TLS_FAILED = /^(?:ERR_SSL_|ERR_TLS_|CERT_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|HOSTNAME_MISMATCH)/;
+const CERTIFICATE_REFUSED = /^(?:ERR_TLS_CERT_|CERT_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|HOSTNAME_MISMATCH)/;
+
 /** Wait, unless the signal aborts. @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
 export function sleep(ms, signal) {
   return new Promise((resolve, reject) => {
@@ -45,10 +49,20 @@ async function arrived(part, timeoutMs, controller, place) {
     controller.abort();
     const { cause, message } = /** @type {any} */ (error);
     const why = cause?.code ?? cause?.message ?? message;
+    if (TLS_FAILED.test(why)) throw tlsFailed(why, place, error);
     throw new TransportError(`the connection failed: ${why}`, { ...place, sent: !NOT_SENT.includes(why), cause: error });
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** @param {string} why @param {ErrorDetails} place @param {unknown} cause */
+function tlsFailed(why, place, cause) {
+  const { host } = new URL(/** @type {string} */ (place.url));
+  const advice = CERTIFICATE_REFUSED.test(why)
+    ? "Check the host name and the certificate of the server. To trust a private certificate authority, set the environment variable NODE_EXTRA_CA_CERTS to the file with its certificate."
+    : `If the server does not use TLS, try http://${host}.`;
+  return Object.assign(new TransportError(`TLS with ${host} failed: ${why}`, { ...place, sent: false, advice, cause }), { isTls: true });
 }
 
 /** A response whose body is read in chunks. */
@@ -129,7 +143,11 @@ export class Session {
       const controller = new AbortController();
       signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });
       const sent = this.fetch(url, { method, headers: all, body, cache: "no-store", redirect: "manual", signal: controller.signal });
-      const response = await arrived(sent, timeoutMs, controller, { method, url });
+      const response = await arrived(sent, timeoutMs, controller, { method, url }).catch((error) => {
+        // No attempt succeeds with a wrong scheme. Later, the certificate may be about to be replaced.
+        if (error.isTls && !this.contacted) error.interruption = null;
+        throw error;
+      });
       if (response.type === "opaqueredirect") {
         const advice = "A browser does not show where. Pass the URL to which the server redirects as the URL of the client.";
         throw new RequestError("the server redirects, which this client does not follow in a browser", { method, url, advice });

@@ -283,6 +283,25 @@ const BEHAVIORS = {
     }
   },
 
+  async "https to a server without TLS fails at once"() {
+    const { url } = await scripted({ connections: [] });
+    let attempts = 0;
+    const counted = (...request) => ((attempts += 1), fetch(...request));
+    const client = new Client(url.replace("http:", "https:"), { fetch: counted });
+    for (const call of [() => client.discover(), () => textOf(client.job(JOB))]) {
+      const error = await call().catch((error) => error);
+      assert.ok(error instanceof tidewire.TransportError && error.sent === false, error.stack);
+      assert.ok(error.message.endsWith(`If the server does not use TLS, try ${url}.`), error.message);
+    }
+    assert.equal(attempts, 2);
+  },
+
+  async "a certificate that is not trusted is named"() {
+    const failing = () => Promise.reject(Object.assign(new TypeError("fetch failed"), { cause: { code: "DEPTH_ZERO_SELF_SIGNED_CERT" } }));
+    const error = await new Client("https://a", { fetch: failing }).discover().catch((error) => error);
+    assert.match(error.message, /^TLS with a failed: DEPTH_ZERO_SELF_SIGNED_CERT .*NODE_EXTRA_CA_CERTS/);
+  },
+
   async "a stream is given up after so many attempts"() {
     const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("a")]]] });
     const job = new Client(url, { retry: { attempts: 4 } }).job(JOB);
