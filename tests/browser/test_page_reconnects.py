@@ -176,6 +176,31 @@ def test_stream_that_a_proxy_compresses_is_read_while_it_grows(visitor, tmp_path
             expect(page.locator(".job .numbers").first).not_to_contain_text("resumed")
 
 
+def test_view_is_shown_before_remembered_jobs_are_checked(visitor):
+    with running(SERVER, single_user=False) as url:
+        page = visitor.open(url)
+        run_job(page, url, "talk", words=3, pause=0)
+        status(page, "✓ succeeded")
+        page.evaluate(
+            """() => {
+                 const [name] = Object.keys(localStorage).filter((name) => name.endsWith(" jobs"));
+                 const [job] = JSON.parse(localStorage[name]);
+                 const lost = Array.from({ length: 9 }, (_, at) => ({ ...job, id: `${at}`.repeat(22) }));
+                 localStorage[name] = JSON.stringify([...lost, job]);
+               }"""
+        )
+        held = []
+        page.route("**/v1/jobs/*", lambda route, _: held.append(route))
+        page.goto(f"{url}/#/endpoints/train")
+        page.reload()
+        expect(page.get_by_role("heading", name="train", exact=True)).to_be_visible()
+        expect(page.locator("#jobs a")).to_have_count(10)
+        page.wait_for_timeout(300)
+        assert [route.request.method for route in held] == ["HEAD"] * 3
+        page.unroute("**/v1/jobs/*")  # the held requests continue
+        expect(page.locator("#jobs a")).to_have_count(1)
+
+
 def open_streams(url: str) -> float:
     page = httpx.get(f"{url}/metrics").text
     return next(

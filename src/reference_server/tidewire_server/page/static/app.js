@@ -14,6 +14,7 @@ const base = new URL(".", location.href);
 const session = new Session(base);
 const LIST_INTERVAL = 10_000; // ms between two reads of the list of jobs
 const MAX_LISTED = 30;
+const CHECKS_AT_ONCE = 3; // a browser opens at most six connections to a server
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
 const MAX_LABEL = 60;
 const DEFAULTS = "Defaults";
@@ -334,13 +335,20 @@ function jobEntry({ id, endpoint, status, at, label }) {
 /** Forget the jobs of this browser that the server has deleted or lost. */
 async function forgetLostJobs() {
   if (discovery.capabilities.includes("list")) return;
-  for (const { id } of session.jobs()) {
-    const path = `v1/jobs/${encodeURIComponent(id)}`;
-    const isHere = await get(path, { method: "HEAD" }).catch((error) => ![404, 410].includes(error.status));
-    // A proxy responds with 404, too. Only the body shows whether the server sent it.
-    const code = isHere ? null : await get(path).catch((error) => error.code);
-    if (["job_not_found", "job_expired"].includes(code)) session.forget(id);
-  }
+  const jobs = session.jobs().values(); // one iterator for all workers
+  const work = async () => {
+    for (const { id } of jobs) if (await isLost(id)) session.forget(id);
+  };
+  await Promise.all(Array.from({ length: CHECKS_AT_ONCE }, work));
+  listJobs();
+}
+
+async function isLost(id) {
+  const path = `v1/jobs/${encodeURIComponent(id)}`;
+  const isHere = await get(path, { method: "HEAD" }).catch((error) => ![404, 410].includes(error.status));
+  // A proxy responds with 404, too. Only the body shows whether the server sent it.
+  const code = isHere ? null : await get(path).catch((error) => error.code);
+  return ["job_not_found", "job_expired"].includes(code);
 }
 
 // ---- wiring ----------------------------------------------------------------------------------------------------------
@@ -356,7 +364,7 @@ if (await connect()) {
   addEventListener("hashchange", route);
   document.addEventListener("visibilitychange", () => document.hidden || listJobs());
   setInterval(() => document.hidden || listJobs(), LIST_INTERVAL);
-  await forgetLostJobs();
   listJobs();
   await route();
+  await forgetLostJobs();
 }
