@@ -64,6 +64,17 @@ def test_server_with_tokens_asks_for_one_and_keeps_it_in_the_tab(visitor, locked
     assert page.evaluate("sessionStorage.length") == 0
 
 
+def test_page_without_storage_keeps_its_token_in_memory(visitor, locked):
+    denied = "get() { throw new DOMException('denied', 'SecurityError'); }"
+    for name in ("localStorage", "sessionStorage"):
+        visitor.context.add_init_script(f"Object.defineProperty(window, '{name}', {{ {denied} }})")
+    page = visitor.open(locked)
+    enter(page, TOKEN)
+    run_job(page, locked, "talk", words=20, pause=0)
+    status(page, "✓ succeeded")
+    page.locator("#theme").click()
+
+
 def test_operator_view_asks_for_the_token_of_an_operator(visitor, locked):
     page = visitor.open(locked)
     enter(page, TOKEN)

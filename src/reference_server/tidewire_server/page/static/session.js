@@ -2,6 +2,23 @@
 // One browser may use several servers below one origin, so the names contain the path of the server.
 
 const MAX_JOBS = 50;
+const tab = storage("sessionStorage");
+const browser = storage("localStorage");
+
+/** A storage of the browser, or memory if the browser forbids the access, as it may in private windows and in frames. */
+function storage(name) {
+  try {
+    globalThis[name].getItem("");
+    return globalThis[name];
+  } catch {
+    const memory = new Map();
+    return {
+      getItem: (key) => memory.get(key) ?? null,
+      setItem: (key, value) => void memory.set(key, value),
+      removeItem: (key) => void memory.delete(key),
+    };
+  }
+}
 
 export class Session {
   #path;
@@ -13,18 +30,18 @@ export class Session {
 
   /** Token of the caller, or of an operator; null if there is none. It is only ever sent in the header Authorization. */
   token(role) {
-    return sessionStorage.getItem(this.#name(role));
+    return tab.getItem(this.#name(role));
   }
 
   setToken(role, token) {
-    if (token === null) sessionStorage.removeItem(this.#name(role));
-    else sessionStorage.setItem(this.#name(role), token);
+    if (token === null) tab.removeItem(this.#name(role));
+    else tab.setItem(this.#name(role), token);
   }
 
   /** Jobs that this browser started, newest first. @returns {{id: string, endpoint: string, label: string, at: number}[]} */
   jobs() {
     try {
-      const found = JSON.parse(localStorage.getItem(this.#name("jobs")) ?? "[]");
+      const found = JSON.parse(browser.getItem(this.#name("jobs")) ?? "[]");
       return Array.isArray(found) ? found.filter((job) => typeof job?.id === "string" && typeof job.endpoint === "string") : [];
     } catch {
       return [];
@@ -41,7 +58,7 @@ export class Session {
   }
 
   #keep(jobs) {
-    localStorage.setItem(this.#name("jobs"), JSON.stringify(jobs));
+    browser.setItem(this.#name("jobs"), JSON.stringify(jobs));
   }
 
   #name(what) {
@@ -54,14 +71,14 @@ export function themeButton(button, changed) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
   const show = () => (button.textContent = isDark() ? "☀" : "☾");
-  const saved = localStorage.getItem("tidewire theme");
+  const saved = browser.getItem("tidewire theme");
   if (saved === "dark" || saved === "light") document.documentElement.dataset.theme = saved;
   show();
   system.addEventListener("change", show);
   button.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
-    localStorage.setItem("tidewire theme", theme);
+    browser.setItem("tidewire theme", theme);
     show();
     changed();
   });
