@@ -226,6 +226,22 @@ def test_list_shows_the_end_of_a_job_that_the_visitor_left(browser, single_user)
         expect(entry.locator(".chip")).to_have_text(["⊘ cancelled"] if single_user else [])
 
 
+def test_duration_of_a_job_that_ended_before_it_is_read_is_that_of_the_server(page, url):
+    page.goto(f"{url}/#/endpoints/train")
+    job = httpx.post(f"{url}/v1/endpoints/talk/jobs", json={"input": {"words": 1000}}).json()["id"]
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    entry = page.locator(f"#jobs a[href='#/jobs/{job}']")
+    expect(entry).to_be_visible()
+    page.route("**/v1/jobs?*", lambda route, _: route.abort())  # the list stays as it is
+    page.route("**/v1/jobs", lambda route, _: route.abort())
+    httpx.post(f"{url}/v1/jobs/{job}/cancel")
+    page.wait_for_timeout(3000)
+    entry.click()
+    status(page, "⊘ cancelled")
+    expect(page.locator(".job .numbers").first).to_contain_text(re.compile(r"· [01]\.\d s"))
+    page.unroute_all()
+
+
 def sent(page):
     """Submit the form, and return the input in the request."""
     with page.expect_request("**/endpoints/echo/jobs") as request:

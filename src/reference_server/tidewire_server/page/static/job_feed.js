@@ -45,14 +45,18 @@ export class JobFeed {
     try {
       const job = known ?? (await this.job.read({ signal }));
       this.endpoint = job.endpoint;
-      this.startedAt = Date.parse(job.started_at) || null;
-      this.endedAt = Date.parse(job.ended_at) || null;
+      this.#readTimes(job);
     } catch (error) {
       if (this.#closed) return;
       if (!isFromProxy(error)) return this.#failed(error);
       await this.#waitForServer(error, signal);
       await this.opened(known);
     }
+  }
+
+  #readTimes(job) {
+    this.startedAt = Date.parse(job.started_at) || null;
+    this.endedAt = Date.parse(job.ended_at) || null;
   }
 
   // ---- what is known of the job --------------------------------------------------------------------------------
@@ -120,6 +124,11 @@ export class JobFeed {
     document.removeEventListener("visibilitychange", again);
     removeEventListener("online", again);
     this.#told();
+    if (this.#closed || !this.ended || this.endedAt !== null) return;
+    // The job may have ended long before the page read its end, and only the server knows when.
+    await this.job.read().then((job) => this.#readTimes(job), () => {});
+    this.endedAt ??= Date.now();
+    this.onChange();
   }
 
   async #read(signal) {
@@ -162,10 +171,8 @@ export class JobFeed {
   #heard(event) {
     if (event.type === "connection") this.#moved(event);
     else if (event.type === "note") this.notes = this.job.state?.notes ?? [];
-    else if (event.type === "end") {
-      this.error = event.error;
-      this.endedAt ??= Date.now();
-    } else if (event.type === "status" && event.status === "running") this.startedAt ??= Date.now();
+    else if (event.type === "end") this.error = event.error;
+    else if (event.type === "status" && event.status === "running") this.startedAt ??= Date.now();
     this.#told();
   }
 
