@@ -268,6 +268,13 @@ def test_field_keeps_the_lines_of_a_text_and_an_untouched_default_is_not_sent(ec
     assert sent(echo) == {"prompt": "a\nb\n"}
 
 
+def test_field_of_a_number_or_null_is_a_field_of_a_number(echo):
+    field = echo.get_by_label("n", exact=True)
+    expect(field).to_have_attribute("type", "number")
+    expect(field).to_have_attribute("max", "1000")
+    expect(field).to_have_attribute("step", "1")
+
+
 def test_field_that_may_be_null_sends_what_was_chosen(echo):
     echo.locator(".example").click()
     echo.get_by_label("flag").select_option("null")

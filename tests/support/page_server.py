@@ -60,7 +60,9 @@ class Given(BaseModel):
     prompt: str = Field(max_length=2000)
     note: str = "two\r\nlines"
     flag: bool | None = None
-    n: int | None = Field(5, le=1000)
+    n: Annotated[int | None, WithJsonSchema({"type": ["integer", "null"], "maximum": 1000, "default": 5})] = (
+        Field(5, le=1000)
+    )
     s: str | None = "x"
     big: int = 1
     f: float = 1.0

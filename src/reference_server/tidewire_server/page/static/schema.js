@@ -15,6 +15,8 @@ export function resolved(schema, root) {
       found = { ...referenced($ref, root), ...own };
       continue;
     }
+    const types = Array.isArray(found.type) ? found.type.filter((each) => each !== "null") : [];
+    if (types.length === 1) found = { ...found, type: types[0], nullable: found.nullable || found.type.length > 1 };
     const choices = found.anyOf ?? found.oneOf ?? found.allOf;
     const some = Array.isArray(choices) ? choices.filter((each) => isObject(each) && each.type !== "null") : [];
     if (some.length !== 1) return found;
