@@ -15,6 +15,7 @@ const LONGEST_TIMER_MS = 2 ** 31 - 1;
 const NOT_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT", "bad port"];
 export const IS_BROWSER = typeof window !== "undefined" || typeof WorkerGlobalScope !== "undefined";
 
+const TOO_LARGE = "The request is too large for the server or a proxy in front of it: send less.";
 /** Codes of errors of Node with which TLS fails, and of those the ones for which the certificate is the cause. */
 const TLS_FAILED = /^(?:ERR_SSL_|ERR_TLS_|CERT_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|HOSTNAME_MISMATCH)/;
 const CERTIFICATE_REFUSED = /^(?:ERR_TLS_CERT_|CERT_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|HOSTNAME_MISMATCH)/;
@@ -176,7 +177,10 @@ export class Session {
     }
     const askedMs = retryAfterMs(headers.get("retry-after")) ?? problem?.retry_after_ms;
     const interruption = action === "wait" || action === "cut" ? action : null;
-    const advice = !this.isUnder(url) && (problem === null || status === 404) ? this.#linkAdvice(url) : undefined;
+    const isOutside = !this.isUnder(url) && (problem === null || status === 404);
+    // A problem from the server contains an advice itself. The page of a proxy does not.
+    const tooLarge = status === 413 && problem === null ? TOO_LARGE : undefined;
+    const advice = isOutside ? this.#linkAdvice(url) : tooLarge;
     return RequestError.from(status, problem, { url, retryAfterMs: askedMs, interruption, advice, ...details }, response);
   }
 

@@ -256,6 +256,13 @@ const BEHAVIORS = {
     await assert.rejects(new Client(url).submit("talk", { words: "many" }), (error) => error instanceof tidewire.InvalidInputError && error.pointer === "/input/words");
   },
 
+  async "a body that a proxy refuses as too large is named"() {
+    const refuse = (response) => response.writeHead(413, { "content-type": "text/html" }).end("<html>");
+    const { url } = await scripted({ connections: [refuse] });
+    const error = await new Client(url).submit("talk").catch((error) => error);
+    assert.ok(error instanceof tidewire.InvalidInputError && /413 text\/html.*or a proxy in front of it: send less\./.test(error.message), error.stack);
+  },
+
   async "one key starts one job"(url) {
     const options = { idempotencyKey: "k".repeat(30) };
     const [one, two] = await Promise.all([1, 2].map(() => new Client(url).submit("talk", {}, options)));
