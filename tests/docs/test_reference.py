@@ -1,4 +1,5 @@
 import inspect
+import re
 
 import pytest
 from typer.main import get_command
@@ -14,6 +15,20 @@ from tidewire_server.commands.cli import serve
 def test_generated_parts_of_the_reference_are_up_to_date(page):
     written = (reference.REFERENCE / page).read_text()
     assert written == reference.with_parts(page), "run: python tests/docs/reference.py"
+
+
+REFUSED = {"--max-event-bytes"}
+"""Options in the documentation that are examples of errors."""
+
+
+def test_options_of_serve_in_the_documentation_exist():
+    known = {name for option in get_command(serve).params for name in option.opts + option.secondary_opts}
+    commands = [
+        command
+        for page in reference.REFERENCE.parent.rglob("*.md")
+        for command in re.findall(r"tidewire serve[^`\n]*", page.read_text(encoding="utf-8"))
+    ]
+    assert set(re.findall(r" (--[a-z-]+)", "\n".join(commands))) - known == REFUSED | {"--help"}
 
 
 def test_every_error_is_in_the_documented_tree():
