@@ -123,6 +123,27 @@ def results(tmp_path_factory):
         yield found, proxy
 
 
+def test_request_that_a_browser_forbids_names_the_option_of_the_server(browser):
+    context = browser.new_context()
+    context.route("http://pages.test/*", lambda route, _: route.fulfill(content_type="text/html", body=""))
+    context.route(
+        "http://pages.test/*.js",
+        lambda route, request: route.fulfill(path=SOURCES / request.url.rpartition("/")[2]),
+    )
+    with served() as url:
+        page = context.new_page()
+        page.goto("http://pages.test/")
+        message = page.evaluate(
+            """async (url) => {
+                 const { Client } = await import("/index.js");
+                 return new Client(url).discover().catch((error) => error.message);
+               }""",
+            url,
+        )
+    context.close()
+    assert "tidewire serve --cors-origin http://pages.test" in message
+
+
 def test_the_page_shows_a_text_through_cuts(results):
     found, proxy = results
     assert found[0]["text"] == sentence(WORDS)

@@ -51,10 +51,17 @@ async function arrived(part, timeoutMs, controller, place) {
     const { cause, message } = /** @type {any} */ (error);
     const why = cause?.code ?? cause?.message ?? message;
     if (TLS_FAILED.test(why)) throw tlsFailed(why, place, error);
-    throw new TransportError(`the connection failed: ${why}`, { ...place, sent: !NOT_SENT.includes(why), cause: error });
+    throw new TransportError(`the connection failed: ${why}`, { ...place, sent: !NOT_SENT.includes(why), advice: originAdvice(place), cause: error });
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** Advice for a request of a page to another origin, for which a browser does not show why it failed. @param {ErrorDetails} place */
+function originAdvice({ method, url }) {
+  const page = IS_BROWSER ? globalThis.location?.origin : undefined;
+  if (!method || !url || page === undefined || new URL(url).origin === page) return undefined;
+  return `If the server runs, it may not allow pages of this origin: tidewire serve --cors-origin ${page}`;
 }
 
 /** @param {string} why @param {ErrorDetails} place @param {unknown} cause */
