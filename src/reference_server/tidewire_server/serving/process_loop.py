@@ -117,10 +117,23 @@ def _restore_in_child() -> None:
     if _replaced:
         signal.set_wakeup_fd(-1)  # It belongs to the event loop of the server.
         _restore()
+    _unblock()
+
+
+_forking = threading.local()
+
+
+def _block() -> None:
+    """Block the signals during a fork. Python would drop one that reaches the child before its handlers are restored."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_restore_in_child)
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_in_child)
 
 
 def _end_blocked(reacts: threading.Event, patience: float) -> None:
