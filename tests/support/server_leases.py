@@ -13,5 +13,4 @@ async def expire_lease(store: Any) -> None:
 def trust(store: Any) -> None:
     """Act as if the beats of a server had succeeded for a whole lease, the last one just now."""
     store._server._first_beat = -1e9
-    store._server._last_beat = store._server._clock()
     store._server._until = datetime.now(UTC) + timedelta(seconds=5)

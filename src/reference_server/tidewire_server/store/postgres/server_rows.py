@@ -4,6 +4,7 @@ A server renews its lease each second by the database's clock. When the lease ha
 an outage of the database, all leases have expired. Therefore a server adopts jobs only after its own beats have succeeded for
 a whole lease, by which time every server that is alive has renewed its own. A pause of half a lease between two beats counts as
 an outage: otherwise a server whose beat comes first after a short outage would adopt the jobs of one whose beat is on its way.
+The pause is measured by the database's clock, because the answer to the beat before it may have reached a busy event loop late.
 The database compares the time of the last beat when it adopts, because the statement itself may have waited for the end of an
 outage.
 """
@@ -110,7 +111,6 @@ class ServerRow:
         self._clock = clock
         self._first_beat = math.inf
         """Time of the first of the beats of which each came in time after the previous one."""
-        self._last_beat = -math.inf
         self._left = False
         self._until: datetime | None = None
         """End of the lease, by the database's clock."""
@@ -140,11 +140,10 @@ class ServerRow:
         }
 
         def then(found: tuple[Rows, ...]) -> None:
-            now = self._clock()
-            joins = now - self._last_beat >= _MAX_PAUSE
+            before, [[self._until]] = self._until, found[0]
+            joins = before is None or self._until - before >= timedelta(seconds=_MAX_PAUSE)
             if joins:
-                self._first_beat = now
-            self._last_beat, [[self._until]] = now, found[0]
+                self._first_beat = self._clock()
             self.has_others = self._notifier.enabled = bool(found[2])
             if joins:  # A server that has been alone sends no hints until its next beat.
                 self._notifier.send(SERVERS)
