@@ -14,7 +14,6 @@ const base = new URL(".", location.href);
 const session = new Session(base);
 const LIST_INTERVAL = 10_000; // ms between two reads of the list of jobs
 const MAX_LISTED = 30;
-const CHECKS_AT_ONCE = 3; // a browser opens at most six connections to a server
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
 const MAX_LABEL = 60;
 const DEFAULTS = "Defaults";
@@ -138,10 +137,10 @@ async function route() {
   }
   document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   scrollTo(0, 0);
-  if (shown === null || (kind === "jobs" && !JOB_ID.test(shown))) return replaceView(banner("This is not a link of this page."));
+  if (shown === null || (kind === "jobs" && !JOB_ID.test(shown))) return show({ element: banner("This is not a link of this page.") });
   if (kind === "jobs") return showJob(shown);
   if (kind === "operator") return show(new OperatorView({ metrics }), "Operator");
-  if (first === undefined) return replaceView(banner("This server has no endpoints."));
+  if (first === undefined) return show({ element: banner("This server has no endpoints.") });
   return showEndpoint(kind === "endpoints" ? shown : first);
 }
 
@@ -153,13 +152,7 @@ function decoded(text) {
   }
 }
 
-function replaceView(element) {
-  view?.close?.();
-  view = null;
-  main.replaceChildren(element);
-}
-
-function show(next, title) {
+function show(next, title = "Page") {
   view?.close?.();
   view = next;
   main.replaceChildren(next.element);
@@ -191,7 +184,7 @@ async function showEndpoint(name) {
   const mine = view;
   const endpoint = await describe(name).catch((error) => error);
   if (view !== mine) return;
-  if (endpoint instanceof Error) return replaceView(banner(endpoint.message));
+  if (endpoint instanceof Error) return show({ element: banner(endpoint.message) }, name);
   const empty = h("section", { class: "job empty", "aria-label": "Result" },
     h("p", { class: "big", text: "The result streams here." }),
     h("p", { class: "quiet", text: "Choose an example or fill in the form, and run it. A lost connection loses nothing: the stream continues where it was, also after a reload and in another tab." }));
@@ -217,7 +210,7 @@ async function showJob(id) {
     }
     listJobs();
   };
-  const job = new JobView(feed, { endpoint, vocabulary, announce, cancel: () => feed.cancel(), link: location.href });
+  const job = new JobView(feed, { endpoint, vocabulary, announce, cancel: () => feed.job.cancel(), link: location.href });
   const panel = endpoint && callPanel(endpoint, inputs.get(id));
   const wide = matchMedia("(min-width: 70rem)").matches;
   if (panel && !wide) panel.open = false;
@@ -335,20 +328,15 @@ function jobEntry({ id, endpoint, status, at, label }) {
 /** Forget the jobs of this browser that the server has deleted or lost. */
 async function forgetLostJobs() {
   if (discovery.capabilities.includes("list")) return;
-  const jobs = session.jobs().values(); // one iterator for all workers
-  const work = async () => {
-    for (const { id } of jobs) if (await isLost(id)) session.forget(id);
-  };
-  await Promise.all(Array.from({ length: CHECKS_AT_ONCE }, work));
+  for (const { id } of session.jobs()) if (await isLost(id)) session.forget(id);
   listJobs();
 }
 
 async function isLost(id) {
   const path = `v1/jobs/${encodeURIComponent(id)}`;
-  const isHere = await get(path, { method: "HEAD" }).catch((error) => ![404, 410].includes(error.status));
-  // A proxy responds with 404, too. Only the body shows whether the server sent it.
-  const code = isHere ? null : await get(path).catch((error) => error.code);
-  return ["job_not_found", "job_expired"].includes(code);
+  // A proxy responds with 404, too. Only the body of a GET shows whether the server sent it.
+  const found = await get(path, { method: "HEAD" }).catch(() => get(path)).catch((error) => error);
+  return ["job_not_found", "job_expired"].includes(found.code);
 }
 
 // ---- wiring ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,13 @@ const isFromProxy = (error) =>
   error instanceof RequestError && error.problem === null && error.status !== null &&
   !(error instanceof AuthenticationError || error instanceof PermissionDeniedError);
 
+/** Wait until a signal aborts, or for a time. */
+const aborted = (signal, ms = null) =>
+  new Promise((resolve) => {
+    if (ms !== null) setTimeout(resolve, ms);
+    signal.addEventListener("abort", resolve, { once: true });
+  });
+
 export class JobFeed {
   #connected = false; // whether the stream was open before
   #stop = new AbortController();
@@ -41,16 +48,12 @@ export class JobFeed {
 
   /** Learn which endpoint the job belongs to, if the caller does not know it: `known` is an entry of a list of jobs. */
   async opened(known) {
-    const { signal } = this.#stop;
     try {
-      const job = known ?? (await this.job.read({ signal }));
+      const job = known ?? (await this.job.read({ signal: this.#stop.signal }));
       this.endpoint = job.endpoint;
       this.#readTimes(job);
     } catch (error) {
-      if (this.#closed) return;
-      if (!isFromProxy(error)) return this.#failed(error);
-      await this.#waitForServer(error, signal);
-      await this.opened(known);
+      if (!this.#closed && !isFromProxy(error)) this.#failed(error); // `follow` waits for the server
     }
   }
 
@@ -67,18 +70,6 @@ export class JobFeed {
 
   get status() {
     return this.lost !== null ? "lost" : this.job.state?.status ?? "queued";
-  }
-
-  get queue() {
-    return this.job.queue;
-  }
-
-  get progress() {
-    return this.job.progress;
-  }
-
-  get usage() {
-    return this.job.state?.usage;
   }
 
   /** Status of each item. */
@@ -117,8 +108,12 @@ export class JobFeed {
         else await this.#read(signal);
       } catch (error) {
         if (signal.aborted) continue;
-        if (isFromProxy(error)) await this.#waitForServer(error, signal);
-        else this.#failed(error, lostText);
+        if (!isFromProxy(error)) {
+          this.#failed(error, lostText);
+          continue;
+        }
+        this.#moved({ state: "lost", lastEventId: this.job.lastEventId, why: error.message, retryInMs: PROXY_WAIT });
+        await aborted(signal, PROXY_WAIT);
       }
     }
     document.removeEventListener("visibilitychange", again);
@@ -143,17 +138,9 @@ export class JobFeed {
     }
   }
 
-  async #waitForServer(error, signal) {
-    this.#moved({ state: "lost", lastEventId: this.job.lastEventId, why: error.message, retryInMs: PROXY_WAIT });
-    await new Promise((resolve) => {
-      setTimeout(resolve, PROXY_WAIT);
-      signal.addEventListener("abort", resolve);
-    });
-  }
-
   async #whileHidden(signal) {
     this.#connection("hidden");
-    await new Promise((resolve) => signal.addEventListener("abort", resolve));
+    await aborted(signal);
     this.#connection("connecting");
   }
 
@@ -209,10 +196,6 @@ export class JobFeed {
   #told() {
     if (this.status !== this.#status) this.onStatus((this.#status = this.status));
     this.onChange();
-  }
-
-  cancel() {
-    return this.job.cancel();
   }
 
   close() {

@@ -67,7 +67,7 @@ export class JobView {
   }
 
   redraw() {
-    this.plot?.redraw();
+    this.plot?.draw();
   }
 
   // ---- drawing ---------------------------------------------------------------------------------------------------
@@ -93,8 +93,9 @@ export class JobView {
     const { feed } = this;
     if (feed.lost !== null) return feed.lost;
     if (!feed.ended && feed.connection.state === "waiting") return "Connection lost. Reconnecting.";
-    if (feed.status === "queued" && feed.queue) return `Queued at position ${feed.queue.position}.`;
-    if (feed.status === "running" && feed.progress) return `Running, ${progressText(feed.progress)}.`;
+    const { queue, progress } = feed.job;
+    if (feed.status === "queued" && queue) return `Queued at position ${queue.position}.`;
+    if (feed.status === "running" && progress) return `Running, ${progressText(progress)}.`;
     return `Job ${STATUS_NAMES[feed.status] ?? feed.status}.`;
   }
 
@@ -102,7 +103,7 @@ export class JobView {
     const { feed } = this, now = Date.now();
     const facts = [feed.endpoint ?? feed.job.id];
     if (feed.startedAt) facts.push(duration((feed.endedAt ?? now) - feed.startedAt));
-    for (const [name, value] of Object.entries(feed.usage ?? {}).slice(0, 4)) {
+    for (const [name, value] of Object.entries(feed.job.state?.usage ?? {}).slice(0, 4)) {
       if (typeof value === "number") facts.push(`${number.format(value)} ${name.replaceAll("_", " ")}`);
     }
     facts.push(counted(feed.received, "update"));
@@ -131,7 +132,7 @@ export class JobView {
   }
 
   #queue() {
-    const { queue, status } = this.feed;
+    const { status, job: { queue } } = this.feed;
     this.queue.hidden = status !== "queued";
     if (status !== "queued") return;
     const parts = [queue ? `Position ${queue.position} in the queue` : "Waiting in the queue"];
@@ -141,7 +142,7 @@ export class JobView {
   }
 
   #progress() {
-    const { progress, ended } = this.feed;
+    const { progress, ended } = this.feed.job;
     this.progress.hidden = !progress || ended;
     if (!progress || ended) return;
     const bar = this.progress.querySelector("progress") ?? h("progress", { "aria-label": "Progress" });

@@ -1,5 +1,6 @@
 // A form for the input of an endpoint, generated from its JSON Schema, and the same input as JSON.
 
+import { copy, parse } from "./client/strict_json.js";
 import { bytes, h } from "./dom.js";
 import { ImageView } from "./image.js";
 import { imageType, isFile, members, resolved } from "./schema.js";
@@ -25,7 +26,6 @@ export class SchemaForm {
   constructor(endpoint, maxBytes) {
     this.root = endpoint.input_schema;
     this.maxBytes = maxBytes;
-    this.examples = Array.isArray(endpoint.examples) ? endpoint.examples : [];
     const schema = resolved(this.root, this.root);
     const found = members(schema, this.root);
     this.isObject = found.length > 0 || schema.type === "object";
@@ -35,14 +35,14 @@ export class SchemaForm {
     this.toggle.addEventListener("click", () => this.#switch());
     this.element = h("div", { class: "form" }, this.fieldset, this.problem);
     if (!this.isObject) this.#add("input", schema, true, this.fieldset);
-    else if (found.length <= MAX_FIELDS) this.#addMembers(found, schema);
+    else if (found.length <= MAX_FIELDS) this.#addMembers(found, schema, endpoint.examples);
     if (this.isObject && this.#fields.size === 0 && found.length > 0) this.#switch();
     if (this.isObject && found.length === 0) this.fieldset.append(h("p", { class: "quiet", text: "This endpoint takes no input." }));
   }
 
-  #addMembers(found, schema) {
+  #addMembers(found, schema, examples) {
     const required = new Set(Array.isArray(schema.required) ? schema.required : []);
-    const used = new Set(this.examples.flatMap((each) => Object.keys(each ?? {})));
+    const used = new Set((Array.isArray(examples) ? examples : []).flatMap((each) => Object.keys(each ?? {})));
     const first = found.filter(([name, each]) => required.has(name) || used.has(name) || isFile(each));
     const others = found.filter((each) => !first.includes(each));
     if (found.length <= MAX_SHOWN_FIELDS) first.push(...others.splice(0));
@@ -54,9 +54,7 @@ export class SchemaForm {
   }
 
   #add(name, schema, required, parent) {
-    const known = [schema.default, ...this.examples.map((each) => (this.isObject ? each?.[name] : each))];
-    const hasLines = known.some((each) => typeof each === "string" && /[\r\n]/.test(each));
-    const field = new Field(`field-${this.#fields.size}`, name, schema, { required, maxBytes: this.maxBytes, hasLines });
+    const field = new Field(`field-${this.#fields.size}`, name, schema, required, this.maxBytes);
     this.#fields.set(name, field);
     parent.append(field.element);
   }
@@ -64,15 +62,14 @@ export class SchemaForm {
   /** The input. Throws an InputError if a field has no valid value, unless required members may be missing. */
   async read({ incomplete = false } = {}) {
     this.showProblem(null);
-    if (this.#json !== null) {
-      return fromJson(this.#json.value, null);
-    }
-    if (!this.isObject) return this.#fields.get("input").read().catch((error) => (incomplete && error.isMissing ? null : Promise.reject(error)));
+    if (this.#json !== null) return fromJson(this.#json.value, null);
+    const read = (field) => field.read().catch((error) => {
+      if (!incomplete || !error.isMissing) throw error;
+    });
+    if (!this.isObject) return (await read(this.#fields.get("input"))) ?? null;
     const input = { ...this.#kept };
     for (const [name, field] of this.#fields) {
-      const value = await field.read().catch((error) => {
-        if (!incomplete || !error.isMissing) throw error;
-      });
+      const value = await read(field);
       // A name such as __proto__ has to become a member of its own.
       if (value !== undefined) Object.defineProperty(input, name, { value, enumerable: true, configurable: true });
     }
@@ -128,18 +125,17 @@ class Field {
   #given; // the value that the form was filled with
   #isEdited = false;
 
-  /** @param {{required: boolean, maxBytes: number, hasLines: boolean}} options `hasLines`: the default or an example has several lines */
-  constructor(id, name, schema, options) {
-    Object.assign(this, { id, name, schema: withNullAsChoice(schema), ...options });
+  constructor(id, name, schema, required, maxBytes) {
+    Object.assign(this, { id, name, schema: withNullAsChoice(schema), required, maxBytes });
     this.kind = kindOf(this.schema);
     this.control = this.#control();
     this.control.id = id;
     this.#error = h("p", { class: "error", id: `${id}-error`, hidden: true });
     const hint = typeof schema.description === "string" ? schema.description : "";
-    const label = h("label", { for: id }, name, this.required && h("span", { class: "required", text: " required" }));
+    const label = h("label", { for: id }, name, required && h("span", { class: "required", text: " required" }));
     this.control.setAttribute("aria-describedby", `${id}-hint ${id}-error`);
     const text = h("p", { class: "hint", id: `${id}-hint`, text: hint });
-    if (this.required) this.control.setAttribute("aria-required", "true");
+    if (required) this.control.setAttribute("aria-required", "true");
     this.preview = this.kind === "file" ? h("div", { class: "preview" }) : null;
     const parts = this.kind === "boolean" ? [h("div", { class: "check" }, this.control, label)] : [label, this.control];
     this.element = h("div", { class: "field" }, ...parts, this.preview, text, this.#error);
@@ -167,8 +163,7 @@ class Field {
       return h("input", { type: "number", step, min: schema.minimum ?? null, max: schema.maximum ?? null, inputmode: "decimal" });
     }
     // An input element would delete the line ends of a text.
-    if (kind === "text" && schema.format && !this.hasLines) return h("input", { type: "text", autocomplete: "off" });
-    const rows = kind === "json" ? 2 : isLong(schema) ? 4 : this.hasLines ? 2 : 1;
+    const rows = kind === "json" ? 2 : isLong(schema) ? 4 : 1;
     return h("textarea", { rows, autocomplete: "off", spellcheck: "false", class: kind === "json" ? "code" : "" });
   }
 
@@ -211,9 +206,9 @@ class Field {
     if (kind === "number") {
       if (control.validity.badInput) throw new InputError(this.name, "This is not a number, or it is too large.");
       if (control.value === "") return this.#missing("enter a number");
-      const tooLarge = firstTooLarge(control.value);
-      if (tooLarge !== undefined) throw new InputError(this.name, tooLargeText(tooLarge));
-      return this.#unlessDefault(Number(control.value));
+      // A browser also accepts 007 and .5, which are not JSON.
+      const text = control.value.replace(/^(-?)0*([.\d])/, (_, sign, first) => sign + (first === "." ? "0." : first));
+      return this.#unlessDefault(fromJson(text, this.name));
     }
     if (kind === "text") {
       const empty = control.value === "" && !this.required && typeof schema.default !== "string";
@@ -269,28 +264,14 @@ function withNullAsChoice(schema) {
   return { ...schema, enum: [...choices, null] };
 }
 
+/** The value of a text of JSON. JavaScript would change other values silently, such as integers beyond 2^53. */
 function fromJson(text, field) {
-  let value;
   try {
-    value = JSON.parse(text);
+    return copy(parse(text));
   } catch (error) {
-    throw new InputError(field, `This is not JSON: ${error.message}`);
+    throw new InputError(field, `This cannot be sent: ${error.message}.`);
   }
-  const tooLarge = firstTooLarge(text);
-  if (tooLarge === undefined) return value;
-  throw new InputError(field, tooLargeText(tooLarge));
 }
-
-/** The first number in a text of JSON that JavaScript would change: an integer that is rounded, or a number that is infinite. */
-function firstTooLarge(text) {
-  const tokens = text.match(/"(?:[^"\\]|\\.)*"|-?[\d.]+(?:[eE][+-]?\d+)?/g) ?? [];
-  return tokens.find((token) => {
-    if (token.startsWith('"')) return false;
-    return !Number.isFinite(Number(token)) || (/^-?\d+$/.test(token) && BigInt(token) !== BigInt(Number(token)));
-  });
-}
-
-const tooLargeText = (token) => `The number ${token.slice(0, 80)} is too large: the page would send another number.`;
 
 function kindOf(schema) {
   if (Array.isArray(schema.enum) && schema.enum.length > 0 && schema.enum.length <= MAX_FIELDS) return "choice";

@@ -8,15 +8,10 @@ const browser = storage("localStorage");
 /** A storage of the browser, or memory if the browser forbids the access, as it may in private windows and in frames. */
 function storage(name) {
   try {
-    globalThis[name].getItem("");
     return globalThis[name];
   } catch {
-    const memory = new Map();
-    return {
-      getItem: (key) => memory.get(key) ?? null,
-      setItem: (key, value) => void memory.set(key, value),
-      removeItem: (key) => void memory.delete(key),
-    };
+    const kept = new Map();
+    return { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value), removeItem: (key) => kept.delete(key) };
   }
 }
 

@@ -25,22 +25,18 @@ export class SurprisePlot {
     });
     new ResizeObserver(([entry]) => {
       this.#size = { width: Math.floor(entry.contentRect.width), ratio: devicePixelRatio };
-      this.#draw();
+      this.draw();
     }).observe(this.element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
   /** @param {(number | null)[]} logprobs in nats, one per token */
   show(logprobs) {
     this.#logprobs = logprobs;
-    this.#draw();
+    this.draw();
   }
 
-  redraw() {
-    this.#draw();
-  }
-
-  #draw() {
+  draw() {
     const { width, ratio } = this.#size, count = this.#logprobs.length;
     if (width === 0) return;
     const bars = Math.floor(width / BAR);
