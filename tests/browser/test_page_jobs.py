@@ -320,7 +320,9 @@ def test_number_that_would_change_is_refused(echo, name, value, problem):
     echo.keyboard.type(value)
     for button in ("Run", "Edit as JSON"):
         echo.get_by_role("button", name=button).click()
-        expect(echo.locator(".field .error:visible")).to_contain_text(re.compile(f"too large|{re.escape(problem)}"))
+        expect(echo.locator(".field .error:visible")).to_contain_text(
+            re.compile(f"too large|{re.escape(problem)}")
+        )
     echo.locator(".example").click()
     echo.get_by_role("button", name="Edit as JSON").click()
     echo.get_by_label("Input as JSON").fill(f'{{"prompt": "p", "{name}": {value}}}')

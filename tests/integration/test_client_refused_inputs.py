@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, RootModel, c
 from typing_extensions import TypeAliasType, TypedDict
 
 from tidewire import AsyncClient, Client
-from tidewire.errors import TidewireError
+from tidewire.errors import ItemFailedError, TidewireError
 from tidewire.inputs.submit_members import jsonable
 from tidewire.testing import FakeServer
 
@@ -98,6 +98,11 @@ def test_an_input_of_a_batch_or_map_is_named_by_its_number_and_nothing_is_sent(f
         with pytest.raises(TypeError, match=r"^shared\.image: an open file"):
             client.submit_batch("caption", [{}], shared={"image": file})
         assert server.submits == []
+        # The values of the inputs before it are delivered, so it is an error in the place of its own value.
+        value, error = client.map("caption", [{}, {"tags": {1}}], return_exceptions=True)
+        assert value == "x"
+        assert isinstance(error, ItemFailedError)
+        assert "inputs[1].tags: a set" in str(error.__cause__ or error)
     assert file.tell() == 0
 
 

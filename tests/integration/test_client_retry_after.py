@@ -1,7 +1,6 @@
 """Waits that a server requests by `Retry-After` and `goaway`, within the limits of the retry policy."""
 
 import asyncio
-import re
 
 import anyio
 import pytest
@@ -66,8 +65,8 @@ def scripted(*first, then):
 
 
 def waits_of(action, server, **settings):
-    """Run one action against a server and return the client's waits in seconds."""
-    timing, waits = hurried()
+    """Run one action against a server and return the client's waits in seconds. No other time passes for the client."""
+    timing, waits = hurried(clock=lambda: 0.0)
 
     async def main():
         async with with_timing(AsyncClient(server.url, **settings), timing) as client:
@@ -114,7 +113,7 @@ def test_a_retry_after_beyond_the_policy_raises_the_refusal_at_once(action, code
     error = caught.value
     assert (error.status_code, error.code, error.retryable) == (429, code, True)
     assert "the server asked to wait" in error.what
-    assert re.search(r"(300|29\d(\.\d+)?) s are left of patience=300 s", error.what)
+    assert "but 300 s are left of patience=300 s" in error.what
 
 
 @pytest.mark.parametrize("value", ["301", "9" * 400])

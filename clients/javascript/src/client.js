@@ -37,7 +37,7 @@ export class Client {
    */
   async run(endpoint, input = {}, options = {}) {
     const { timeoutMs = this.options.timeoutMs ?? Infinity, signal, idempotencyKey = await randomKey() } = options;
-    const since = performance.now();
+    const until = performance.now() + timeoutMs;
     const end = new AbortController();
     const late = () => {
       const advice = `The job may have started. Submit again with idempotencyKey: ${JSON.stringify(idempotencyKey)}, or look for it in client.jobs().`;
@@ -48,7 +48,7 @@ export class Client {
     if (signal?.aborted) abort();
     sleep(timeoutMs, end.signal).then(late, () => {});
     const job = await this.submit(endpoint, input, { ...options, idempotencyKey, signal: end.signal }).finally(() => end.abort());
-    return job.result({ timeoutMs, signal, since });
+    return job.result({ timeoutMs: until - performance.now(), signal });
   }
 
   /**

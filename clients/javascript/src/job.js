@@ -104,8 +104,8 @@ export class JobBase {
   }
 
   /** Wait until the job has ended, whether it succeeded or not. The call consumes no updates. @param {WaitOptions} [options] */
-  async wait({ timeoutMs = this.client.options.timeoutMs, signal, since } = {}) {
-    for await (const _ of this.reads({ timeoutMs, signal, since }));
+  async wait({ timeoutMs = this.client.options.timeoutMs, signal } = {}) {
+    for await (const _ of this.reads({ timeoutMs, signal }));
   }
 
   /** The position after the last delivered update, with the whole state. `client.job({ checkpoint })` continues from it. */
@@ -122,8 +122,8 @@ export class JobBase {
   }
 
   /** Yields before the first and after each read of the stream, until the job has ended. @protected @param {WaitOptions} [options] */
-  async *reads({ timeoutMs = Infinity, signal, since = performance.now() } = {}) {
-    const until = since + timeoutMs;
+  async *reads({ timeoutMs = Infinity, signal } = {}) {
+    const until = performance.now() + timeoutMs;
     this.#readers += 1;
     try {
       for (;;) {
@@ -131,7 +131,7 @@ export class JobBase {
         yield;
         if (this.ended) return;
         const left = until - performance.now();
-        if (left <= 0) throw new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the job has not ended`, { jobId: this.id });
+        if (left <= 0) throw new TotalTimeoutError("the time limit timeoutMs has passed, and the job has not ended", { jobId: this.id });
         signal?.throwIfAborted();
         const closes = this.#closes;
         this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));

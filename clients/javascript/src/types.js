@@ -30,8 +30,7 @@
  *
  * @typedef {{checkpoint?: string | Checkpoint, listener?: Listener}} AttachOptions A checkpoint, or its JSON text.
  * @typedef {{signal?: AbortSignal}} LoopOptions
- * @typedef {{timeoutMs?: number, signal?: AbortSignal, since?: number}} WaitOptions `since`: time of `performance.now()` at
- *   which `timeoutMs` begins, by default now.
+ * @typedef {{timeoutMs?: number, signal?: AbortSignal}} WaitOptions
  * @typedef {(event: JobEvent, job: import("./job.js").JobBase) => void} Listener
  *
  * What a listener receives, in addition to the updates of a loop. `connections` is the number of connections that were opened,

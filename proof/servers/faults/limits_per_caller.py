@@ -35,6 +35,11 @@ fault("retryable_inband_problem_has_default_retry", "TW-ERR-016",
 fault("jobs_not_limited", "TW-DSC-012", "limits_per_caller.job_above_the_limit_returns_429",
       "The declared limit on the jobs per caller is not enforced.",
       **declare_only("max_jobs_per_principal"))
+fault("fewer_jobs_allowed_than_declared", "TW-DSC-027", "limits_per_caller.job_above_the_limit_returns_429",
+      "A caller may have six unfinished jobs, but discovery declares 64.",
+      settings={"max_jobs_per_principal": 6},
+      bodies=rewrite_body(rb'("max_jobs_per_principal":)6\b', rb"\g<1>64", at="/v1"),
+      also_fails={"the server refuses jobs of checks that run at the same time": "*"})
 fault("queue_position_not_repeated_on_resume", "TW-FRM-067", "limits_per_caller.job_above_the_limit_returns_429",
       "The position in the queue is not sent on a resumed stream.",
       frames=lambda exchange, frame: b"" if exchange.cursor and b"event:queue" in frame else frame)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -75,10 +76,10 @@ def _claimed_profiles(plan: Plan, server: Server, record: Sequence[RecordedExcha
     return [profile for profile, claimed in claims.items() if claimed]
 
 
-def _lanes(plan: Plan, server: Server) -> int:
+def _max_lanes(server: Server) -> float:
     """Return the number of concurrent checks whose jobs, and the idle one, stay below the server's limit of jobs."""
     limit = server.limits.get("max_jobs_per_principal")
-    return plan.lanes if limit is None else max(1, min(plan.lanes, (limit - 1) // JOBS_PER_CHECK))
+    return math.inf if limit is None else (limit - 1) // JOBS_PER_CHECK
 
 
 Watch = Callable[[Verdict, int, int], None]
@@ -196,7 +197,7 @@ class CheckProgress:
     async def _round(self, server: Server, number: int) -> None:
         verdicts: dict[str, Verdict] = {}
         self._rounds.append(verdicts)
-        lanes = _lanes(self.plan, server)
+        lanes = max(1, int(min(self.plan.lanes, _max_lanes(server))))
         slots = asyncio.Semaphore(lanes)
         # Checks that wait leave every third slot to others, so that the processor is busy while they wait.
         waiting_slots = asyncio.Semaphore(max(1, lanes * 2 // 3))
@@ -293,7 +294,7 @@ async def _run(
         verdict.outcome, verdict.why, verdict.note = Outcome.SKIPPED, SkipReason.BLOCKED, str(error)
     except Exception as error:  # noqa: BLE001 - an error in one check must not end the others
         _explain(verdict, error, wire, check)
-    if not (check.alone or check.whole_run):
+    if _max_lanes(server) <= 1 and not (check.alone or check.whole_run):
         _excuse_own_jobs(verdict, session.assertions)
     verdict.assertions = [each for each in session.assertions if each.requirement not in check.left_out]
     if verdict.outcome is Outcome.PASS and len(verdict.assertions) < len(session.assertions):
@@ -308,7 +309,10 @@ async def _run(
 
 
 def _excuse_own_jobs(verdict: Verdict, assertions: list[Assertion]) -> None:
-    """Make a check inconclusive instead of failed if a submission got `too_many_jobs`, because of the suite's other jobs."""
+    """Make a check inconclusive instead of failed if a submission got `too_many_jobs`, because of the suite's other jobs.
+
+    Only a server that does not allow two checks at once can refuse them. The suite stays below a higher limit.
+    """
     refused = [
         each
         for each in assertions
@@ -319,7 +323,7 @@ def _excuse_own_jobs(verdict: Verdict, assertions: list[Assertion]) -> None:
         verdict.outcome, verdict.why = Outcome.INCONCLUSIVE, None
         verdict.note = (
             f"{refused[0].exchange} returned 429 too_many_jobs {BUSY_TRIES} times, because the jobs of the suite reached "
-            "max_jobs_per_principal; pass --lanes 1, or raise the limit for the run"
+            "max_jobs_per_principal; raise the limit for the run"
         )
 
 

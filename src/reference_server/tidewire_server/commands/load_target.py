@@ -3,25 +3,15 @@
 import importlib
 import importlib.util
 import sys
-import sysconfig
 import traceback
 import types
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Final
 
 from tidewire_server.server import LOADING, Server
+from tidewire_server.user_code import is_user_code
 from tidewire_server.user_paths import user_path
-
-_LIBRARIES: Final = tuple(
-    str(Path(folder).resolve())
-    for folder in (
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        str(Path(__file__).parents[1]),
-    )
-)
-"""Folders with code of Python and of libraries. Tracebacks omit the frames of this code."""
 
 
 class TargetError(ValueError):
@@ -124,7 +114,7 @@ def _user_traceback(error: BaseException) -> str:
     formatted = traceback.TracebackException.from_exception(error)
     for each in _chain(formatted):
         each.stack = traceback.StackSummary.from_list(
-            frame for frame in each.stack if not _is_library(frame.filename)
+            frame for frame in each.stack if is_user_code(frame.filename)
         )
     lines = "".join(formatted.format()).rstrip().splitlines()
     return "\n".join(line for line in lines if line != "Traceback (most recent call last):")
@@ -135,7 +125,3 @@ def _chain(formatted: traceback.TracebackException) -> Iterator[traceback.Traceb
     for cause in (formatted.__cause__, formatted.__context__):
         if cause is not None:
             yield from _chain(cause)
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith("<") or str(Path(file).resolve()).startswith(_LIBRARIES)

@@ -15,24 +15,18 @@ A timer of the event loop records the time, and a thread compares it. The table 
 import asyncio
 import logging
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from types import FrameType
 from typing import Final
+
+from tidewire_server.user_code import place_of
 
 MAX_BLOCKED_SECONDS: Final = 1.0
 """Number of seconds for which the event loop may be blocked without causing a warning."""
 
 WARNING_INTERVAL: Final = 60.0
 """Minimum number of seconds between two warnings."""
-
-_LIBRARIES: Final = (
-    *{sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")},
-)
-_OWN: Final = str(Path(__file__).parents[1])
 
 _log = logging.getLogger(__name__)
 
@@ -96,12 +90,3 @@ class LoopWatchdog:
                     "" if frame is None else f" at {place_of(frame)}",
                     ", ".join(map(repr, names)),
                 )
-
-
-def place_of(frame: FrameType) -> str:
-    """Return the place of the innermost call that is not in a library, or of the innermost call if all are."""
-    found: FrameType | None = frame
-    while found is not None and found.f_code.co_filename.startswith((*_LIBRARIES, _OWN, "<frozen")):
-        found = found.f_back
-    shown = found or frame
-    return f"{shown.f_code.co_filename}:{shown.f_lineno} in {shown.f_code.co_name}"

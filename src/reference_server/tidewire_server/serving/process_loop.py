@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from tidewire_server.http.lifespan import Lifespan
-from tidewire_server.jobs.loop_watchdog import place_of
 from tidewire_server.serving.daemon_threads import DaemonThreads
+from tidewire_server.user_code import place_of
 
 LAST_GRACE: Final = 2.0
 """Number of seconds to wait for open requests and cancelled tasks after the time for running jobs is over."""
