@@ -1,8 +1,9 @@
 """Latency of a caller's appends while another caller writes 300 MB, in each store.
 
 One process runs a job of an endpoint whose function writes large values: it replaces its value by another text of 1 MB, or of
-8 MB, again and again. The texts are random, as those of encoded images are, so that no database can compress them. Meanwhile, the script appends a small event to the log of another job every 10 ms, through the interface
-that the server uses, `Log.append`. The latency is the time from the moment at which an append is due until its commit.
+8 MB, again and again. The texts are random, as those of encoded images are, so that no database can compress them. Meanwhile,
+the script appends a small event to the log of another job every 10 ms, through the interface that the server uses,
+`Log.append`. The latency is the time from the moment at which an append is due until its commit.
 It therefore includes the time for which the event loop is blocked. Appends that became due during an earlier append are
 written as one block, as the server's own writer does it. The same appends without the large job are the comparison.
 

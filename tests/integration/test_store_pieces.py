@@ -19,7 +19,7 @@ from support.stores import STORES, opened_store, prepare
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store import block_rows
 from tidewire_server.store.block_rows import PIECE_BYTES, Content
-from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, Store
+from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, Store, StoreError
 
 LARGE = 3 * PIECE_BYTES + 1
 RETAINED = replace(ROOMY, max_log_bytes=20 * PIECE_BYTES)
@@ -129,6 +129,24 @@ def test_pieces_of_an_append_that_was_not_committed_do_no_harm_and_are_deleted(
             assert await everything(writer.log, Cursor(7, 2)) == writer.frames[-1]
             if next_store is not store:
                 await next_store.close()
+
+    run(body())
+
+
+def test_an_append_in_pieces_fails_when_its_file_is_closed_in_between(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with opened_store("sqlite", tmp_path, RETAINED) as (store, _clock):
+            writer = await Writer().add(store)
+            append = asyncio.create_task(writer.write(text_of(LARGE)))
+            await asyncio.sleep(0)  # its first piece waits for the thread
+            await store.close()
+            with pytest.raises(StoreError, match="the file is closed"):
+                await append
+        next_store = STORES["sqlite"](tmp_path, RETAINED)
+        assert [*await next_store.jobs.adopt()] == ["a"]
+        log = (await next_store.jobs.reopen("a")).log
+        assert log.extent().head == Cursor(1, 1)
+        await next_store.close()
 
     run(body())
 

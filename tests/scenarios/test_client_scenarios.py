@@ -158,6 +158,15 @@ def test_faulty_client_fails_for_the_expected_requirement(faulty, verdicts, requ
     assert broken_requirement(faulty) in {each.requirement for each in verdict_report.broken}
 
 
+@pytest.mark.parametrize(
+    ("faulty", "unsent"), [("SendsCursorInWrongHeader", "TW-CLI-007"), ("RequestsAnyMediaType", "")]
+)
+def test_verdict_names_what_the_client_did_not_send(faulty, unsent):
+    (client,) = (each for each in FAULTY_CLIENTS if each.__name__ == faulty)
+    verdict = play(BY_NAME[client.scenario], PlainAdapter(client), patience=PATIENCE)
+    assert verdict_of(verdict).unsent == unsent
+
+
 @pytest.mark.parametrize("faulty", [*faulty(share=10)])
 def test_faulty_client_passes_an_unrelated_scenario(faulty):
     verdict = play(BY_NAME[faulty.control], PlainAdapter(faulty), patience=PATIENCE)

@@ -1,11 +1,11 @@
-"""Which appends are large: those whose block and checkpoint reach `LARGE_BYTES` together."""
+"""Which appends write a checkpoint, and which are large: those whose block and checkpoint reach `LARGE_BYTES` together."""
 
 import pytest
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire_server.store.interfaces import Block, StateAt
-from tidewire_server.store.state_checkpoints import LARGE_BYTES, CheckpointSchedule
+from tidewire_server.store.state_checkpoints import LARGE_BYTES, CheckpointSchedule, StateCheckpoint
 
 BLOCK = Block([b"id:1-2\ndata:[]\n\n"], StateAt(Cursor(1, 2), (), Document({}).mark()))
 
@@ -23,3 +23,10 @@ def test_an_append_is_large_at_its_limit_with_its_checkpoint(size, state_bytes, 
     schedule = CheckpointSchedule(1 << 30, written=0, checkpoints=(), state_bytes=state_bytes)
     plan = schedule.plan(Cursor(1, 1), BLOCK, size)
     assert (plan.write, plan.large) == (writes, large)
+
+
+@pytest.mark.parametrize(("last", "writes"), [(Cursor(1, 2), False), (Cursor(1, 1), True)])
+def test_a_state_that_has_a_checkpoint_already_gets_no_second_one(last, writes):
+    ended = Block([b"id:1-3\nevent:done\ndata:{}\n\n"], BLOCK.state, done=True)
+    schedule = CheckpointSchedule(1 << 30, written=0, checkpoints=[StateCheckpoint(last, 0)], state_bytes=10)
+    assert schedule.plan(Cursor(1, 2), ended, 100).write is writes

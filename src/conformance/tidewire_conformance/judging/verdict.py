@@ -104,6 +104,8 @@ class Verdict:
     """Position of the check among all checks of servers, ordered from causes to effects. A scenario has none."""
     whole_run: bool = False
     """Whether the check judges the requests and responses of the whole run, which other checks sent."""
+    unsent: str = ""
+    """Id of the requirement to send what the client in a scenario did not send."""
 
     @property
     def broken(self) -> list[Assertion]:

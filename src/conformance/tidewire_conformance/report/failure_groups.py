@@ -10,7 +10,6 @@ A report shows each symptom once, under the requirement that is nearest to the c
 from the order of the checks (`registry.AREAS`), because one fault makes all checks fail that need what is broken.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -130,7 +129,7 @@ def _ranks_of_scenarios(found: list[RequirementResult]) -> dict[str, tuple[objec
     failed = {verdict.check for result in found for verdict, _ in result.broken}
     scenarios = {_scenario(name) for name in failed}
     verdicts = {verdict.check: verdict for result in found for verdict, _ in result.broken}
-    omissions = Counter(map(_omission, verdicts.values()))
+    omissions = Counter(verdict.unsent for verdict in verdicts.values())
 
     def rank(result: RequirementResult) -> tuple[object, ...]:
         broken = {verdict.check: verdict for verdict, _ in result.broken}
@@ -149,19 +148,6 @@ def _ranks_of_scenarios(found: list[RequirementResult]) -> dict[str, tuple[objec
         )
 
     return {result.requirement.id: rank(result) for result in found}
-
-
-def _omission(verdict: Verdict) -> str:
-    """Return the requirement to send what the client did not send in a scenario, or an empty string."""
-    if any(each.got == "no cursor" for each in verdict.broken):
-        return "TW-CLI-007"
-    counts = (
-        (re.match(r"number of event stream requests: at least (\d+)", each.expected), each.got)
-        for each in verdict.broken
-    )
-    missing = any(least and got.isdigit() and int(got) < int(least[1]) for least, got in counts)
-    exited = any(each.expected.startswith("an end: ") for each in verdict.broken)
-    return "TW-CLI-009" if missing and not exited else ""
 
 
 def sections(report: Report) -> Iterator[Section]:

@@ -130,7 +130,8 @@ def _stream_request(
             allowed.add("1-1")
         if request.cursor not in allowed:
             expected = " or ".join(str(cursor or "no cursor") for cursor in allowed)
-            yield Finding("cursor", rules, f"{name}: {expected}", request.cursor or "no cursor")
+            unsent = "" if request.cursor else "TW-CLI-007"
+            yield Finding("cursor", rules, f"{name}: {expected}", request.cursor or "no cursor", unsent)
 
 
 def _header(
@@ -226,11 +227,12 @@ def _counts(scenario: Scenario, conversation: Conversation) -> Iterator[Finding]
             bounds = {"least": least}
         if kind == "streams":
             bounds = scenario.expect.get("streams", bounds)
-        wrong = got < bounds.get("least", 0) or got > bounds.get("most", got)
-        if wrong:
+        too_few = got < bounds.get("least", 0)
+        if too_few or got > bounds.get("most", got):
             about = ("TW-CLI-049",) if kind == "cancels" and not script else rules
             expected = " and ".join(f"at {word} {number}" for word, number in bounds.items())
-            yield Finding("count", about, f"number of {name} requests: {expected}", str(got))
+            unsent = "TW-CLI-009" if too_few and kind == "streams" else ""
+            yield Finding("count", about, f"number of {name} requests: {expected}", str(got), unsent)
     if any(action["do"] == "discover" for action in scenario.actions) and not conversation.of_kind(
         "discoveries"
     ):

@@ -130,3 +130,5 @@ class Finding:
     """Ids of the requirements that fail."""
     expected: str
     got: str
+    unsent: str = ""
+    """Id of the requirement to send what is missing, if the client did not send something."""

@@ -53,6 +53,12 @@ def verdict_of(played: Played, rerun_command: str = "") -> Verdict:
     verdict.assertions += [Assertion(requirement, holds=True) for requirement in sorted(met)]
     others = {each.requirement for each in verdict.assertions} - {*scenario.requirements}
     verdict.requirements = (*scenario.requirements, *sorted(others))
+    unsent = {finding.unsent for finding in played.findings if finding.unsent}
+    if any(finding.kind in {"hung", "died"} for finding in played.findings):
+        unsent -= {
+            "TW-CLI-009"
+        }  # a client that has exited makes no further requests, whatever it would have sent
+    verdict.unsent = min(unsent, default="")
     # This value is preliminary. The final outcome is derived from the assertions later.
     verdict.outcome = Outcome.PASS
     return verdict
