@@ -453,6 +453,37 @@ def test_reasoning_is_a_separate_text(engine: ScriptedEngine):
     assert value == {"text": "Yes.", "reasoning": "Hmm.", "finish_reason": "stop"}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_completions_have_the_reasoning_of_the_engine(engine: ScriptedEngine, stream: bool):
+    steps = [
+        chunk(delta={"role": "assistant", "reasoning_content": "Hm"}),
+        chunk(delta={"reasoning": "m."}),
+        chunk(delta={"content": "Yes."}, finish_reason="stop"),
+    ]
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "?"}], "stream": stream}
+    with front(engine.url) as client:
+        engine.script(answers=[{"send": steps}])
+        answer = httpx.post(f"{client.url}/openai/v1/chat/completions", json=body)
+        engine.script(answers=[{"send": steps}])
+        texts = httpx.post(
+            f"{client.url}/openai/v1/responses", json={"model": "scripted", "input": "?"}
+        ).json()["output"][0]["content"]
+    assert [each["text"] for each in texts] == ["Yes."]
+    if not stream:
+        message = answer.json()["choices"][0]["message"]
+        assert (message["reasoning_content"], message["content"]) == ("Hmm.", "Yes.")
+        return
+    *chunks, end = [
+        line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")
+    ]
+    deltas = [json.loads(each)["choices"][0]["delta"] for each in chunks]
+    assert end == "[DONE]"
+    assert "".join(each.get("reasoning_content", "") for each in deltas) == "Hmm."
+    assert "".join(each.get("content", "") for each in deltas) == "Yes."
+    names = [name for each in deltas for name in ("reasoning_content", "content") if each.get(name)]
+    assert names == sorted(names, reverse=True), "the reasoning comes first"
+
+
 def test_tool_calls_fail_the_item(engine: ScriptedEngine):
     engine.script(
         answers=[

@@ -60,7 +60,7 @@ class CompletionWriter:
     def change(self, change: TextChange) -> bytes:
         """Return the chunks for a new part of a text, or for the end of a text that is complete."""
         index, frames = change.index, b""
-        if change.text or change.rows:
+        if self._is_shown(change):
             frames = self._chunk(index, self._delta(change), None)
         if change.item is not None and change.item["status"] == "succeeded":
             frames += self._chunk(index, self._delta(TextChange(index, "", [], None)), change.finish_reason)
@@ -78,6 +78,9 @@ class CompletionWriter:
     def fail(self, error: dict[str, Any], _failed: TextChange | None) -> bytes:
         """Return the end of a stream that ends with an error."""
         return sse_frame(error)
+
+    def _is_shown(self, change: TextChange) -> bool:
+        return bool(change.text or change.rows)
 
     def _chunk(self, index: int, members: dict[str, Any], finish_reason: str | None) -> bytes:
         choice = {"index": index, **members, "finish_reason": finish_reason}
@@ -106,14 +109,22 @@ class ChatWriter(CompletionWriter):
         return b"".join(self._chunk(index, first, None) for index in range(self._request.items))
 
     def _choice(self, change: TextChange) -> dict[str, Any]:
-        message = {"role": "assistant", "content": change.text, "refusal": None}
+        message = {"role": "assistant", "content": change.text, "refusal": None, **_reasoning(change)}
         return {"message": message, "logprobs": self._logprobs(change.rows)}
 
     def _delta(self, change: TextChange) -> dict[str, Any]:
         delta = {"content": change.text} if change.text or change.rows else {}
-        return {"delta": delta, "logprobs": self._logprobs(change.rows)}
+        return {"delta": delta | _reasoning(change), "logprobs": self._logprobs(change.rows)}
+
+    def _is_shown(self, change: TextChange) -> bool:
+        return bool(change.reasoning) or super()._is_shown(change)
 
     def _logprobs(self, rows: Sequence[TokenRow]) -> dict[str, Any] | None:
         if self._tokens is None or not rows:
             return None
         return {"content": [self._tokens.chat_logprob(row) for row in rows], "refusal": None}
+
+
+def _reasoning(change: TextChange) -> dict[str, str]:
+    """Return the member for the model's reasoning, under the name that vLLM, SGLang and DeepSeek use."""
+    return {"reasoning_content": change.reasoning} if change.reasoning else {}

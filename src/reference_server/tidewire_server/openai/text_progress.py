@@ -26,6 +26,8 @@ class TextChange(NamedTuple):
     """Tokens of the new text, if log-probabilities were requested."""
     item: dict[str, Any] | None
     """The members `status`, `finish_reason` and `error` of the item in its last change. None in all others."""
+    reasoning: str = ""
+    """New part of the model's reasoning."""
 
     @property
     def finish_reason(self) -> str | None:
@@ -38,7 +40,7 @@ class _Item:
     """What was read of one item."""
 
     def __init__(self) -> None:
-        self.length = self.rows = 0
+        self.length = self.reasoning_length = self.rows = 0
         self.lengths = TextLengths()
         self.ended = False
 
@@ -65,20 +67,24 @@ class TextProgress:
 
     def _change(self, index: int, item: _Item, view: View) -> TextChange | None:
         at = ("items", str(index))
-        path = (*at, "value", "text")
-        length = view.text_length(path)
-        if length < item.length or not (self._last or view).same_prefix(view, path, item.length):
-            raise RetractedError
+        text = self._new_text(view, (*at, "value", "text"), item.length)
+        reasoning = self._new_text(view, (*at, "value", "reasoning"), item.reasoning_length)
+        item.length += len(text)
+        item.reasoning_length += len(reasoning)
         found = None
         item.ended = view.node((*at, "status")) in ENDED
         if item.ended:
             found = {name: view.node((*at, name)) for name in ("status", "error")}
             found["finish_reason"] = view.node((*at, "value", "finish_reason"))
-        text = view.text_since(path, item.length)
-        item.length = length
-        if not text and found is None:
+        if not (text or reasoning) and found is None:
             return None
-        return TextChange(index, text, self._rows_of(view, f"/items/{index}/value", item), found)
+        return TextChange(index, text, self._rows_of(view, f"/items/{index}/value", item), found, reasoning)
+
+    def _new_text(self, view: View, path: tuple[str, ...], sent: int) -> str:
+        """Return the text at a path without its first `sent` code points, which must not have changed."""
+        if view.text_length(path) < sent or not (self._last or view).same_prefix(view, path, sent):
+            raise RetractedError
+        return view.text_since(path, sent)
 
     def _rows_of(self, view: View, at: str, item: _Item) -> list[TokenRow]:
         """Return the tokens of the text that was read, without those of earlier changes.
