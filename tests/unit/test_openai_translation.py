@@ -14,7 +14,7 @@ from tidewire_server.openai.job_inputs import chat_request, completion_request, 
 from tidewire_server.openai.request_members import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES, served_members
 from tidewire_server.openai.response_events import CRC_BITS, ResponseWriter
 from tidewire_server.openai.text_progress import RetractedError, TextChange, TextProgress
-from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
+from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
 from tidewire_server.store.interfaces import StateAt
 from tidewire_server.store.records import JobRecord
 
@@ -323,9 +323,19 @@ def test_a_token_with_a_part_of_a_character_has_its_true_bytes():
             {"token": "\ufffd", "logprob": -9999.0, "bytes": [0xF0, 0x9F]},
         ],
     }
-    legacy = tokens.completion_logprobs(
-        [TokenRow(1, -1.0, (), ()), TokenRow(2, -1.0, (), ()), TokenRow(0, -1.0, (), ())], 7
-    )
-    assert legacy["tokens"] == ["bytes:\\xf0\\x9f", "bytes:\\x98\\x80", "a"]
-    assert legacy["text_offset"] == [7, 7, 8]
+    rows, lengths = [TokenRow(token, -1.0, (), ()) for token in (0, 1, 2, 0)], TextLengths()
+    legacy = tokens.completion_logprobs(rows, lengths)
+    assert legacy["tokens"] == ["a", "bytes:\\xf0\\x9f", "bytes:\\x98\\x80", "a"]
+    assert legacy["text_offset"] == [0, 1, 1, 2]
     assert legacy["top_logprobs"] is None
+
+
+def test_offsets_do_not_depend_on_where_a_text_is_cut_into_chunks():
+    tokens = TokenBytes(VOCABULARY)
+    rows = [TokenRow(token, -1.0, (), ()) for token in (0, 1, 2, 3)]
+    for cut in range(5):
+        lengths = TextLengths()
+        parts = [
+            tokens.completion_logprobs(part, lengths)["text_offset"] for part in (rows[:cut], rows[cut:])
+        ]
+        assert [*parts[0], *parts[1]] == [0, 1, 1, 2]

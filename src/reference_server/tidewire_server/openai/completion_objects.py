@@ -7,7 +7,7 @@ import orjson
 
 from tidewire_server.openai.job_inputs import JobRequest
 from tidewire_server.openai.text_progress import TextChange
-from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
+from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
 from tidewire_server.store.records import JobRecord
 
 
@@ -37,7 +37,7 @@ class CompletionWriter:
         """Create a writer. The tokens are needed only if log-probabilities were requested."""
         self._request = request
         self._tokens = tokens
-        self._sent = [0] * request.items
+        self._lengths = [TextLengths() for _ in range(request.items)]
         self._common = {
             "id": f"{self.id_prefix}-{record.id}",
             "created": int(record.created_at),
@@ -64,7 +64,6 @@ class CompletionWriter:
             frames = self._chunk(index, self._delta(change), None)
         if change.item is not None and change.item["status"] == "succeeded":
             frames += self._chunk(index, self._delta(TextChange(index, "", [], None)), change.finish_reason)
-        self._sent[index] += len(change.text)
         return frames
 
     def end(self, record: JobRecord) -> bytes:
@@ -93,7 +92,7 @@ class CompletionWriter:
     def _delta(self, change: TextChange) -> dict[str, Any]:
         logprobs = None
         if self._tokens is not None and change.rows:
-            logprobs = self._tokens.completion_logprobs(change.rows, self._sent[change.index])
+            logprobs = self._tokens.completion_logprobs(change.rows, self._lengths[change.index])
         return {"text": change.text, "logprobs": logprobs}
 
 

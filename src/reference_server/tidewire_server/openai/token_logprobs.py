@@ -55,16 +55,17 @@ class TokenBytes:
         top = [self._entry(one, logprob) for one, logprob in zip(row.top_ids, row.top_logprobs, strict=True)]
         return {**self._entry(row.token_id, row.logprob), "top_logprobs": top}
 
-    def completion_logprobs(self, rows: Sequence[TokenRow], offset: int) -> dict[str, Any]:
-        """Return tokens as `logprobs` of a completion contains them. The first begins at `offset` of the text."""
+    def completion_logprobs(self, rows: Sequence[TokenRow], lengths: "TextLengths") -> dict[str, Any]:
+        """Return tokens as `logprobs` of a completion contains them. `lengths` are those of the tokens before, and the call adds
+        these tokens.
+        """
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        lengths = TextLengths()
         for row in rows:
             found["tokens"].append(self._label(row.token_id))
             found["token_logprobs"].append(_number(row.logprob))
             top = zip((*row.top_ids, row.token_id), (*row.top_logprobs, row.logprob), strict=True)
             found["top_logprobs"].append({self._label(one): _number(logprob) for one, logprob in top})
-            found["text_offset"].append(offset + lengths.total)
+            found["text_offset"].append(lengths.total)
             lengths.add(self.bytes_of(row.token_id))
         if not any(row.top_ids for row in rows):
             found["top_logprobs"] = None
