@@ -45,7 +45,7 @@ from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.job_log.value_differ import ShadowCopy
 from tidewire_server.settings import Settings
-from tidewire_server.store.memory_store import MemoryLog
+from tidewire_server.store.memory.memory_store import MemoryLog
 
 ROWS = (1, 1_000, 10_000, 100_000)
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

@@ -34,8 +34,8 @@ from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.job_log.snapshot_events import snapshot_frame
 from tidewire_server.jobs.queue_positions import QueuePositions
 from tidewire_server.store.interfaces import Block, NewJob, StateAt
-from tidewire_server.store.memory_queue import MemoryQueue
-from tidewire_server.store.memory_store import MemoryLog
+from tidewire_server.store.memory.memory_queue import MemoryQueue
+from tidewire_server.store.memory.memory_store import MemoryLog
 from tidewire_server.store.records import JobRecord, QueueEntry, QueueLimits, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 

@@ -45,7 +45,7 @@ from measured import save
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.store.interfaces import Block, Log, NewJob, StateAt, Store
-from tidewire_server.store.memory_store import MemoryStore
+from tidewire_server.store.memory.memory_store import MemoryStore
 from tidewire_server.store.records import JobRecord, QueueLimits, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 

@@ -13,7 +13,7 @@ from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.settings import Settings
-from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import QueueEntry
 
 

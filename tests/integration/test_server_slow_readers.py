@@ -19,7 +19,7 @@ from support.reference_server import QUICK, Fold, Peer, data, eventually, logged
 from tidewire import Client
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
-from tidewire_server.store.memory_store import MemoryLog
+from tidewire_server.store.memory.memory_store import MemoryLog
 
 
 def make_server(**settings: object) -> Server:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from tidewire_server.endpoints.batch_options import read_batching
-from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import BatchSlot, QueueEntry, RunningBatch
 
 RUNS = 400

@@ -20,7 +20,7 @@ from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.job_log.pending_events import PendingEvents
 from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.settings import Settings
-from tidewire_server.store.memory_store import MemoryLog
+from tidewire_server.store.memory.memory_store import MemoryLog
 
 
 def pending_events(

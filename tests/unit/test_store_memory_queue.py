@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tidewire_server.store.interfaces import Queue
-from tidewire_server.store.memory_batches import BatchQueue
-from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.memory.memory_batches import BatchQueue
+from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import BatchBounds, BatchSlot, QueueEntry
 
 QUEUE_CLASSES = [MemoryQueue]

@@ -348,7 +348,7 @@ def _trim_log(before_the_last_block):
     """Return a hook that trims each log after each append."""
 
     def install(hooks):
-        from tidewire_server.store.memory_store import MemoryLog
+        from tidewire_server.store.memory.memory_store import MemoryLog
 
         inner = MemoryLog.append_at_once
 

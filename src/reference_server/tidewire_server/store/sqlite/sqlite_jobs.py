@@ -33,7 +33,7 @@ from tidewire_server.store.interfaces import (
     TooManyJobsError,
 )
 from tidewire_server.store.key_reservations import KeyReservations
-from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import (
     Extent,
     JobRecord,

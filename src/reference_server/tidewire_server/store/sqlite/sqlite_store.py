@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidewire_server.store.interfaces import SWEEP_INTERVAL, Durability, Jobs, Queue
-from tidewire_server.store.memory_queue import MemoryQueue
+from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import Retention
 from tidewire_server.store.replicas import Replicas
 from tidewire_server.store.sqlite import sqlite_file

@@ -17,7 +17,7 @@ from itertools import chain, islice, takewhile
 from types import MappingProxyType
 
 from tidewire_server.store.interfaces import NewJob, QueueFullError
-from tidewire_server.store.memory_batches import BatchQueue
+from tidewire_server.store.memory.memory_batches import BatchQueue
 from tidewire_server.store.records import (
     BatchBounds,
     BatchItem,
