@@ -12,7 +12,8 @@ from support.postgres_server import needs_postgres
 from support.server_leases import expire_lease, trust
 from support.store_log_writer import NO_LIMITS, ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.cached_log import record_columns
+from tidewire_server.store.database.cached_log import record_columns
+from tidewire_server.store.database.state_checkpoints import CheckpointPlan
 from tidewire_server.store.interfaces import (
     Block,
     HeadMovedError,
@@ -23,7 +24,6 @@ from tidewire_server.store.interfaces import (
     extent_after,
 )
 from tidewire_server.store.records import BatchBounds, BatchSlot, Key, QueueLimits, RunningBatch, Tombstone
-from tidewire_server.store.state_checkpoints import CheckpointPlan
 
 pytestmark = needs_postgres
 

@@ -15,7 +15,7 @@ from support.postgres_server import needs_postgres
 from support.store_log_writer import RETENTION, ROOMY, Clock, Writer, everything, run
 from support.stores import PARAMS, STORES, opened_store, prepare
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store import block_rows, state_checkpoints
+from tidewire_server.store.database import block_rows, state_checkpoints
 from tidewire_server.store.interfaces import MAX_EPOCHS, Block, HeadMovedError, Store
 from tidewire_server.store.records import JobRecord, Key, Tombstone
 

@@ -17,8 +17,8 @@ from support.postgres_server import needs_postgres
 from support.store_log_writer import RETENTION, ROOMY, Clock, Writer, everything, run
 from support.stores import STORES, opened_store, prepare
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store import block_rows
-from tidewire_server.store.block_rows import PIECE_BYTES, Content
+from tidewire_server.store.database import block_rows
+from tidewire_server.store.database.block_rows import PIECE_BYTES, Content
 from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, Store, StoreError
 
 LARGE = 3 * PIECE_BYTES + 1

@@ -16,15 +16,15 @@ from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server import Server
 from tidewire_server.store import sqlite as store_sqlite
-from tidewire_server.store.block_rows import ROW_BYTES
-from tidewire_server.store.cached_log import TAIL_BYTES
+from tidewire_server.store.database.block_rows import ROW_BYTES
+from tidewire_server.store.database.cached_log import TAIL_BYTES
+from tidewire_server.store.database.state_checkpoints import CHECKPOINT_EVERY
+from tidewire_server.store.database.thread_tasks import TaskQueue
+from tidewire_server.store.database.write_probe import PROBE_INTERVAL
 from tidewire_server.store.interfaces import HeadMovedError, QueueFullError, StoreError, TooManyJobsError
 from tidewire_server.store.records import JobRecord, Key, QueueLimits, Tombstone
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
-from tidewire_server.store.state_checkpoints import CHECKPOINT_EVERY
-from tidewire_server.store.thread_tasks import TaskQueue
-from tidewire_server.store.write_probe import PROBE_INTERVAL
 from tidewire_server.user_paths import file_of
 
 LARGE = replace(ROOMY, max_log_bytes=64 * CHECKPOINT_EVERY)

@@ -372,7 +372,7 @@ variant(
 
 def _always_cut(hooks):
     """Write a checkpoint with each append, and trim the log up to the checkpoint of the previous append."""
-    from tidewire_server.store.state_checkpoints import CheckpointPlan, CheckpointSchedule
+    from tidewire_server.store.database.state_checkpoints import CheckpointPlan, CheckpointSchedule
 
     def plan(schedule, after, block, size):
         return CheckpointPlan(True, schedule._checkpoints[-1] if schedule._checkpoints else None)

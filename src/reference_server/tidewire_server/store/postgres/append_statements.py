@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.block_rows import BlockRow, is_key
-from tidewire_server.store.cached_log import AppendResult, BlockAppend
+from tidewire_server.store.database.block_rows import BlockRow, is_key
+from tidewire_server.store.database.cached_log import AppendResult, BlockAppend
+from tidewire_server.store.database.thread_tasks import Task
 from tidewire_server.store.interfaces import HeadMovedError
 from tidewire_server.store.postgres.connections import (
     Command,
@@ -29,7 +30,6 @@ from tidewire_server.store.postgres.connections import (
     run_each,
     transact,
 )
-from tidewire_server.store.thread_tasks import Task
 
 _PLAIN: Final = """
     INSERT INTO block (job, first, last, epoch, done, ends, frames)

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tidewire_server.store.database.thread_tasks import Failure, Task
 from tidewire_server.store.interfaces import HeadMovedError, StoreError
 from tidewire_server.store.postgres.error_translation import is_missing_job, reason_and_advice
-from tidewire_server.store.thread_tasks import Failure, Task
 from tidewire_server.user_paths import without_password
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]

@@ -17,14 +17,16 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.block_rows import rows_of
-from tidewire_server.store.cached_log import (
+from tidewire_server.store.database.block_rows import rows_of
+from tidewire_server.store.database.cached_log import (
     RECORD_COLUMNS,
     end_columns,
     new_columns,
     record_columns,
     record_of,
 )
+from tidewire_server.store.database.key_reservations import KeyReservations
+from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.interfaces import (
     Interrupted,
     KeyUsedError,
@@ -34,7 +36,6 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
-from tidewire_server.store.key_reservations import KeyReservations
 from tidewire_server.store.postgres.append_statements import (
     DELETE_TICKETS,
     SAVE_END,
@@ -54,7 +55,6 @@ from tidewire_server.store.postgres.postgres_queue import PostgresQueue, endless
 from tidewire_server.store.postgres.retention import delete_jobs, expire
 from tidewire_server.store.postgres.server_rows import READ_NOW, ServerRow
 from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, QueueEntry, Tombstone
-from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
 _MAX_ADOPTED: Final = 100
 """Number of jobs that one call of `adopt` claims of each kind."""

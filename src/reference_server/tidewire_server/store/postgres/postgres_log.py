@@ -15,8 +15,9 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import Decoder
-from tidewire_server.store.block_rows import BlockRow, Piece, events_after, state_of
-from tidewire_server.store.cached_log import AppendResult, BlockAppend, CachedLog, record_columns
+from tidewire_server.store.database.block_rows import BlockRow, Piece, events_after, state_of
+from tidewire_server.store.database.cached_log import AppendResult, BlockAppend, CachedLog, record_columns
+from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import (
     MAX_EPOCHS,
@@ -32,7 +33,6 @@ from tidewire_server.store.postgres.connections import Command
 from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.notifications import BLOCKS, PROGRESS, Notifier
 from tidewire_server.store.records import Extent, JobRecord, Retention
-from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
 _MAX_ROWS: Final = 256
 """Number of rows that one query for new events returns."""

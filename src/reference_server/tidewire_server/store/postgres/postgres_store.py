@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
+from tidewire_server.store.database.write_probe import WriteProbe
 from tidewire_server.store.interfaces import Durability, Jobs, Queue, StoreError
 from tidewire_server.store.postgres.connections import Database
 from tidewire_server.store.postgres.database_threads import Threads
@@ -25,7 +26,6 @@ from tidewire_server.store.postgres.schema import open_schema
 from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow
 from tidewire_server.store.records import Retention
 from tidewire_server.store.replicas import Replicas
-from tidewire_server.store.write_probe import WriteProbe
 
 _TEST_WRITE: Final = "UPDATE server SET host = host WHERE id = %(me)s"
 

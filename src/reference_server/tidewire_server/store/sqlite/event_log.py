@@ -13,12 +13,12 @@ from typing import Any, Final
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.block_rows import BlockRow, Content, Piece, events_after, state_of
-from tidewire_server.store.cached_log import AppendResult, BlockAppend, CachedLog
+from tidewire_server.store.database.block_rows import BlockRow, Content, Piece, events_after, state_of
+from tidewire_server.store.database.cached_log import AppendResult, BlockAppend, CachedLog
+from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, StoreError
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.sqlite.writer_thread import WriterThread
-from tidewire_server.store.state_checkpoints import CheckpointSchedule
 
 
 class SqliteLog(CachedLog):

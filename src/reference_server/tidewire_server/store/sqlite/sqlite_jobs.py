@@ -15,13 +15,15 @@ from weakref import WeakValueDictionary
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.cached_log import (
+from tidewire_server.store.database.cached_log import (
     RECORD_COLUMNS,
     end_columns,
     new_columns,
     record_columns,
     record_of,
 )
+from tidewire_server.store.database.key_reservations import KeyReservations
+from tidewire_server.store.database.state_checkpoints import CheckpointSchedule, StateCheckpoint
 from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
 from tidewire_server.store.interfaces import (
     Interrupted,
@@ -32,7 +34,6 @@ from tidewire_server.store.interfaces import (
     StoreError,
     TooManyJobsError,
 )
-from tidewire_server.store.key_reservations import KeyReservations
 from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import (
     Extent,
@@ -55,7 +56,6 @@ from tidewire_server.store.sqlite.event_log import (
 )
 from tidewire_server.store.sqlite.sqlite_file import release_free_pages
 from tidewire_server.store.sqlite.writer_thread import WriterThread
-from tidewire_server.store.state_checkpoints import CheckpointSchedule, StateCheckpoint
 
 _MAX_EXPIRED_AT_ONCE: Final = 500
 """Maximum number of rows of each kind that one `expire` call deletes. Appends wait until the call has finished."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tidewire_server.store.database.write_probe import WriteProbe
 from tidewire_server.store.interfaces import SWEEP_INTERVAL, Durability, Jobs, Queue
 from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import Retention
@@ -12,7 +13,6 @@ from tidewire_server.store.replicas import Replicas
 from tidewire_server.store.sqlite import sqlite_file
 from tidewire_server.store.sqlite.sqlite_jobs import Counts, SqliteJobs
 from tidewire_server.store.sqlite.writer_thread import WriterThread
-from tidewire_server.store.write_probe import WriteProbe
 
 
 class SqliteStore:

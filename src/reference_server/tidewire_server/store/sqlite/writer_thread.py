@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, TypeVar
 
+from tidewire_server.store.database.thread_tasks import Task, TaskQueue
 from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.sqlite import sqlite_file
-from tidewire_server.store.thread_tasks import Task, TaskQueue
 
 _log = logging.getLogger(__name__)
 

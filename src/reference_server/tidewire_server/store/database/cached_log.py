@@ -13,11 +13,11 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done, to_json
-from tidewire_server.store.block_rows import Content, Piece
+from tidewire_server.store.database.block_rows import Content, Piece
+from tidewire_server.store.database.state_checkpoints import CheckpointPlan, CheckpointSchedule
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.interfaces import Block, HeadMovedError, LogChunk, StateAt, extent_after
 from tidewire_server.store.records import Extent, JobRecord
-from tidewire_server.store.state_checkpoints import CheckpointPlan, CheckpointSchedule
 from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024
