@@ -33,7 +33,8 @@ from tidewire_server.endpoints.stream import writer_of
 from tidewire_server.http.event_merging import EventMerger
 from tidewire_server.job_log.snapshot_events import snapshot_frame
 from tidewire_server.jobs.queue_positions import QueuePositions
-from tidewire_server.store.interfaces import Block, NewJob, StateAt
+from tidewire_server.store.jobs_interface import NewJob
+from tidewire_server.store.log_interface import Block, StateAt
 from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.memory.memory_store import MemoryLog
 from tidewire_server.store.records import JobRecord, QueueEntry, QueueLimits, Retention

@@ -34,7 +34,7 @@ from tidewire_server import Server, Stream
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Block, Log, StateAt
+from tidewire_server.store.log_interface import Block, Log, StateAt
 from tidewire_server.store.open_store import open_store
 
 TOTAL = 300_000_000

@@ -44,10 +44,12 @@ from measured import save
 
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.job_log.snapshot_events import first_block
-from tidewire_server.store.interfaces import Block, Log, NewJob, StateAt, Store
+from tidewire_server.store.jobs_interface import NewJob
+from tidewire_server.store.log_interface import Block, Log, StateAt
 from tidewire_server.store.memory.memory_store import MemoryStore
 from tidewire_server.store.records import JobRecord, QueueLimits, Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
+from tidewire_server.store.store_interface import Store
 
 BLOCK = 100
 LOGS = 20

@@ -20,7 +20,8 @@ from support.store_log_writer import ROOMY, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import encode
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
-from tidewire_server.store.interfaces import Block, StateAt, StoreError
+from tidewire_server.store.log_interface import Block, StateAt
+from tidewire_server.store.store_errors import StoreError
 
 pytestmark = needs_postgres
 

@@ -14,16 +14,9 @@ from support.store_log_writer import NO_LIMITS, ROOMY, Clock, Writer, everything
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.database.cached_log import record_columns
 from tidewire_server.store.database.state_checkpoints import CheckpointPlan
-from tidewire_server.store.interfaces import (
-    Block,
-    HeadMovedError,
-    KeyUsedError,
-    QueueFullError,
-    StateAt,
-    TooManyJobsError,
-    extent_after,
-)
+from tidewire_server.store.log_interface import Block, StateAt, extent_after
 from tidewire_server.store.records import BatchBounds, BatchSlot, Key, QueueLimits, RunningBatch, Tombstone
+from tidewire_server.store.store_errors import HeadMovedError, KeyUsedError, QueueFullError, TooManyJobsError
 
 pytestmark = needs_postgres
 

@@ -15,8 +15,8 @@ from support.reference_server import eventually
 from support.server_leases import expire_lease, trust
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.interfaces import HeadMovedError
 from tidewire_server.store.records import BatchBounds, BatchSlot, GlobalLimit, QueueEntry, Tombstone
+from tidewire_server.store.store_errors import HeadMovedError
 
 pytestmark = needs_postgres
 
@@ -426,7 +426,8 @@ def test_a_server_that_leaves_gives_up_its_jobs_at_once(servers: Any) -> None:
 
 
 def test_waiting_jobs_whose_deadline_or_grace_has_expired_are_adopted(servers: Any) -> None:
-    from tidewire_server.store.interfaces import Block, NewJob
+    from tidewire_server.store.jobs_interface import NewJob
+    from tidewire_server.store.log_interface import Block
     from tidewire_server.store.records import QueueLimits
 
     async def body() -> None:

@@ -15,9 +15,10 @@ from tidewire_server import Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
-from tidewire_server.store.interfaces import KeyUsedError, Store
 from tidewire_server.store.open_store import open_store
 from tidewire_server.store.records import BatchSlot, JobRecord, KeyUse, QueueEntry
+from tidewire_server.store.store_errors import KeyUsedError
+from tidewire_server.store.store_interface import Store
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ from tidewire import Client
 from tidewire.errors import JobCancelledError
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server
-from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.store_errors import StoreError
 
 LONG_SCRIPT = {"script": [{"append": "Hel"}, {"sleep_ms": 60_000}]}
 

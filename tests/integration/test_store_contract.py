@@ -16,8 +16,10 @@ from support.store_log_writer import RETENTION, ROOMY, Clock, Writer, everything
 from support.stores import PARAMS, STORES, opened_store, prepare
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.database import block_rows, state_checkpoints
-from tidewire_server.store.interfaces import MAX_EPOCHS, Block, HeadMovedError, Store
+from tidewire_server.store.log_interface import MAX_EPOCHS, Block
 from tidewire_server.store.records import JobRecord, Key, Tombstone
+from tidewire_server.store.store_errors import HeadMovedError
+from tidewire_server.store.store_interface import Store
 
 IN_PIECES = " in pieces"
 """A store whose events and states are all stored in pieces."""

@@ -19,7 +19,9 @@ from support.stores import STORES, opened_store, prepare
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.database import block_rows
 from tidewire_server.store.database.block_rows import PIECE_BYTES, Content
-from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, Store, StoreError
+from tidewire_server.store.log_interface import Block, StateAt
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
+from tidewire_server.store.store_interface import Store
 
 LARGE = 3 * PIECE_BYTES + 1
 RETAINED = replace(ROOMY, max_log_bytes=20 * PIECE_BYTES)

@@ -20,9 +20,9 @@ from support.store_log_writer import ROOMY, Writer, run
 from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
 from tidewire_server.store.fair_eviction import EndedJobs
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.open_store import open_store
 from tidewire_server.store.records import EndpointLoad
+from tidewire_server.store.store_errors import StoreError
 from tidewire_server.user_paths import without_password
 
 SECRET = "s3cr3t-w0rd"
@@ -31,7 +31,7 @@ HIDE_PSYCOPG = """
 import sys
 sys.modules["psycopg"] = None
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.store_errors import StoreError
 from tidewire_server.store.open_store import open_store
 try:
     open_store(Settings(log="postgresql://ada:{secret}@db/tidewire"))
@@ -373,7 +373,7 @@ class TestWithServer:
             await store.close()
 
         def again(writer: Writer) -> Any:
-            from tidewire_server.store.interfaces import Block
+            from tidewire_server.store.log_interface import Block
 
             return Block([b'id:1-2\ndata:"x"\n\n'], writer.at())
 

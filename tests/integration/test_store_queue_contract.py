@@ -11,8 +11,9 @@ import pytest
 
 from support.store_log_writer import ROOMY, Writer, run
 from support.stores import OF_ONE_PROCESS, PARAMS, opened_store, prepare
-from tidewire_server.store.interfaces import KeyUsedError, QueueFullError, Store, TooManyJobsError
 from tidewire_server.store.records import BatchBounds, BatchSlot, JobRecord, Key, QueueLimits, RunningBatch
+from tidewire_server.store.store_errors import KeyUsedError, QueueFullError, TooManyJobsError
+from tidewire_server.store.store_interface import Store
 
 BOUNDS = BatchBounds(max_size=3, max_cost=10, timeout=60)
 

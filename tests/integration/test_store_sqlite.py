@@ -21,10 +21,10 @@ from tidewire_server.store.database.cached_log import TAIL_BYTES
 from tidewire_server.store.database.state_checkpoints import CHECKPOINT_EVERY
 from tidewire_server.store.database.thread_tasks import TaskQueue
 from tidewire_server.store.database.write_probe import PROBE_INTERVAL
-from tidewire_server.store.interfaces import HeadMovedError, QueueFullError, StoreError, TooManyJobsError
 from tidewire_server.store.records import JobRecord, Key, QueueLimits, Tombstone
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
+from tidewire_server.store.store_errors import HeadMovedError, QueueFullError, StoreError, TooManyJobsError
 from tidewire_server.user_paths import file_of
 
 LARGE = replace(ROOMY, max_log_bytes=64 * CHECKPOINT_EVERY)

@@ -18,7 +18,7 @@ from tidewire.commands.cli import app
 from tidewire.errors import NotATidewireServerError, TransportError
 from tidewire_server import Server
 from tidewire_server.serving.listener import bind
-from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.store_errors import StoreError
 
 URL = "http://localhost"
 ENDPOINTS = """

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from support.killable_server import killed_server
 from support.store_log_writer import ROOMY, Clock, Writer, run
 from tidewire_server.commands.compact import compact
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.records import Tombstone
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS, MIN_FREE_PAGES
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
+from tidewire_server.store.store_errors import StoreError
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from tidewire_server import Server, Stream
 from tidewire_server.errors import ProblemError
 from tidewire_server.jobs import shared_texts
 from tidewire_server.jobs.shared_texts import MIN_SHARED_BYTES, SharedTexts
-from tidewire_server.store.interfaces import StateAt
+from tidewire_server.store.log_interface import StateAt
 
 pytestmark = pytest.mark.anyio
 

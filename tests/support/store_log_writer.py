@@ -13,8 +13,10 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Done, done_frame
 from tidewire.protocol.sse import encode
 from tidewire_server.job_log.snapshot_events import snapshot_frame
-from tidewire_server.store.interfaces import Block, Log, NewJob, StateAt, Store
+from tidewire_server.store.jobs_interface import NewJob
+from tidewire_server.store.log_interface import Block, Log, StateAt
 from tidewire_server.store.records import BatchSlot, JobRecord, Key, QueueEntry, QueueLimits, Retention
+from tidewire_server.store.store_interface import Store
 
 RETENTION = Retention(
     log_ttl=10,

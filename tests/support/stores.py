@@ -8,10 +8,10 @@ import pytest
 
 from support.postgres_server import DATABASE_URL, needs_postgres
 from support.store_log_writer import RETENTION, Clock
-from tidewire_server.store.interfaces import Store
 from tidewire_server.store.memory.memory_store import MemoryStore
 from tidewire_server.store.records import Retention
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
+from tidewire_server.store.store_interface import Store
 
 
 def open_postgres(folder: Path, retention: Retention) -> Store:

@@ -15,7 +15,7 @@ from tidewire_server.openai.request_members import CHAT, COMPLETIONS, ENDPOINTS,
 from tidewire_server.openai.response_events import CRC_BITS, ResponseWriter
 from tidewire_server.openai.text_progress import RetractedError, TextChange, TextProgress
 from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
-from tidewire_server.store.interfaces import StateAt
+from tidewire_server.store.log_interface import StateAt
 from tidewire_server.store.records import JobRecord
 
 TURNS = [{"role": "user", "content": "hi"}]

@@ -8,7 +8,8 @@ import pytest
 from support.stream_harness import StreamHarness, on_event_loop
 from tidewire_server.errors import LogUnavailableError
 from tidewire_server.job_log import append_retries, backlog_limit, pending_events
-from tidewire_server.store.interfaces import Block, StoreError
+from tidewire_server.store.log_interface import Block
+from tidewire_server.store.store_errors import StoreError
 
 
 class UnwritableLog:

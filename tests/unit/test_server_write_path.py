@@ -11,7 +11,7 @@ import pytest
 import tidewire
 import tidewire_server
 from support.stream_harness import StreamHarness, on_event_loop
-from tidewire_server.store.interfaces import Block
+from tidewire_server.store.log_interface import Block
 
 SOURCES = tuple(str(Path(package.__file__ or "").parent) for package in (tidewire, tidewire_server))
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
+from tidewire_server.store.store_errors import StoreError
 
 
 def test_requests_during_a_run_share_the_next_run_even_if_the_first_fails():

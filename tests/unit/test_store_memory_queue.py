@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tidewire_server.store.interfaces import Queue
 from tidewire_server.store.memory.memory_batches import BatchQueue
 from tidewire_server.store.memory.memory_queue import MemoryQueue
+from tidewire_server.store.queue_interface import Queue
 from tidewire_server.store.records import BatchBounds, BatchSlot, QueueEntry
 
 QUEUE_CLASSES = [MemoryQueue]

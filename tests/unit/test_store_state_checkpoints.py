@@ -5,7 +5,7 @@ import pytest
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire_server.store.database.state_checkpoints import LARGE_BYTES, CheckpointSchedule, StateCheckpoint
-from tidewire_server.store.interfaces import Block, StateAt
+from tidewire_server.store.log_interface import Block, StateAt
 
 BLOCK = Block([b"id:1-2\ndata:[]\n\n"], StateAt(Cursor(1, 2), (), Document({}).mark()))
 

@@ -2,7 +2,7 @@
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
-from tidewire_server.store.interfaces import Block, StateAt
+from tidewire_server.store.log_interface import Block, StateAt
 from tidewire_server.store.subscribers import Subscribers
 
 BLOCK = Block([b"a"], StateAt(Cursor(1, 1), (), Document({}).mark()))

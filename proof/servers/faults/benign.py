@@ -287,7 +287,7 @@ def snapshots_instead_of_diffs(hooks):
     from tidewire.protocol.cursor import Cursor
     from tidewire_server.job_log.pending_events import PendingEvents
     from tidewire_server.job_log.snapshot_events import snapshot_frame
-    from tidewire_server.store.interfaces import Block, StateAt
+    from tidewire_server.store.log_interface import Block, StateAt
 
     inner = PendingEvents.take
 
@@ -307,7 +307,7 @@ def all_changes_merged(hooks):
     from tidewire.protocol.cursor import Cursor
     from tidewire_server.job_log.commit_schedule import GroupCommit
     from tidewire_server.job_log.pending_events import PendingEvents
-    from tidewire_server.store.interfaces import Block, StateAt
+    from tidewire_server.store.log_interface import Block, StateAt
 
     soon, inner = GroupCommit.soon, PendingEvents.take
 

@@ -34,8 +34,8 @@ from tidewire_server.serving.exposure_check import ExposedServerError
 from tidewire_server.serving.log_format import set_up_logging
 from tidewire_server.serving.port_file import PortFileError
 from tidewire_server.settings import SWITCH_INTERVAL, Settings
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.open_store import memory_of
+from tidewire_server.store.store_errors import StoreError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

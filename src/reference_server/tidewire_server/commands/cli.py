@@ -133,7 +133,7 @@ def _serve(
         from tidewire_server.serving.exposure_check import ExposedServerError  # noqa: PLC0415
         from tidewire_server.serving.listener import bind  # noqa: PLC0415
         from tidewire_server.serving.port_file import PortFileError  # noqa: PLC0415
-        from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
+        from tidewire_server.store.store_errors import StoreError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         _missing(error, "server")
     configuration = read_configuration(invocation, config)

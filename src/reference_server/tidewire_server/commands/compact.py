@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.store_errors import StoreError
 from tidewire_server.user_paths import MEMORY, file_of, user_path
 
 compact = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

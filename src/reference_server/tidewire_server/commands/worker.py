@@ -62,7 +62,7 @@ def _worker(
     from tidewire_server.commands.banner import worker_banner  # noqa: PLC0415 - `--help` does not need the server
     from tidewire_server.errors import WorkersUnavailableError  # noqa: PLC0415
     from tidewire_server.serving.run_worker import run_worker  # noqa: PLC0415
-    from tidewire_server.store.interfaces import StoreError  # noqa: PLC0415
+    from tidewire_server.store.store_errors import StoreError  # noqa: PLC0415
 
     configuration = read_configuration(invocation, config)
     server = configured_server(configuration, show_config=show_config, functions=True, requests=False)

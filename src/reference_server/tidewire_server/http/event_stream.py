@@ -37,8 +37,9 @@ from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender,
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.jobs.shared_texts import MIN_SHARED_BYTES
-from tidewire_server.store.interfaces import Block, LogReader, StoreError
+from tidewire_server.store.log_interface import Block, LogReader
 from tidewire_server.store.records import JobRecord
+from tidewire_server.store.store_errors import StoreError
 
 _MAX_UNSENT_BYTES: Final = 16 * 1024
 """Size of the events that are collected before they are sent together. They are also sent if there are no more events."""

@@ -11,8 +11,9 @@ from tidewire_server.http.authentication import Authentication
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Store, StoreError
 from tidewire_server.store.open_store import open_store
+from tidewire_server.store.store_errors import StoreError
+from tidewire_server.store.store_interface import Store
 
 
 class Lifespan:

@@ -25,7 +25,7 @@ from tidewire_server.http.replay_plan import ReplayPlan, ReplayStart
 from tidewire_server.job_log.snapshot_events import snapshot_parts
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.jobs.shared_texts import SharedText
-from tidewire_server.store.interfaces import LogChunk, LogReader
+from tidewire_server.store.log_interface import LogChunk, LogReader
 
 CHUNK_BYTES: Final = 32 * 1024
 """Maximum size of the events that are read from the log at a time. A single event may be larger."""

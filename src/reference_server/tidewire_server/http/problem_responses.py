@@ -13,7 +13,7 @@ from tidewire.protocol import problems
 from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.wire_model import WireModel
-from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
 

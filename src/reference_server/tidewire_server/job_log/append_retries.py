@@ -6,7 +6,8 @@ import logging
 from typing import Final
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StoreError
+from tidewire_server.store.log_interface import Block, Log
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
 _log = logging.getLogger(__name__)
 

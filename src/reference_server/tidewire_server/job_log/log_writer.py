@@ -27,8 +27,9 @@ from tidewire_server.job_log.commit_schedule import GroupCommit
 from tidewire_server.job_log.limited_state import LimitedState
 from tidewire_server.job_log.pending_events import PendingEvents
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Block, HeadMovedError, Log, StateAt
+from tidewire_server.store.log_interface import Block, Log, StateAt
 from tidewire_server.store.records import JobRecord
+from tidewire_server.store.store_errors import HeadMovedError
 
 _log = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ from tidewire_server.job_log.text_check_schedule import (
     split_checks,
     take_below,
 )
-from tidewire_server.store.interfaces import Block, StateAt
+from tidewire_server.store.log_interface import Block, StateAt
 
 _FRAMING: Final = 512
 """How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import SnapshotReason
-from tidewire_server.store.interfaces import Block, StateAt
+from tidewire_server.store.log_interface import Block, StateAt
 
 _EPOCH_STEPS: Final = 10_000
 """Upper bound of the random increment of the epoch in `epoch_block`."""

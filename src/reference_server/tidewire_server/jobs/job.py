@@ -80,8 +80,9 @@ from tidewire_server.jobs.publish_ephemeral_events import (
 )
 from tidewire_server.jobs.recovered_inputs import RefusedInputError, StoredInputs
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import HeadMovedError, Log
+from tidewire_server.store.log_interface import Log
 from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
+from tidewire_server.store.store_errors import HeadMovedError
 
 _log = logging.getLogger(__name__)
 
@@ -496,9 +497,7 @@ class Job:
     # ---- ending early ------------------------------------------------------------------------------------------
 
     def set_deadline(self, seconds: float) -> None:
-        """Set the job's deadline, as a number of seconds after the job was submitted. Items that are unfinished at the
-        deadline fail.
-        """
+        """Set the deadline, in seconds after the job was submitted. Items that are unfinished at the deadline fail."""
         expired = problem(
             "deadline_exceeded", f"the item had not ended {seconds:g} s after the job was submitted"
         )

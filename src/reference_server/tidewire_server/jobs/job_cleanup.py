@@ -7,8 +7,9 @@ import time
 from collections import deque
 from typing import Final
 
-from tidewire_server.store.interfaces import Jobs, StoreError
+from tidewire_server.store.jobs_interface import Jobs
 from tidewire_server.store.records import JobRecord
+from tidewire_server.store.store_errors import StoreError
 
 _RETRY_SECONDS: Final = 5.0
 """Number of seconds to wait after a sweep that failed."""

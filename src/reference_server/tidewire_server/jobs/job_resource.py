@@ -11,7 +11,7 @@ import orjson
 from tidewire.protocol.messages import to_json
 from tidewire.protocol.resources import JobLinks, JobResource
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
-from tidewire_server.store.interfaces import LogReader, StateAt
+from tidewire_server.store.log_interface import LogReader, StateAt
 from tidewire_server.store.records import Extent, JobRecord
 
 

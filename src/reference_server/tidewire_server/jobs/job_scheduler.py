@@ -33,7 +33,7 @@ from tidewire_server.jobs.queue_positions import PositionAnnouncer
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.principals import CALLER
 from tidewire_server.settings import Settings, share_of
-from tidewire_server.store.interfaces import Queue, QueueFullError
+from tidewire_server.store.queue_interface import Queue
 from tidewire_server.store.records import (
     BatchItem,
     EndpointLoad,
@@ -41,6 +41,7 @@ from tidewire_server.store.records import (
     QueueLimits,
     RunningBatch,
 )
+from tidewire_server.store.store_errors import QueueFullError
 
 _MIN_RETRY_MS: Final = 1000
 

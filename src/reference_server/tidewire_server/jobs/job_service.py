@@ -49,18 +49,17 @@ from tidewire_server.jobs.shutdown import Shutdown
 from tidewire_server.metrics import Metrics
 from tidewire_server.principals import CALLER, may_use
 from tidewire_server.settings import Settings, share_of
-from tidewire_server.store.interfaces import (
+from tidewire_server.store.jobs_interface import Interrupted
+from tidewire_server.store.log_interface import Log, LogReader
+from tidewire_server.store.records import JobRecord, Key, QueueEntry, Tombstone
+from tidewire_server.store.store_errors import (
     HeadMovedError,
-    Interrupted,
     KeyUsedError,
-    Log,
-    LogReader,
     QueueFullError,
-    Store,
     StoreError,
     TooManyJobsError,
 )
-from tidewire_server.store.records import JobRecord, Key, QueueEntry, Tombstone
+from tidewire_server.store.store_interface import Store
 
 _log = logging.getLogger(__name__)
 

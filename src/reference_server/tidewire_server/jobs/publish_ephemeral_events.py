@@ -6,7 +6,7 @@ Ephemeral events are not logged and may be lost. A new reader receives only the 
 import asyncio
 
 from tidewire.protocol import messages
-from tidewire_server.store.interfaces import Log
+from tidewire_server.store.log_interface import Log
 
 _QUEUE_KEY = "queue"
 

@@ -25,7 +25,7 @@ from typing import Final
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire_server.jobs.endpoint_queues_and_groups import EndpointQueue
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
-from tidewire_server.store.interfaces import Queue
+from tidewire_server.store.queue_interface import Queue
 from tidewire_server.store.records import QueueEntry
 
 FRONT: Final = 10

@@ -16,7 +16,7 @@ from pydantic import BaseModel, JsonValue
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ItemError, ProblemError
 from tidewire_server.jobs.admission.submit_body import Submission, admit_input, read_submit
-from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
 

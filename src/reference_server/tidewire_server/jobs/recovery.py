@@ -55,8 +55,11 @@ from tidewire_server.endpoints.item_writer import value_path
 from tidewire_server.jobs.admission.submit_body import Submission, read_stored
 from tidewire_server.jobs.recovered_inputs import StoredInputs
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Interrupted, LogReader, StateAt, Store, StoreError
+from tidewire_server.store.jobs_interface import Interrupted
+from tidewire_server.store.log_interface import LogReader, StateAt
 from tidewire_server.store.records import JobRecord
+from tidewire_server.store.store_errors import StoreError
+from tidewire_server.store.store_interface import Store
 
 
 class AdmittedJob(NamedTuple):

@@ -19,7 +19,7 @@ import orjson
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document.view import View
 from tidewire_server.errors import refuse
-from tidewire_server.store.interfaces import StateAt
+from tidewire_server.store.log_interface import StateAt
 
 MIN_SHARED_BYTES: Final = 32 * 1024
 """Size above which texts are shared."""

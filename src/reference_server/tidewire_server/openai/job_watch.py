@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 
 from tidewire_server.errors import refuse
 from tidewire_server.jobs.job_service import JobService
-from tidewire_server.store.interfaces import Block, LogReader, StateAt
+from tidewire_server.store.log_interface import Block, LogReader, StateAt
 from tidewire_server.store.records import JobRecord
 
 COMMENT_HEARTBEATS: Final = 3

@@ -43,7 +43,7 @@ from tidewire_server.openai.text_progress import TextProgress
 from tidewire_server.openai.text_stream import OpenAIStream, whole_texts
 from tidewire_server.openai.token_logprobs import TokenBytes
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import LogReader
+from tidewire_server.store.log_interface import LogReader
 from tidewire_server.store.records import JobRecord
 
 ROOT: Final = "/openai/v1"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED
 from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
-from tidewire_server.store.interfaces import StateAt
+from tidewire_server.store.log_interface import StateAt
 
 
 class RetractedError(Exception):

@@ -39,7 +39,7 @@ from tidewire_server.serving.process_loop import (
     thread_switch_interval,
 )
 from tidewire_server.settings import SWITCH_INTERVAL, Settings, share_of
-from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
 

@@ -4,9 +4,10 @@ from dataclasses import fields
 
 from tidewire.install_command import install_command
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import Store, StoreError
 from tidewire_server.store.memory.memory_store import MemoryStore
 from tidewire_server.store.records import Retention
+from tidewire_server.store.store_errors import StoreError
+from tidewire_server.store.store_interface import Store
 from tidewire_server.user_paths import file_of, is_database, without_password
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tidewire_server.store.interfaces import Block
+from tidewire_server.store.log_interface import Block
 
 
 class Subscribers:

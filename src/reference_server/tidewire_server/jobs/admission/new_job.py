@@ -15,7 +15,7 @@ from tidewire_server.jobs.live_item import batch_slot, queue_entry
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES
 from tidewire_server.jobs.recovery import AdmittedJob, column_pointers
 from tidewire_server.settings import Settings
-from tidewire_server.store.interfaces import NewJob
+from tidewire_server.store.jobs_interface import NewJob
 from tidewire_server.store.records import JobRecord, Key, QueueLimits
 
 

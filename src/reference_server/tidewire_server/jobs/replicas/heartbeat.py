@@ -15,9 +15,9 @@ from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamRe
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.records import Beat
 from tidewire_server.store.replicas import Replicas
+from tidewire_server.store.store_errors import StoreError
 
 BEAT_SECONDS: Final = 1.0
 """Maximum time between two renewals of the lease."""

@@ -32,8 +32,10 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from tidewire_server.jobs.job import Job
-from tidewire_server.store.interfaces import HeadMovedError, LogReader, Store, StoreError
+from tidewire_server.store.log_interface import LogReader
 from tidewire_server.store.records import JobRecord, OwnedJob, QueueEntry
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
+from tidewire_server.store.store_interface import Store
 
 PURGE_SECONDS: Final = 2.0
 """Time in which the process that runs a job should end it before the response to the client that deletes it. Afterwards no

@@ -18,7 +18,8 @@ from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
-from tidewire_server.store.interfaces import Block, StateAt, StoreError
+from tidewire_server.store.log_interface import Block, StateAt
+from tidewire_server.store.store_errors import StoreError
 
 ROW_BYTES: Final = 64 * 1024
 """Size above which a block is stored in several rows. With smaller rows, a small read loads less data."""

@@ -16,8 +16,9 @@ from tidewire.protocol.messages import Done, to_json
 from tidewire_server.store.database.block_rows import Content, Piece
 from tidewire_server.store.database.state_checkpoints import CheckpointPlan, CheckpointSchedule
 from tidewire_server.store.frame_buffer import FrameBuffer
-from tidewire_server.store.interfaces import Block, HeadMovedError, LogChunk, StateAt, extent_after
+from tidewire_server.store.log_interface import Block, LogChunk, StateAt, extent_after
 from tidewire_server.store.records import Extent, JobRecord
+from tidewire_server.store.store_errors import HeadMovedError
 from tidewire_server.store.subscribers import Subscribers
 
 TAIL_BYTES: Final = 256 * 1024

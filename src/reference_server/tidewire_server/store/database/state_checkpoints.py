@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.interfaces import Block
+from tidewire_server.store.log_interface import Block
 
 CHECKPOINT_EVERY: Final = 256 * 1024
 """Minimum number of event bytes between two state checkpoints."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from tidewire_server.store.interfaces import HeadMovedError, StoreError
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
 MAX_TOGETHER: Final = 256
 """Number of tasks in one group above which no further tasks are added."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from tidewire_server.store.interfaces import StoreError
+from tidewire_server.store.store_errors import StoreError
 
 PROBE_INTERVAL: Final = 0.5
 """Time in seconds for which `check` relies on a test write that succeeded, unless a transaction fails in the meantime. The

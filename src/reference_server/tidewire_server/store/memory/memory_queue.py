@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain, islice, takewhile
 from types import MappingProxyType
 
-from tidewire_server.store.interfaces import NewJob, QueueFullError
+from tidewire_server.store.jobs_interface import NewJob
 from tidewire_server.store.memory.memory_batches import BatchQueue
 from tidewire_server.store.records import (
     BatchBounds,
@@ -26,6 +26,7 @@ from tidewire_server.store.records import (
     QueueEntry,
     RunningBatch,
 )
+from tidewire_server.store.store_errors import QueueFullError
 
 PrincipalQueue = OrderedDict[QueueEntry, None]
 

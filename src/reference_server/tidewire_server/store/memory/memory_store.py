@@ -15,25 +15,10 @@ from itertools import islice
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
 from tidewire_server.store.frame_buffer import FrameBuffer
-from tidewire_server.store.interfaces import (
-    SECRET_BYTES,
-    SWEEP_INTERVAL,
-    Block,
-    Durability,
-    HeadMovedError,
-    Interrupted,
-    Jobs,
-    KeyUsedError,
-    Log,
-    LogChunk,
-    LogReader,
-    NewJob,
-    Queue,
-    StateAt,
-    TooManyJobsError,
-    extent_after,
-)
+from tidewire_server.store.jobs_interface import Interrupted, Jobs, NewJob
+from tidewire_server.store.log_interface import Block, Log, LogChunk, LogReader, StateAt, extent_after
 from tidewire_server.store.memory.memory_queue import MemoryQueue
+from tidewire_server.store.queue_interface import Queue
 from tidewire_server.store.records import (
     Extent,
     JobRecord,
@@ -44,6 +29,8 @@ from tidewire_server.store.records import (
     Tombstone,
 )
 from tidewire_server.store.replicas import Replicas
+from tidewire_server.store.store_errors import HeadMovedError, KeyUsedError, TooManyJobsError
+from tidewire_server.store.store_interface import SECRET_BYTES, SWEEP_INTERVAL, Durability
 from tidewire_server.store.subscribers import Subscribers
 
 CHECKPOINTS = 8

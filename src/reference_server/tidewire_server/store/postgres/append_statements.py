@@ -20,7 +20,6 @@ import orjson
 from tidewire_server.store.database.block_rows import BlockRow, is_key
 from tidewire_server.store.database.cached_log import AppendResult, BlockAppend
 from tidewire_server.store.database.thread_tasks import Task
-from tidewire_server.store.interfaces import HeadMovedError
 from tidewire_server.store.postgres.connections import (
     Command,
     Connection,
@@ -30,6 +29,7 @@ from tidewire_server.store.postgres.connections import (
     run_each,
     transact,
 )
+from tidewire_server.store.store_errors import HeadMovedError
 
 _PLAIN: Final = """
     INSERT INTO block (job, first, last, epoch, done, ends, frames)

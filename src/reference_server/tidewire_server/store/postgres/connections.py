@@ -19,8 +19,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidewire_server.store.database.thread_tasks import Failure, Task
-from tidewire_server.store.interfaces import HeadMovedError, StoreError
 from tidewire_server.store.postgres.error_translation import is_missing_job, reason_and_advice
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
 from tidewire_server.user_paths import without_password
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]

@@ -40,7 +40,6 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from tidewire_server.store.database.thread_tasks import Task, TaskQueue
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.append_statements import run_appends, run_large_appends
 from tidewire_server.store.postgres.connections import (
     Command,
@@ -52,6 +51,7 @@ from tidewire_server.store.postgres.connections import (
     run_group,
 )
 from tidewire_server.store.postgres.error_translation import is_conflict, is_disk_full, is_outage
+from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
 

@@ -27,15 +27,8 @@ from tidewire_server.store.database.cached_log import (
 )
 from tidewire_server.store.database.key_reservations import KeyReservations
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
-from tidewire_server.store.interfaces import (
-    Interrupted,
-    KeyUsedError,
-    Log,
-    NewJob,
-    QueueFullError,
-    StoreError,
-    TooManyJobsError,
-)
+from tidewire_server.store.jobs_interface import Interrupted, NewJob
+from tidewire_server.store.log_interface import Log
 from tidewire_server.store.postgres.append_statements import (
     DELETE_TICKETS,
     SAVE_END,
@@ -55,6 +48,7 @@ from tidewire_server.store.postgres.postgres_queue import PostgresQueue, endless
 from tidewire_server.store.postgres.retention import delete_jobs, expire
 from tidewire_server.store.postgres.server_rows import READ_NOW, ServerRow
 from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, QueueEntry, Tombstone
+from tidewire_server.store.store_errors import KeyUsedError, QueueFullError, StoreError, TooManyJobsError
 
 _MAX_ADOPTED: Final = 100
 """Number of jobs that one call of `adopt` claims of each kind."""

@@ -19,20 +19,14 @@ from tidewire_server.store.database.block_rows import BlockRow, Piece, events_af
 from tidewire_server.store.database.cached_log import AppendResult, BlockAppend, CachedLog, record_columns
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.frame_buffer import FrameBuffer
-from tidewire_server.store.interfaces import (
-    MAX_EPOCHS,
-    Block,
-    HeadMovedError,
-    LogChunk,
-    StateAt,
-    StoreError,
-)
+from tidewire_server.store.log_interface import MAX_EPOCHS, Block, LogChunk, StateAt
 from tidewire_server.store.postgres.append_statements import ADD_PIECE
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command
 from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.notifications import BLOCKS, PROGRESS, Notifier
 from tidewire_server.store.records import Extent, JobRecord, Retention
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
 _MAX_ROWS: Final = 256
 """Number of rows that one query for new events returns."""

@@ -21,7 +21,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.database_threads import Threads
@@ -42,6 +41,7 @@ from tidewire_server.store.records import (
     QueueEntry,
     RunningBatch,
 )
+from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
 

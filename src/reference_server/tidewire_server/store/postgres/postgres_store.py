@@ -8,7 +8,7 @@ from typing import Any, Final
 import psycopg
 
 from tidewire_server.store.database.write_probe import WriteProbe
-from tidewire_server.store.interfaces import Durability, Jobs, Queue, StoreError
+from tidewire_server.store.jobs_interface import Jobs
 from tidewire_server.store.postgres.connections import Database
 from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.notifications import (
@@ -24,8 +24,11 @@ from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.postgres.schema import open_schema
 from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow
+from tidewire_server.store.queue_interface import Queue
 from tidewire_server.store.records import Retention
 from tidewire_server.store.replicas import Replicas
+from tidewire_server.store.store_errors import StoreError
+from tidewire_server.store.store_interface import Durability
 
 _TEST_WRITE: Final = "UPDATE server SET host = host WHERE id = %(me)s"
 

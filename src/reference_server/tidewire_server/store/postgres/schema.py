@@ -8,8 +8,9 @@ indexes, so that an older server that still runs can use the migrated schema.
 import secrets
 from typing import Any, Final, NamedTuple
 
-from tidewire_server.store.interfaces import SECRET_BYTES, StoreError
 from tidewire_server.store.postgres.connections import Connection
+from tidewire_server.store.store_errors import StoreError
+from tidewire_server.store.store_interface import SECRET_BYTES
 
 MIN_SERVER: Final = 140_000
 """Oldest version of PostgreSQL that is supported, as in `PQserverVersion`."""

@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.global_limits import CORRECT
 from tidewire_server.store.postgres.notifications import SERVERS
 from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
+from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.database.block_rows import BlockRow, Content, Piece, events_after, state_of
 from tidewire_server.store.database.cached_log import AppendResult, BlockAppend, CachedLog
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
-from tidewire_server.store.interfaces import Block, HeadMovedError, StateAt, StoreError
+from tidewire_server.store.log_interface import Block, StateAt
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.sqlite.writer_thread import WriterThread
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
 
 class SqliteLog(CachedLog):

@@ -16,7 +16,8 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-from tidewire_server.store.interfaces import SECRET_BYTES, StoreError
+from tidewire_server.store.store_errors import StoreError
+from tidewire_server.store.store_interface import SECRET_BYTES
 
 _log = logging.getLogger(__name__)
 

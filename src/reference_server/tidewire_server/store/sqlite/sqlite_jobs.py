@@ -25,15 +25,8 @@ from tidewire_server.store.database.cached_log import (
 from tidewire_server.store.database.key_reservations import KeyReservations
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule, StateCheckpoint
 from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
-from tidewire_server.store.interfaces import (
-    Interrupted,
-    KeyUsedError,
-    Log,
-    NewJob,
-    StateAt,
-    StoreError,
-    TooManyJobsError,
-)
+from tidewire_server.store.jobs_interface import Interrupted, NewJob
+from tidewire_server.store.log_interface import Log, StateAt
 from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import (
     Extent,
@@ -56,6 +49,7 @@ from tidewire_server.store.sqlite.event_log import (
 )
 from tidewire_server.store.sqlite.sqlite_file import release_free_pages
 from tidewire_server.store.sqlite.writer_thread import WriterThread
+from tidewire_server.store.store_errors import KeyUsedError, StoreError, TooManyJobsError
 
 _MAX_EXPIRED_AT_ONCE: Final = 500
 """Maximum number of rows of each kind that one `expire` call deletes. Appends wait until the call has finished."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from tidewire_server.store.database.thread_tasks import Task, TaskQueue
-from tidewire_server.store.interfaces import StoreError
 from tidewire_server.store.sqlite import sqlite_file
+from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
 

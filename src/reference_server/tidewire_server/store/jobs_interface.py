@@ -1,0 +1,243 @@
+"""Protocol of the stored jobs (`Jobs`): their records, idempotency keys, owners and retention."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tidewire_server.store.log_interface import Block, Log, LogReader
+from tidewire_server.store.records import (
+    BatchSlot,
+    Extent,
+    JobRecord,
+    Key,
+    KeyUse,
+    QueueEntry,
+    QueueLimits,
+    Tombstone,
+)
+
+
+class NewJob(NamedTuple):
+    """A job to add to the store, with its items."""
+
+    record: JobRecord
+    """Record of the job. Later changes to the record are stored by the next append to the log."""
+    submit: bytes
+    """Body of the request that submitted the job. It is stored until the job has ended, so that a server can run the job
+    again.
+    """
+    first: Block
+    """First block of the log."""
+    key: Key | None
+    """Idempotency key that `Jobs.reserve_key` has reserved for the request, or None."""
+    entries: Sequence[QueueEntry]
+    """Queue entries of all items."""
+    slots: Sequence[BatchSlot] | None
+    """Batch key and cost of each item, or None if the endpoint is not batched. A store of several processes keeps them until
+    the job ends, so that an item returns to the queue with them at a process whose code rejects the item's input."""
+    limits: QueueLimits
+    """Limits that the job must not exceed."""
+    deadline: float | None = None
+    """Number of seconds after which the unfinished items of the job fail, or None. A store of one process may ignore it, as
+    this process has a timer.
+    """
+    grace: float | None = None
+    """Number of seconds without a reader after which the job is cancelled, or None. See `deadline`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Unfinished job that has no writer, because the process that wrote its log has stopped or has released the job."""
+
+    record: JobRecord
+    submit: bytes
+    """See `Jobs.submit_body`."""
+    log: Log
+    cancelled: frozenset[int] = frozenset()
+    """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
+    purge: bool = False
+    """Whether a client has deleted the job (`save_cancelled`). All items are then in `cancelled`."""
+    crashed: bool = False
+    """Whether a process that owned the job has crashed, and the job has not started since, so that the attempt counts
+    (`max_attempts`). A failure to open the job, and a release before its start, change nothing about this.
+    """
+    unread: float = 0.0
+    """See `Replicas.unread_for`. 0 if only this process uses the store."""
+
+
+class Jobs(Protocol):
+    """Job records, tombstones and idempotency keys. Every method raises `StoreError` if the store fails. An ended job uses no
+    more memory than the documentation of the implementation says.
+
+    A process *owns* a job while it is the writer of the job's log. An unfinished job without an owner waits in the queue.
+    In a store that only one process uses, this process owns all unfinished jobs: `add` calls `own`, `claim` and `release`
+    return False, and `adopt` returns the jobs that the previous process has left.
+    """
+
+    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
+        """Reserve an idempotency key for a request that is being processed.
+
+        Reservations are kept only in memory. If the process ends, the client can retry the request with the same key. In a
+        store of several processes, two processes can reserve the same key. `add` then raises `KeyUsedError` in one of
+        them.
+
+        Args:
+            key: The key.
+            body: SHA-256 of the request body, which `add` stores with the key.
+
+        Returns:
+            None if the key is now reserved. Otherwise, the earlier use of the key.
+        """
+        ...
+
+    async def release_key(self, key: Key) -> None:
+        """Release the reservation of a key whose request did not create a job."""
+        ...
+
+    async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
+        """Commit a new job, the first block of its log, its idempotency key and its queue entries in one transaction.
+
+        Concurrent calls cannot exceed the limits together. If several errors apply, the one that is listed first below is
+        raised. If the caller is cancelled, the job may still be added.
+
+        Args:
+            new: The job.
+            own: Function that is called on the event loop directly after the commit, before an item of the job can be
+                taken, if this process owns the job. It is called even if the caller of `add` was cancelled. It must not
+                raise an exception. If `own` is not called, the job waits in the queue without an owner.
+
+        Raises:
+            KeyUsedError: Another job has the idempotency key. Nothing was added, and the reservation of the key has ended.
+            TooManyJobsError: The principal has too many unfinished jobs. Nothing was added.
+            QueueFullError: The queue has no room for the items. Nothing was added.
+        """
+        ...
+
+    async def get(self, job: str) -> JobRecord | Tombstone | None:
+        """Return the record of a job. If the job was deleted, return its tombstone. If the id is unknown, return
+        None.
+        """
+        ...
+
+    async def log(self, job: str) -> LogReader | None:
+        """Return a job's log, or None if the job is unknown or deleted."""
+        ...
+
+    def log_in_use(self, job: str) -> Log | None:
+        """Return the log object of a job if this process uses the log already, as its writer or for a reader. Otherwise
+        return None. This method is synchronous.
+
+        Use it to publish an ephemeral event, which is needed only if the log has a reader.
+        """
+        ...
+
+    async def save(self, record: JobRecord) -> None:
+        """Store the record of a job that has ended, unless it was stored together with the block that contains `done`. The
+        job's retention period starts.
+        """
+        ...
+
+    async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
+        """Store that a client has cancelled these items of an unfinished job, in addition to the items stored before.
+
+        `reopen` returns the items, so that the next owner of the job ends them and does not run them again. If another
+        process owns the job, that process ends the items soon.
+
+        Args:
+            job: Id of the job.
+            items: Indexes of the items.
+            purge: Whether to cancel all items, and to ask the owner to delete the job afterwards. If no process owns it, `adopt`
+                of some process returns it, and `Replicas.beat` of this process then contains the request. Ignored if only this
+                process uses the store.
+
+        Returns:
+            Whether the job is unfinished, so that the items end as cancelled. False if it has ended, or is unknown.
+        """
+        ...
+
+    async def list(self, principal: str, *, before: str | None, limit: int) -> list[tuple[JobRecord, Extent]]:
+        """Return up to `limit` jobs of a principal with the extents of their logs, newest first.
+
+        If `before` is set, return only jobs that are older than this job.
+        """
+        ...
+
+    async def unfinished(self, principal: str) -> int:
+        """Return the number of unfinished jobs of a principal."""
+        ...
+
+    # ---- ownership ---------------------------------------------------------------------------------------------------
+
+    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
+        """Own the unfinished jobs that processes that have stopped have left, and the waiting jobs some of whose items have to
+        end now. Return the ids of these jobs, the oldest job first, including those of an earlier call that were not reopened
+        yet.
+
+        The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
+
+        Args:
+            known: Endpoints whose jobs this process can open, also if it takes none of their items. By default, those whose
+                items it takes (`Queue.serve`).
+        """
+        ...
+
+    async def claim(self, job: str) -> bool:
+        """Own an unfinished job that no running process owns, in order to end some of its items.
+
+        The caller must `reopen` the job. Until `release`, no item of the job can be taken.
+
+        Returns:
+            Whether this process owns the job now. False if the job has ended or is unknown, if a running process owns it,
+            or if only this process uses the store.
+        """
+        ...
+
+    async def reopen(self, job: str) -> Interrupted | None:
+        """Load an unfinished job that this process owns since `adopt`, `claim`, or a `take` of one of its items, in order to
+        continue its log. Return None if the job has ended or was deleted in the meantime.
+
+        If the caller fails to continue or to `release` the job, it may reopen the job again.
+        """
+        ...
+
+    async def release(self, job: str, entries: Sequence[QueueEntry]) -> bool:
+        """Return a reopened job to the queue, so that any process can take its items. The caller must not use the job's log
+        as a writer afterwards.
+
+        Args:
+            job: Id of the job.
+            entries: Queue entries of the items that wait. Other items of the job are removed from the queue.
+
+        Returns:
+            Whether the job was released. False if only this process uses the store: the job stays here, and the caller
+            puts the entries into the queue.
+        """
+        ...
+
+    async def refuse(self, job: str) -> None:
+        """Take no more items of a job that this process owns, because its code rejects an input of the job. The caller
+        releases the job afterwards.
+        """
+        ...
+
+    async def submit_body(self, job: str) -> bytes:
+        """Return the body of the request that submitted an unfinished job. It is empty if the store has lost the body."""
+        ...
+
+    # ---- retention ---------------------------------------------------------------------------------------------------
+
+    async def delete_job(self, job: str) -> None:
+        """Delete a job, and store a tombstone for it. If it is unfinished, and its owner was asked to delete it
+        (`save_cancelled`), it only gets the tombstone. Its owner then ends and deletes it, so that its readers receive `done`.
+        """
+        ...
+
+    async def expire(self, now: float) -> float | None:
+        """Trim the logs and delete the jobs, tombstones and idempotency keys whose retention time is over. If there are
+        more ended jobs than `max_retained_jobs`, or if their states and events exceed `max_retained_bytes`, also delete
+        some of them (see `EndedJobs`).
+
+        Returns:
+            Time at which the next entry expires, or None if no entry is waiting to expire.
+        """
+        ...

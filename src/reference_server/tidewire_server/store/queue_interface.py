@@ -1,0 +1,123 @@
+"""Protocol of the queue of waiting items (`Queue`)."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+from tidewire_server.store.records import (
+    BatchBounds,
+    BatchItem,
+    BatchSlot,
+    GlobalLimit,
+    QueueEntry,
+    RunningBatch,
+)
+
+
+class Queue(Protocol):
+    """Queue of waiting items. Principals take turns, and the items of each principal are taken in the order in which
+    they arrived.
+
+    Items of a batched endpoint are *placed* when their batch keys and costs are known. Only placed items are taken for
+    batches. `memory_batches` describes when a batch is ready, and which items it contains.
+
+    `due` and `size` are synchronous. In a store in memory, `put`, `take`, `take_batch`, `discard` and `waiting` never
+    suspend. No method raises `StoreError`: while the store fails, `take`, `take_batch` and `waiting` return nothing, and
+    `due` is about a second later.
+    """
+
+    def serve(
+        self,
+        endpoints: Mapping[str, BatchBounds | None],
+        wake: Callable[[str], None],
+        limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
+    ) -> None:
+        """Set the endpoints whose items this process takes. It is called once, on the event loop, before any other method.
+
+        Args:
+            endpoints: For each endpoint, the bounds of its batches, or None if it is not batched. Empty in a process
+                that runs no functions: `take` then returns nothing, and `due` is infinite.
+            wake: Function that the queue calls on the event loop with the name of an endpoint when `due` has become
+                earlier for a reason other than a call of this object or of `Jobs.add`.
+            limits: Limits over all processes, by the name of the endpoint. `take` and `take_batch` return nothing while as many
+                calls run. A store that only one process uses ignores them, because the process has the same limits.
+        """
+        ...
+
+    async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
+        """Add items to the queue. Each item waits behind the earlier items of the same principal. An item that is already in
+        the queue keeps its position. An item that was taken before keeps its turn only in a store of one process. In a store of
+        several processes, it waits behind all items of its principal.
+
+        Args:
+            entries: Items of one job.
+            slots: Batch key and cost of each item, with which the items of a batched endpoint are placed. None if they are
+                those of `NewJob.slots`, which only a store of several processes knows, or are not known yet: a later call with
+                the same items places them.
+        """
+        ...
+
+    async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
+        """Remove the next items of an endpoint that is not batched from the queue, and return them in the order in which they
+        were to run.
+
+        This process owns the jobs of the returned items. If it has not opened such a job yet, it must `reopen` the job.
+
+        Args:
+            endpoint: Name of the endpoint.
+            limit: Maximum number of items.
+            skip: Principals whose items keep their positions.
+        """
+        ...
+
+    async def take_batch(self, endpoint: str, running: RunningBatch | None = None) -> list[BatchItem]:
+        """Remove the items of the next batch of a batched endpoint from the queue, and return them. They have the same batch
+        key. Return an empty list if no batch is ready.
+
+        See `take` about the jobs of the items.
+
+        Args:
+            endpoint: Name of the endpoint.
+            running: A running batch. If it is set, take items that join this batch (late joiners).
+        """
+        ...
+
+    def end_call(self, endpoint: str) -> None:
+        """Record the end of a call. Each item that `take` returns is one call, and all items that `take_batch` returns for a
+        new batch are one call. This method is synchronous.
+        """
+        ...
+
+    async def discard(self, entry: QueueEntry) -> None:
+        """Remove an item from the queue, at any position. If the item is not in the queue, do nothing."""
+        ...
+
+    async def refused(self, endpoint: str) -> Collection[str]:
+        """Return the waiting jobs of an endpoint that every live process that runs the endpoint has refused
+        (`Jobs.refuse`).
+        """
+        ...
+
+    def due(self, endpoint: str) -> float:
+        """Return the time, by the event loop's clock, from which `take` or `take_batch` may return items of an endpoint. The
+        result is minus infinity if they may return items now, and infinity if nothing waits that this process can take.
+        """
+        ...
+
+    def size(self, endpoint: str) -> int:
+        """Return the number of waiting items of an endpoint. In a store of several processes, the number may be a second
+        old. This method can be called from any thread.
+        """
+        ...
+
+    async def waiting(
+        self, endpoint: str, *, limit: int | None = None, skip: Collection[str] = ()
+    ) -> list[QueueEntry]:
+        """Return the first waiting items of an endpoint, in the order in which they will run.
+
+        Args:
+            endpoint: Name of the endpoint.
+            limit: Maximum number of items, or None for all items.
+            skip: Principals whose items are omitted.
+        """
+        ...

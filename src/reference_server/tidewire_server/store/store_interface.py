@@ -1,0 +1,60 @@
+"""Protocol of a store (`Store`), which consists of the parts that the other `*_interface` modules describe.
+
+    Store ─┬─ jobs: Jobs                  `jobs_interface`; it opens the logs of the jobs (`log_interface`)
+           ├─ queue: Queue                `queue_interface`
+           └─ replicas: Replicas | None   `replicas`; None if only one process uses the store
+
+If several processes share the store, `jobs` and `queue` also concern the jobs of the other processes. `Replicas` has the
+methods that only such a store needs: the lease of this process, and messages between the processes.
+
+Code outside the folder `store` uses a store through these protocols, with the types in `records` and the errors in
+`store_errors`. There are two exceptions: `open_store` chooses the implementation, and `tidewire compact` uses a SQLite
+file without a store (`sqlite.sqlite_file`).
+"""
+
+from typing import Final, Literal, Protocol
+
+from tidewire_server.store.jobs_interface import Jobs
+from tidewire_server.store.queue_interface import Queue
+from tidewire_server.store.replicas import Replicas
+
+Durability = Literal["process", "host", "replicated"]
+
+SECRET_BYTES: Final = 32
+
+SWEEP_INTERVAL: Final = 0.02
+"""`Store.sweep_interval` of a store in which a sweep costs little."""
+
+
+class Store(Protocol):
+    """Storage of one server, which contains the server's jobs and its queue."""
+
+    jobs: Jobs
+    queue: Queue
+    durability: Durability
+    secret: bytes
+    """Default key for signing stream tokens, `SECRET_BYTES` long. The store keeps the key as long as it keeps jobs."""
+    replicas: Replicas | None
+    """Liveness of the processes that share the store. None if only this process uses it."""
+    may_have_lost: bool
+    """Whether a crash of the previous server process may have lost the last events of some logs [TW-RES-039]."""
+    merge_window: float
+    """Minimum of the setting `merge_window` with this store, in seconds."""
+    sweep_interval: float
+    """Minimum number of seconds between two calls of `Jobs.expire`."""
+
+    async def check(self) -> None:
+        """Check that the store can be written, by a test write if the store is not in memory.
+
+        Raises:
+            StoreError: The store cannot be written.
+        """
+        ...
+
+    async def close(self, *, clean: bool = True) -> None:
+        """Release the store. No other method may be called afterwards.
+
+        Args:
+            clean: Whether to record a clean shutdown. Pass False if the recovery of interrupted jobs has not finished.
+        """
+        ...
