@@ -2,10 +2,10 @@
 
     Store ─┬─ jobs: Jobs                  `jobs_interface`; it opens the logs of the jobs (`log_interface`)
            ├─ queue: Queue                `queue_interface`
-           └─ replicas: Replicas | None   `replicas`; None if only one process uses the store
+           └─ replicas: Replicas | None   `replicas_interface`; None if only one process uses the store
 
-If several processes share the store, `jobs` and `queue` also concern the jobs of the other processes. `Replicas` has the
-methods that only such a store needs: the lease of this process, and messages between the processes.
+If several processes share the store, `jobs` and `queue` also concern the jobs of the other processes, and `replicas` keeps
+the lease with which this process owns jobs.
 
 Code outside the folder `store` uses a store through these protocols, with the types in `records` and the errors in
 `store_errors`. There are two exceptions: `open_store` chooses the implementation, and `tidewire compact` uses a SQLite
@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol
 
 from tidewire_server.store.jobs_interface import Jobs
 from tidewire_server.store.queue_interface import Queue
-from tidewire_server.store.replicas import Replicas
+from tidewire_server.store.replicas_interface import Replicas
 
 Durability = Literal["process", "host", "replicated"]
 

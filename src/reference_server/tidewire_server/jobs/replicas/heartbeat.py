@@ -16,7 +16,7 @@ from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.store.records import Beat
-from tidewire_server.store.replicas import Replicas
+from tidewire_server.store.replicas_interface import Replicas
 from tidewire_server.store.store_errors import StoreError
 
 BEAT_SECONDS: Final = 1.0

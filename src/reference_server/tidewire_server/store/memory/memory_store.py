@@ -28,7 +28,7 @@ from tidewire_server.store.records import (
     Retention,
     Tombstone,
 )
-from tidewire_server.store.replicas import Replicas
+from tidewire_server.store.replicas_interface import Replicas
 from tidewire_server.store.store_errors import HeadMovedError, KeyUsedError, TooManyJobsError
 from tidewire_server.store.store_interface import SECRET_BYTES, SWEEP_INTERVAL, Durability
 from tidewire_server.store.subscribers import Subscribers

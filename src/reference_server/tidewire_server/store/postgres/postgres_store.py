@@ -26,7 +26,7 @@ from tidewire_server.store.postgres.schema import open_schema
 from tidewire_server.store.postgres.server_rows import LEASE_SECONDS, ServerRow
 from tidewire_server.store.queue_interface import Queue
 from tidewire_server.store.records import Retention
-from tidewire_server.store.replicas import Replicas
+from tidewire_server.store.replicas_interface import Replicas
 from tidewire_server.store.store_errors import StoreError
 from tidewire_server.store.store_interface import Durability
 

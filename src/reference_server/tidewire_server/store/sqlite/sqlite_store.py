@@ -10,7 +10,7 @@ from tidewire_server.store.jobs_interface import Jobs
 from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.queue_interface import Queue
 from tidewire_server.store.records import Retention
-from tidewire_server.store.replicas import Replicas
+from tidewire_server.store.replicas_interface import Replicas
 from tidewire_server.store.sqlite import sqlite_file
 from tidewire_server.store.sqlite.sqlite_jobs import Counts, SqliteJobs
 from tidewire_server.store.sqlite.writer_thread import WriterThread

@@ -1,4 +1,4 @@
-"""Protocol of a store that several server processes share."""
+"""Protocol of the processes that share a store (`Replicas`): their leases, endpoints and readers."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
