@@ -1,5 +1,7 @@
 """Text generation whose server is killed, and which another server on the same database continues."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,13 @@ def test_another_server_continues_a_text_with_the_same_tokens(database_url: str,
         for given in (GREEDY, SAMPLED):
             job = first.submit("generate", input=given).json()["id"]
             expected.append(value_of(first.ended(job)))
-        jobs = [first.submit("generate", input=given).json()["id"] for given in (GREEDY, SAMPLED)]
+        # The second server is alive when the first one dies, but takes no items before.
         second.start()
+        os.kill(second.pid, signal.SIGSTOP)
+        jobs = [first.submit("generate", input=given).json()["id"] for given in (GREEDY, SAMPLED)]
+        for job in jobs:
+            first.until(job, lambda found: found["status"] == "running")
+        os.kill(second.pid, signal.SIGCONT)
         readers = [Reader([second], job) for job in jobs]
         for reader in readers:
             reader.start()
