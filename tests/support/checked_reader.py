@@ -87,7 +87,7 @@ def check_reader(reader: Reader, server: JobRequests, job: str, value: Any) -> N
     """Assert that the reader has seen exactly the logged events, and that the value is complete."""
     reader.join(PATIENCE)
     assert not reader.faults, reader.faults
-    assert reader.done is not None, f"no `done` event after {reader.at}"
+    assert reader.done is not None, f"no `done` event after {reader.at} of {server.job(job)}"
     items = reader.document.value("/items")
     assert items == [{"status": "succeeded", "value": value}]
     assert digest(items) == reader.done["digest"]
