@@ -1,5 +1,6 @@
 """Settings of the text engine, its startup messages, its description, and profiles of its steps."""
 
+import inspect
 import json
 import logging
 import re
@@ -21,6 +22,7 @@ from tidewire_server.commands.configuration import configure
 from tidewire_server.generation import add_generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, logged_progress
+from tidewire_server.generation.upstream import add_upstream
 
 Start = Callable[..., TorchEngine]
 
@@ -96,19 +98,31 @@ def test_loading_logs_its_progress(caplog: pytest.LogCaptureFixture, folder: Pat
     assert len(lines) > 10
 
 
+ADDS_ENDPOINT = {"add_generate": add_generate, "add_upstream": add_upstream}
+
+
 @pytest.mark.parametrize(
-    ("flag", "value", "argument"),
+    ("flag", "value", "call"),
     [
-        ("dtype", "bfloat16", "dtype"),
-        ("slots", "2", "slots"),
-        ("context", "128", "context"),
-        ("max-top-logprobs", "3", "max_top"),
-        ("max-num-beams", "3", "max_num_beams"),
-        ("on-restart", "continue", "on_restart"),
-        ("profile", "traces", "profile"),
+        ("model", "folder", "add_generate(server, model=…)"),
+        ("device", "cpu", "add_generate(server, device=…)"),
+        ("dtype", "bfloat16", "add_generate(server, dtype=…)"),
+        ("slots", "2", "add_generate(server, slots=…)"),
+        ("context", "128", "add_generate(server, context=…)"),
+        ("max-top-logprobs", "3", "add_generate(server, max_top=…)"),
+        ("max-num-beams", "3", "add_generate(server, max_num_beams=…)"),
+        ("max-schema-bytes", "300", "add_generate(server, max_schema_bytes=…)"),
+        ("max-mask-share", "0.5", "add_generate(server, max_mask_share=…)"),
+        ("on-restart", "continue", "add_generate(server, on_restart=…)"),
+        ("profile", "traces", "add_generate(server, profile=…)"),
+        ("upstream", "http://127.0.0.1:1/v1", "add_upstream(server, URL)"),
+        ("upstream-kind", "vllm", "add_upstream(server, kind=…)"),
+        ("upstream-concurrency", "2", "add_upstream(server, concurrency=…)"),
+        ("upstream-timeout", "9", "add_upstream(server, timeout=…)"),
+        ("tokenizer", "folder", "add_upstream(server, tokenizer=…)"),
     ],
 )
-def test_setting_of_the_model_is_refused_with_a_target(flag: str, value: str, argument: str):
+def test_setting_of_the_default_server_is_refused_with_a_target(flag: str, value: str, call: str):
     ended = CliRunner().invoke(serve, ["mine.py:server", f"--{flag}", value, "--show-config"])
     assert ended.exit_code == 2
     name = flag.replace("-", "_")
@@ -116,7 +130,12 @@ def test_setting_of_the_model_is_refused_with_a_target(flag: str, value: str, ar
         f"--{flag}: {name} applies only to the default server, not to the target mine.py:server"
         in ended.stderr
     )
-    assert f"add_generate(server, {argument}=…)" in " ".join(ended.stderr.split())
+    assert ended.stderr.rstrip().endswith(f" in the target's code, as in {call}")
+    # The function accepts the arguments of the suggested call.
+    function, arguments = call.removesuffix(")").split("(")
+    positional = [each for each in arguments.split(", ") if "=" not in each]
+    keywords = {each.removesuffix("=…"): ... for each in arguments.split(", ") if "=" in each}
+    inspect.signature(ADDS_ENDPOINT[function]).bind(*positional, **keywords)
 
 
 def test_profile_is_a_trace_of_some_steps(start: Start, random_checkpoint: Checkpoint, tmp_path: Path):

@@ -54,10 +54,13 @@ _LAST_GRACE = 1.0
 _GENERATE_ARGUMENTS = {name: name for name in FLAGS[GENERATION]} | {"max_top_logprobs": "max_top"}
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""
 
+_UPSTREAM_KEY = "upstream_key"
+"""Setting that is ignored without an error, because it may be set in the environment of other commands."""
+
 _UPSTREAM_ARGUMENTS = {
     name: name.removeprefix("upstream_") for name in FLAGS[UPSTREAM] if name != "upstream_key_file"
 } | {
-    "upstream_key": "key",
+    _UPSTREAM_KEY: "key",
     **{
         name: _GENERATE_ARGUMENTS[name]
         for name in ("model", "context", "max_top_logprobs", "on_restart", "share_prefixes")
@@ -253,32 +256,60 @@ def _require_database(what: str | None, settings: Settings) -> None:
 
 
 def _refuse_ignored_settings(configuration: "Configuration") -> None:
-    """Exit if both a target and a setting of the default server are set, because the target would ignore the setting."""
+    """Exit if a setting of text generation is set and would have no effect."""
+    _refuse_engine_settings_with_upstream(configuration)
+    _refuse_upstream_settings_without_url(configuration)
+    _refuse_generation_settings_with_target(configuration)
+
+
+def _refuse_engine_settings_with_upstream(configuration: "Configuration") -> None:
+    """Exit if a setting of the engine in this process is set, although an upstream generates the texts."""
     launch = configuration.launch
+    if not launch.upstream:
+        return
     for name in sorted(_GENERATE_ARGUMENTS.keys() - _UPSTREAM_ARGUMENTS.keys()):
-        if launch.upstream and name in launch.model_fields_set:
+        if name in launch.model_fields_set:
             fail(
                 f"{configuration.origin(name)}: {name} has no effect together with upstream, whose engine has its own settings; "
                 "omit it",
                 code=2,
             )
-    for name in () if launch.upstream else sorted(_UPSTREAM_ARGUMENTS.keys() - _GENERATE_ARGUMENTS.keys()):
-        # The key may be set in the environment of other commands.
-        if (
-            name in launch.model_fields_set
-            and name not in {"upstream", "upstream_key"}
-            and launch.target is None
-        ):
+
+
+def _refuse_upstream_settings_without_url(configuration: "Configuration") -> None:
+    """Exit if a setting of an upstream is set, although the default server has no upstream."""
+    launch = configuration.launch
+    if launch.upstream or launch.target is not None:
+        return
+    for name in sorted(_UPSTREAM_ARGUMENTS.keys() - _GENERATE_ARGUMENTS.keys() - {"upstream", _UPSTREAM_KEY}):
+        if name in launch.model_fields_set:
             fail(f"{configuration.origin(name)}: {name} needs the URL of an engine: --upstream URL", code=2)
-    for name, argument in (_UPSTREAM_ARGUMENTS | _GENERATE_ARGUMENTS).items():
-        if name == "upstream_key":
+
+
+def _refuse_generation_settings_with_target(configuration: "Configuration") -> None:
+    """Exit if a setting of the default server is set, although a target is served instead.
+
+    The message contains a call that has the effect of the setting in the target's code.
+    """
+    launch = configuration.launch
+    if launch.target is None:
+        return
+    for name in _UPSTREAM_ARGUMENTS | _GENERATE_ARGUMENTS:
+        if name not in launch.model_fields_set or name == _UPSTREAM_KEY:
             continue
-        if launch.target is not None and name in launch.model_fields_set:
-            fail(
-                f"{configuration.origin(name)}: {name} applies only to the default server, not to the target {launch.target}; "
-                f"omit the target, or pass {argument} in the target's code, as in add_generate(server, {argument}=…)",
-                code=2,
-            )
+        if name == "upstream":
+            argument, call = "the URL", "add_upstream(server, URL)"
+        elif name in _GENERATE_ARGUMENTS:
+            argument = _GENERATE_ARGUMENTS[name]
+            call = f"add_generate(server, {argument}=…)"
+        else:
+            argument = _UPSTREAM_ARGUMENTS[name]
+            call = f"add_upstream(server, {argument}=…)"
+        fail(
+            f"{configuration.origin(name)}: {name} applies only to the default server, not to the target {launch.target}; "
+            f"omit the target, or pass {argument} in the target's code, as in {call}",
+            code=2,
+        )
 
 
 def _warn_about_client_token(server: "Server") -> None:
