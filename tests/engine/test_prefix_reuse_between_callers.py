@@ -11,8 +11,8 @@ from support import callers
 from support.model_checkpoints import generate, random_llama
 from support.reference_server import QUICK
 from tidewire_server import Server
-from tidewire_server.commands.cli import _default_server
 from tidewire_server.commands.configuration import configure
+from tidewire_server.commands.configured_server import default_server
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
@@ -74,7 +74,7 @@ def test_prefixes_are_shared_with_the_flag(tmp_path: Path, monkeypatch: pytest.M
     flags = {"model": str(random_llama(tmp_path)), "device": "cpu"} | (
         {"share_prefixes": True} if shares else {}
     )
-    server = _default_server(configure(flags))
+    server = default_server(configure(flags))
     server.configure(**QUICK | TOKENS)
     with server.running() as url:
         complete = processed(engines[0], url, ANN)

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 
 from support.model_checkpoints import CONTEXT, generate_one, random_llama
 from tidewire_server import Server
-from tidewire_server.commands.cli import _default_server, serve
+from tidewire_server.commands.cli import serve
 from tidewire_server.commands.configuration import configure
+from tidewire_server.commands.configured_server import default_server
 from tidewire_server.generation import add_generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, logged_progress
@@ -174,7 +175,7 @@ def test_flags_the_environment_and_the_file_configure_the_engine(
     monkeypatch.setenv("TIDEWIRE_SLOTS", "5")
     monkeypatch.setenv("TIDEWIRE_MAX_TOP_LOGPROBS", "5")
     flags = {"model": str(folder), "device": "cpu", "slots": "3", "context": "128", "on_restart": "continue"}
-    endpoint = _default_server(configure(flags, file)).endpoints["generate"]
+    endpoint = default_server(configure(flags, file)).endpoints["generate"]
     capabilities = endpoint.capabilities(1)
     assert endpoint.concurrency_limit == 3  # flag
     assert endpoint.on_restart == "continue"  # flag
@@ -197,10 +198,10 @@ class SlowImport(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, SlowImport())
 logging.basicConfig(level="INFO", stream=sys.stdout)
-from tidewire_server.commands.cli import _default_server
 from tidewire_server.commands.configuration import configure
+from tidewire_server.commands.configured_server import default_server
 
-_default_server(configure({"model": sys.argv[1], "device": "cpu"}, None))
+default_server(configure({"model": sys.argv[1], "device": "cpu"}, None))
 '''
 
 
@@ -230,6 +231,6 @@ def test_the_line_while_a_model_loads_names_the_model(
         yield
 
     monkeypatch.setattr("tidewire_server.commands.banner.transient_line", line)
-    _default_server(configure({"device": "cpu"} | ({} if is_default else {"model": str(folder)}), None))
+    default_server(configure({"device": "cpu"} | ({} if is_default else {"model": str(folder)}), None))
     name = "the default model" if is_default else f"the model {folder.name}"
     assert re.fullmatch(rf"loading {name} \([\d.]+ [kM]B\) …", shown[0])

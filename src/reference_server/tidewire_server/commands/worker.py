@@ -3,22 +3,15 @@
 The exit codes are those of `tidewire serve`.
 """
 
-import inspect
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 
-from tidewire_server.commands.cli import (
-    OWN_PARAMETERS,
-    ServeCommand,
-    configured_server,
-    exit_despite_threads,
-    fail,
-    flag_parameter,
-    read_configuration,
-)
+from tidewire_server.commands.command_exit import exit_despite_threads, fail
+from tidewire_server.commands.configured_server import configured_server, read_configuration
 from tidewire_server.commands.flags import FLAGS, GENERATION, UPSTREAM
+from tidewire_server.commands.typer_options import ServeCommand, signature_with_flags
 
 worker = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application that the command line `tidewire` includes as its subcommand `worker`."""
@@ -80,8 +73,7 @@ def _worker(
     exit_despite_threads()
 
 
-_flags = [flag_parameter(name, group) for group, names in _GROUPS.items() for name in names]
-_worker.__signature__ = inspect.Signature([*OWN_PARAMETERS, *_flags])  # type: ignore[attr-defined]
+_worker.__signature__ = signature_with_flags(_GROUPS)  # type: ignore[attr-defined]
 
 
 def main() -> None:
