@@ -262,6 +262,7 @@ def test_compact_refuses_a_file_in_use_and_other_files(tmp_path):
     ]:
         refused = CliRunner().invoke(compact, [str(log)])
         assert (refused.exit_code, why in refused.output) == (code, True), refused.output
+        assert refused.stderr.startswith("tidewire compact: ")
 
 
 def test_a_copy_of_the_file_is_kept_before_its_migration(tmp_path):

@@ -3,11 +3,11 @@
 The exit code is 0 if the file was compacted, 1 if that is not possible, and 2 if the arguments are not valid.
 """
 
-import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from tidewire_server.commands.command_exit import COMMAND, fail
 from tidewire_server.store.store_errors import StoreError
 from tidewire_server.user_paths import MEMORY, file_of, user_path
 
@@ -33,21 +33,17 @@ def _compact(
     Stop the server first. The command refuses a file that a server uses. The
     command temporarily needs as much free disk space as the file has content.
     """
+    COMMAND.set("compact")
     try:
         path = file_of(log) if log == MEMORY or log.startswith("sqlite:") else user_path(log)
     except ValueError as error:
-        _fail(str(error), code=2)
+        fail(str(error), code=2)
     if path is None:
-        _fail("a log in memory has no file; name a file, or sqlite:///PATH", code=2)
+        fail("a log in memory has no file; name a file, or sqlite:///PATH", code=2)
     try:
         from tidewire_server.store.sqlite import sqlite_file  # noqa: PLC0415 - some Pythons have no sqlite3
 
         before, after = sqlite_file.compact(path)
     except StoreError as error:
-        _fail(str(error))
+        fail(str(error))
     print(f"{path}: {before:,} bytes before, {after:,} bytes after")
-
-
-def _fail(message: str, *, code: int = 1) -> NoReturn:
-    print(f"tidewire compact: {message}", file=sys.stderr)
-    raise typer.Exit(code)
