@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidewire_conformance import parse_option_values, registry
-from tidewire_conformance.clients.scenarios import AdapterError, Scenario, ScenarioError
+from tidewire_conformance.clients.scenarios import AdapterError, ScenarioError
 from tidewire_conformance.clients.scenarios.client_mode import choose, judge_client
 from tidewire_conformance.clients.scenarios.play_all_scenarios import (
     DEFAULT_CONCURRENCY as DEFAULT_CLIENT_CONCURRENCY,
@@ -28,7 +28,7 @@ from tidewire_conformance.event_streams.judge_stream_server import (
     choose_stream_checks,
     judge_stream_server,
 )
-from tidewire_conformance.judging.grade import Report, grade
+from tidewire_conformance.judging.grade import Report, Settings, grade
 from tidewire_conformance.judging.server_probe import ProbeError
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.registry import Check
@@ -249,77 +249,159 @@ def conformance(
     for path, _ in writers:
         if path is not None and not path.resolve().parent.is_dir():
             _fail(f"cannot write {path}: the folder {path.resolve().parent} does not exist", USAGE)
-    selection = parse_option_values.part(only or (), skip or ())
+    server = _ServerOptions(
+        url=url,
+        header=header or [],
+        second_header=second_header or [],
+        body=body,
+        endpoint=endpoint or [],
+        example=example or [],
+        origin=origin,
+        restart=restart_cmd,
+        expire=expire_cmd,
+        replica_url=replica_url,
+    )
     try:
-        known = parse_option_values.baseline(baseline)
-        is_sse = "sse" in (profile or ())
-        if is_sse and len(profile or ()) > 1:
+        checks = _CheckOptions(
+            only=only or [],
+            skip=skip or [],
+            profiles=profile or [],
+            settings=Settings(seed=seed, repeat=repeat, patience=patience, budget=budget),
+            lanes=lanes,
+            known=parse_option_values.baseline(baseline),
+            list_only=list_checks,
+        )
+        if checks.is_sse and len(checks.profiles) > 1:
             _fail("--profile sse cannot be combined with another profile", USAGE)
-        if body and (client or not is_sse):
+        if body and (client or not checks.is_sse):
             _fail("--body requires --profile sse and a URL", USAGE)
-        if is_sse and not client:
-            unused = (
-                variants,
-                second_header,
-                endpoint,
-                example,
-                origin,
-                restart_cmd,
-                expire_cmd,
-                replica_url,
-            )
-            if any(unused):
-                _fail("of the options for a server, --profile sse has only --header and --body", USAGE)
-            if repeat > 1 or lanes:
-                _fail("--repeat and --lanes cannot be combined with --profile sse and a URL", USAGE)
-            stream_checks = choose_stream_checks(only or (), skip or ())
-            if list_checks:
-                _list(console, ((each.name, each.requirements, each.about) for each in stream_checks))
-                return
-            stream_plan = parse_option_values.stream_plan(
-                url, header or (), body, patience=patience, seed=seed, budget=budget
-            )
-            options = parse_option_values.part(only or (), skip or ())
-            report = judge_stream_server(stream_plan, stream_checks, known, options)
-            _write_and_show(report, writers, console, verbose)
-        if client or variants:
-            if any((url, header, second_header, endpoint, origin, restart_cmd, expire_cmd, replica_url)):
-                _fail("--client cannot be combined with a URL or with the options for a server", USAGE)
-            if not client or (profile and not is_sse):
-                _fail("--variants requires --client, and a profile other than sse requires a URL", USAGE)
-            if variants and is_sse:
-                _fail("--variants cannot be combined with --profile sse", USAGE)
-            selection = parse_option_values.part(only or (), skip or ())
-            client_plan = ClientPlan(
-                client,
-                lanes or DEFAULT_CLIENT_CONCURRENCY,
-                seed=seed,
-                repeat=repeat,
-                patience=patience,
-                budget=budget,
-            )
-            scenarios = _scenarios(only or [], skip or [], variants or [], "sse" if is_sse else "")
-            report = _client(client_plan, scenarios, known, console, list_checks)
-            _write_and_show(replace(report, part=selection), writers, console, verbose)
-        chosen = parse_option_values.chosen(only or (), skip or (), profile or ())
-        if list_checks:
-            _list(console, ((each.name, each.requirements, each.about) for each in chosen))
-            return
-        url = parse_option_values.server_url(url)
-        if not url:
-            _fail("pass the URL of a server, set TIDEWIRE_URL, or pass --client", USAGE)
-        plan = parse_option_values.plan(
-            url, header=parse_option_values.caller(url, header or ()), second_header=second_header or (), example=example or (),
-            endpoint=endpoint or (), restart=restart_cmd, expire=expire_cmd, replica_url=replica_url, origin=origin,
-            patience=patience, seed=seed, repeat=repeat, budget=budget, lanes=lanes or DEFAULT_CONCURRENCY,
-        )  # fmt: skip
-        found = _run(plan, chosen)
+        if checks.is_sse and not client:
+            report = _stream_mode(server, checks, variants or [], console)
+        elif client or variants:
+            report = _client_mode(client, variants or [], server, checks, console)
+        else:
+            report = _server_mode(server, checks, console)
     except parse_option_values.EmptySelectionError as error:
         _fail(str(error), NOTHING_RAN)
     except parse_option_values.UsageError as error:
         _fail(str(error), USAGE)
     except (registry.BrokenChecksError, ProbeError, StreamUnreachableError) as error:
         _fail(str(error), UNREACHABLE)
+    _write_and_show(report, writers, console, verbose)
+
+
+conformance.__doc__ = HELP
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ServerOptions:
+    """Options for a server or an event stream under test."""
+
+    url: str
+    header: list[str]
+    second_header: list[str]
+    body: str
+    endpoint: list[str]
+    example: list[str]
+    origin: str
+    restart: str
+    expire: str
+    replica_url: str
+
+    @property
+    def requires_tidewire(self) -> bool:
+        """Whether an option is set that only makes sense for a server of the Tidewire protocol."""
+        others = (self.second_header, self.endpoint, self.origin, self.restart, self.expire, self.replica_url)
+        return any(others)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CheckOptions:
+    """Options that select the checks or scenarios, and that control their run."""
+
+    only: list[str]
+    skip: list[str]
+    profiles: list[str]
+    settings: Settings
+    lanes: int | None
+    known: dict[str, str]
+    """Ids of requirements that are known to fail, with the reasons."""
+    list_only: bool
+
+    @property
+    def is_sse(self) -> bool:
+        return "sse" in self.profiles
+
+    @property
+    def part(self) -> str:
+        """Options that select a part of the checks, for the report. Empty if all checks run."""
+        return parse_option_values.part(self.only, self.skip)
+
+
+def _stream_mode(
+    server: _ServerOptions, checks: _CheckOptions, variants: list[str], console: Console
+) -> Report:
+    """Test any server that streams events, whether or not it uses Tidewire."""
+    if variants or server.example or server.requires_tidewire:
+        _fail("of the options for a server, --profile sse has only --header and --body", USAGE)
+    if checks.settings.repeat > 1 or checks.lanes:
+        _fail("--repeat and --lanes cannot be combined with --profile sse and a URL", USAGE)
+    chosen = choose_stream_checks(checks.only, checks.skip)
+    if checks.list_only:
+        _list_and_exit(console, ((each.name, each.requirements, each.about) for each in chosen))
+    plan = parse_option_values.stream_plan(server.url, server.header, server.body, **asdict(checks.settings))
+    return judge_stream_server(plan, chosen, checks.known, checks.part)
+
+
+def _client_mode(
+    client: str, variants: list[str], server: _ServerOptions, checks: _CheckOptions, console: Console
+) -> Report:
+    """Test a client, which the program with the command line `client` controls."""
+    if server.url or server.header or server.requires_tidewire:
+        _fail("--client cannot be combined with a URL or with the options for a server", USAGE)
+    if not client or (checks.profiles and not checks.is_sse):
+        _fail("--variants requires --client, and a profile other than sse requires a URL", USAGE)
+    if variants and checks.is_sse:
+        _fail("--variants cannot be combined with --profile sse", USAGE)
+    try:
+        scenarios = choose(checks.only, checks.skip, variants, "sse" if checks.is_sse else "")
+    except ScenarioError as error:
+        _fail(str(error), UNREACHABLE)
+    if checks.list_only:
+        _list_and_exit(console, ((name_of(each), each.requirements, each.about) for each in scenarios))
+    plan = ClientPlan(client, checks.lanes or DEFAULT_CLIENT_CONCURRENCY, **asdict(checks.settings))
+    try:
+        with _show_progress(f"starting {client}", len(scenarios) * plan.repeat) as (watch, _):
+            report = judge_client(plan, scenarios, checks.known, watch)
+    except AdapterError as error:
+        _fail(str(error), UNREACHABLE)
+    except ValueError as error:
+        _fail(f"{client!r} is not a valid command: {error}", USAGE)
+    return replace(report, part=checks.part)
+
+
+def _server_mode(server: _ServerOptions, checks: _CheckOptions, console: Console) -> Report:
+    """Test a server of the Tidewire protocol."""
+    chosen = parse_option_values.chosen(checks.only, checks.skip, checks.profiles)
+    if checks.list_only:
+        _list_and_exit(console, ((each.name, each.requirements, each.about) for each in chosen))
+    url = parse_option_values.server_url(server.url)
+    if not url:
+        _fail("pass the URL of a server, set TIDEWIRE_URL, or pass --client", USAGE)
+    plan = parse_option_values.plan(
+        url,
+        header=parse_option_values.caller(url, server.header),
+        second_header=server.second_header,
+        example=server.example,
+        endpoint=server.endpoint,
+        restart=server.restart,
+        expire=server.expire,
+        replica_url=server.replica_url,
+        origin=server.origin,
+        lanes=checks.lanes or DEFAULT_CONCURRENCY,
+        **asdict(checks.settings),
+    )
+    found = _run(plan, chosen)
     if not found.server.samples:
         reasons = [f" ({each.why})" for each in found.server.failed_examples[:1]]
         typer.echo(
@@ -328,37 +410,8 @@ def conformance(
             err=True,
         )
     count = len(registry.checks())
-    part = f"{len(chosen)} of {count} checks, by {selection}" if selection and len(chosen) < count else ""
-    _write_and_show(grade(found, known, part, profile or ()), writers, console, verbose)
-
-
-conformance.__doc__ = HELP
-
-
-def _scenarios(only: list[str], skip: list[str], variants: list[str], profile: str) -> list[Scenario]:
-    try:
-        return choose(only, skip, variants, profile)
-    except ScenarioError as error:
-        _fail(str(error), UNREACHABLE)
-
-
-def _client(
-    plan: ClientPlan,
-    scenarios: list[Scenario],
-    known: dict[str, str],
-    console: Console,
-    list_only: bool,
-) -> Report:
-    if list_only:
-        _list(console, ((name_of(each), each.requirements, each.about) for each in scenarios))
-        raise typer.Exit(CONFORMANT)
-    try:
-        with _show_progress(f"starting {plan.command}", len(scenarios) * plan.repeat) as (watch, _):
-            return judge_client(plan, scenarios, known, watch)
-    except AdapterError as error:
-        _fail(str(error), UNREACHABLE)
-    except ValueError as error:
-        _fail(f"{plan.command!r} is not a valid command: {error}", USAGE)
+    part = f"{len(chosen)} of {count} checks, by {checks.part}" if checks.part and len(chosen) < count else ""
+    return grade(found, checks.known, part, checks.profiles)
 
 
 def _write_and_show(
@@ -424,10 +477,12 @@ def _show_progress(first: str, total: int) -> Iterator[tuple[Watch, Callable[[st
         yield watch, lambda text: console.print(text, markup=False, soft_wrap=True)
 
 
-def _list(console: Console, rows: Iterable[tuple[str, Sequence[str], str]]) -> None:
+def _list_and_exit(console: Console, rows: Iterable[tuple[str, Sequence[str], str]]) -> NoReturn:
+    """Print the checks or scenarios that would run, and exit."""
     for name, requirements, about in rows:
         console.print(f"[bold]{name}[/bold]  {' '.join(requirements)}")
         console.print(f"    {about}", markup=False)
+    raise typer.Exit(CONFORMANT)
 
 
 def _fail(message: str, code: int) -> NoReturn:
