@@ -17,23 +17,22 @@ from tidewire.commands.chat import converse
 from tidewire.commands.codegen import typed_module
 from tidewire.commands.describe_text import describe_endpoint, describe_server
 from tidewire.commands.error_advice import advise
-from tidewire.commands.follow_job import INTERRUPTED, JOB_FAILED, follow
+from tidewire.commands.exit_codes import (
+    BROKEN_PIPE,
+    EPILOG,
+    INTERRUPTED,
+    JOB_FAILED,
+    OUTPUT_FAILED,
+    USAGE,
+    exit_code,
+)
+from tidewire.commands.follow_job import follow
 from tidewire.commands.list_jobs import list_jobs, watch_jobs
 from tidewire.commands.map_progress import Failures, map_progress, reason_of
-from tidewire.commands.plugins import USAGE, Commands
+from tidewire.commands.plugins import Commands
 from tidewire.commands.read_arguments import expanded, read_headers, read_input, read_lines, read_words, typed
 from tidewire.commands.server_url import DEFAULT_LOGPROBS, LOGPROBS, CommandWithUrl, check_url, command_line
-from tidewire.errors import (
-    InvalidValueError,
-    ItemFailedError,
-    JobCancelledError,
-    JobFailedError,
-    ProtocolError,
-    RequestError,
-    ResumeFileError,
-    TidewireError,
-    VoidTextError,
-)
+from tidewire.errors import ItemFailedError, TidewireError
 from tidewire.hooks import Hooks, log
 from tidewire.http.url_and_token import URL_VARIABLE
 from tidewire.inputs.submit_members import UNSET
@@ -42,19 +41,10 @@ from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY
 from tidewire.protocol.resources import Discovery
 from tidewire.sync import Client
 
-UNREACHABLE, PROTOCOL_FAULT, OUTPUT_FAILED, TEXT_RETRACTED, BROKEN_PIPE = 3, 4, 5, 6, 141
-
-_EPILOG = (
-    "Exit codes: 0 success; 1 the job failed or was cancelled; 2 the usage or the input is invalid; 3 the server is "
-    "unreachable or too busy; 4 the server violates the protocol; 5 the output cannot be written; 6 the server retracted "
-    "text that was already printed; 130 the command was interrupted (the job keeps running); 141 the output pipe was "
-    "closed, for example by `head`."
-)
-
 
 def _examples(*lines: str) -> str:
     """Build the text at the end of a command's help, with examples and the exit codes."""
-    return "\n\n".join(["Examples:", *(f"tidewire {line}" for line in lines), _EPILOG])
+    return "\n\n".join(["Examples:", *(f"tidewire {line}" for line in lines), EPILOG])
 
 
 _URL = "http://127.0.0.1:8000"
@@ -66,7 +56,7 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     help="Run jobs on Tidewire servers and stream their results. Jobs and results survive lost connections. "
     f"If the environment variable {URL_VARIABLE} contains the address of the server, the argument URL may be omitted.",
-    epilog=_EPILOG,
+    epilog=EPILOG,
 )
 
 
@@ -164,7 +154,7 @@ def _client(
     except TidewireError as error:
         advise(error, url, endpoint, idempotency_key)
         screen.error(str(error))
-        raise typer.Exit(_exit_code(error)) from None
+        raise typer.Exit(exit_code(error)) from None
     except ValueError as error:
         screen.error(str(error))
         raise typer.Exit(USAGE) from None
@@ -174,25 +164,6 @@ def _client(
     finally:
         log.setLevel(level)
         log.removeHandler(retries)
-
-
-def _exit_code(error: TidewireError) -> int:
-    match error:
-        case ResumeFileError():
-            return USAGE
-        case JobFailedError() | JobCancelledError() | ItemFailedError() | InvalidValueError():
-            return JOB_FAILED
-        case ProtocolError():
-            return PROTOCOL_FAULT
-        case VoidTextError():
-            return TEXT_RETRACTED
-        case RequestError():
-            busy = error.status_code is not None and (error.status_code == 429 or error.status_code >= 500)
-            return UNREACHABLE if busy else USAGE
-        case ValueError():
-            return USAGE
-        case _:
-            return UNREACHABLE
 
 
 # ---- commands ----------------------------------------------------------------------------------------------------
@@ -445,7 +416,7 @@ def attach(
         follow(client, client.job(job), screen, as_json, from_now=from_now)
 
 
-@app.command(cls=CommandWithUrl, epilog=_EPILOG, context_settings=_IDS)
+@app.command(cls=CommandWithUrl, epilog=EPILOG, context_settings=_IDS)
 def cancel(
     url: Url,
     job: JobId,

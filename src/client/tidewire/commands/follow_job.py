@@ -11,6 +11,7 @@ import typer
 from tidewire.blocking.blocking_jobs import BatchJob, Job
 from tidewire.checkpoint import Checkpoint
 from tidewire.commands import display
+from tidewire.commands.exit_codes import INTERRUPTED, JOB_FAILED, SUCCESS
 from tidewire.commands.live_view import TokenColors
 from tidewire.commands.server_url import command_line
 from tidewire.errors import (
@@ -26,8 +27,6 @@ from tidewire.protocol.document import json_pointer
 from tidewire.protocol.messages import ENDED
 from tidewire.sync import Client
 
-JOB_FAILED, INTERRUPTED = 1, 130
-"""Exit codes of a command whose job did not succeed, and of a command that was interrupted with Ctrl+C."""
 CANCEL_WINDOW: Final = 1.0
 """Time after a Ctrl+C in which a second one cancels the job, in seconds."""
 _VALUE: Final = "/items/0/value"
@@ -93,7 +92,7 @@ def _watching(client: Client, job: Job[Any], screen: display.Screen) -> Iterator
                 screen.note(
                     "the server cancels the job" if status not in ENDED else f"the job has ended: {status}"
                 )
-                raise typer.Exit(0 if status == "succeeded" else JOB_FAILED) from None
+                raise typer.Exit(SUCCESS if status == "succeeded" else JOB_FAILED) from None
         screen.note(f"To cancel the job, run: {cancel}")
         raise typer.Exit(INTERRUPTED) from None
     except display.OutputError as error:

@@ -13,13 +13,12 @@ import typer.main
 from rich.markup import escape
 
 from tidewire.commands import display
+from tidewire.commands.exit_codes import USAGE
 from tidewire.install_command import install_command
 
 COMMANDS: Final = "tidewire.commands"
 """Name of the entry-point group for commands of plugins. Each entry point is a typer app, or a function that typer can
 convert to a command."""
-USAGE: Final = 2
-"""Exit code if the usage or the input is invalid, or if a command is not installed."""
 
 _EXTRAS = {"tidewire_server": "server", "tidewire_conformance": "conformance"}
 
