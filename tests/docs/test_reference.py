@@ -8,7 +8,7 @@ import tidewire
 import tidewire.errors
 import tidewire_server
 from docs import reference
-from tidewire_server.commands.cli import serve
+from tidewire_server.commands.serve_command import serve
 
 
 @pytest.mark.parametrize("page", reference.PARTS)

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from support.model_checkpoints import CONTEXT, generate_one, random_llama
 from tidewire_server import Server
-from tidewire_server.commands.cli import serve
 from tidewire_server.commands.configuration import configure
 from tidewire_server.commands.configured_server import default_server
+from tidewire_server.commands.serve_command import serve
 from tidewire_server.generation import add_generate
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, logged_progress

@@ -19,7 +19,7 @@ from support.scripted_engine import MARK, ScriptedEngine, expected, is_ready, sc
 from tidewire import Client
 from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
-from tidewire_server.commands.cli import serve
+from tidewire_server.commands.serve_command import serve
 from tidewire_server.default_model import default_model
 from tidewire_server.generation.upstream import add_upstream, url_pool
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from tidewire_server import Server
 from tidewire_server.commands.banner import startup_banner
-from tidewire_server.commands.cli import serve
 from tidewire_server.commands.configuration import ConfigurationError, configure
 from tidewire_server.commands.flags import COMMON, FIELDS, FLAGS, SECRET, flag_of
+from tidewire_server.commands.serve_command import serve
 from tidewire_server.settings import Launch, Settings
 
 DOCS = Path(__file__).parents[2] / "docs"

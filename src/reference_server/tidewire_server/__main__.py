@@ -8,7 +8,7 @@ from tidewire.install_command import install_command
 def main() -> None:
     """Run the command. If a dependency is not installed, print how to install it, and exit with code 2."""
     try:
-        from tidewire_server.commands import cli  # noqa: PLC0415 - only the command needs typer
+        from tidewire_server.commands import serve_command  # noqa: PLC0415 - only the command needs typer
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tidewire"):
             raise
@@ -17,7 +17,7 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    cli.main()
+    serve_command.main()
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The command `tidewire serve`, with its options, its configuration and its startup banner."""
+"""The commands `tidewire serve`, `worker` and `compact`, with their options, their configuration and the banner."""
