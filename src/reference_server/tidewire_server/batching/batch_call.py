@@ -171,20 +171,20 @@ class BatchCall:
         if self._task is not None and not self._joining and self.rows == 0:
             self._task.cancel()
 
-    async def _end(self, row: BatchRow, outcome: Outcome, *, told: bool = False) -> None:
+    async def _end(self, row: BatchRow, outcome: Outcome, *, logged: bool = False) -> None:
         row.over = True
-        await row.job.settle(row.index, outcome, told=told)
+        await row.job.settle(row.index, outcome, logged=logged)
 
     async def _fail(self, rows: Iterable[BatchRow], error: BaseException) -> None:
         """End all unfinished rows with an error. The server logs the error only once."""
         if isinstance(error, WorkerLostError):
             await self._lose_worker(rows, error)
             return
-        told = False
+        logged = False
         for row in rows:
             if not row.over:
-                await self._end(row, error, told=told)
-                told = True
+                await self._end(row, error, logged=logged)
+                logged = True
 
     async def _lose_worker(self, rows: Iterable[BatchRow], error: WorkerLostError) -> None:
         by_job: dict[BatchedJob, list[int]] = {}

@@ -59,13 +59,13 @@ class BatchedJob(Protocol):
         a new attempt of the job.
         """
 
-    async def settle(self, index: int, outcome: Outcome, *, told: bool) -> None:
+    async def settle(self, index: int, outcome: Outcome, *, logged: bool) -> None:
         """End the item with its outcome.
 
         Args:
             index: Index of the item.
             outcome: Value or error of the item.
-            told: Whether the error was already logged for another row of the batch. If so, it is not logged again.
+            logged: Whether the error was already logged for another row of the batch. If so, it is not logged again.
         """
 
 

@@ -320,7 +320,7 @@ class Job:
             )
 
     async def settle(
-        self, index: int, outcome: JsonValue | Unset | BaseException, *, told: bool = False
+        self, index: int, outcome: JsonValue | Unset | BaseException, *, logged: bool = False
     ) -> None:
         """End a running item with the outcome of its function. If the item has already ended, do nothing.
 
@@ -328,7 +328,7 @@ class Job:
             index: Index of the item.
             outcome: Final value as JSON, or an exception. If it is `UNSET`, the item keeps the value that was written
                 so far.
-            told: Whether the exception was already written to the server's log.
+            logged: Whether the exception was already written to the server's log.
         """
         item = self._items[index]
         if item.status in ENDED or self._suspended:
@@ -339,7 +339,7 @@ class Job:
             elif item.cancelled:
                 await self._end_item(index, "cancelled")
             elif isinstance(outcome, BaseException):
-                await self._failed(index, outcome, logged=told)
+                await self._failed(index, outcome, logged=logged)
             else:
                 await self._succeeded(index, outcome)
         except Exception:  # noqa: BLE001 - a bug of the server, but the item must end
