@@ -76,6 +76,7 @@ ORDER = {
             "principals",
             "roles",
             "tracing",
+            "user_code",
             "user_paths",
         },
     ],
