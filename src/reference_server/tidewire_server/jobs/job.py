@@ -1,25 +1,6 @@
 """State machine of an unfinished job. It runs and ends the job's items, and ends the job after its last item.
 
-The table shows how the status of an item changes:
-
-  item state | event                                 | next state
-  -----------+---------------------------------------+-----------------------------------------------------------
-  queued     | the scheduler starts the item         | running, or starting if the endpoint `begins_itself`
-  starting   | the work on the item begins           | running; until then, the log says that the item is queued
-  starting   | the function raises `RunLaterError`   | queued
-  running    | the function raises `RunLaterError`   | queued; the log says that the item is running
-  queued     | cancel                                | cancelled; the function never runs
-  queued     | deadline, state too large             | failed; the function never runs
-  queued     | recovered, its input became invalid   | failed; the function never runs
-  running    | the function returns                  | succeeded, or failed if the value does not match its schema
-  running    | the function raises                   | failed
-  running    | cancel                                | cancelled, when the function has ended or after
-             |                                       |   `cancel_timeout`; until then the function may still write
-  in a batch | cancel                                | cancelled immediately; the batch continues without the row
-  running    | `time_limit` of the endpoint          | failed immediately; the function is cancelled
-  running    | deadline, state too large             | failed immediately; the function is cancelled
-  running    | the job is deleted                    | cancelled immediately; the function is cancelled
-  ended      | any                                   | unchanged
+The table in the module `live_item` shows how the status of an item changes.
 
 The job ends after its last item has ended. Its status is succeeded if all items succeeded, and partially_failed if some
 items succeeded. If no item succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is
@@ -38,7 +19,6 @@ from pydantic import BaseModel, JsonValue
 
 from tidewire.protocol import messages
 from tidewire.protocol.document.view import View
-from tidewire.protocol.messages import ENDED
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
@@ -137,10 +117,21 @@ class Job:
         self._unfinished = len(self._items)
         """Number of items that have not ended."""
 
+    # ---- queries -----------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
     @property
     def size(self) -> int:
         """Number of items."""
         return len(self._items)
+
+    @property
+    def raised(self) -> BaseException | None:
+        """Exception that the function of the first failed item raised, or None."""
+        return next((item.raised for item in self._items if item.raised is not None), None)
 
     @property
     def waiting_entries(self) -> list[QueueEntry]:
@@ -148,15 +139,67 @@ class Job:
         return [queue_entry(self.record, n) for n, item in enumerate(self._items) if item.status == "queued"]
 
     @property
-    def id(self) -> str:
-        return self.record.id
+    def only_waits(self) -> bool:
+        """Whether some items are still queued, and no function is running."""
+        statuses = {item.status for item in self._items}
+        return "queued" in statuses and statuses.isdisjoint({"starting", "running"})
 
     @property
-    def raised(self) -> BaseException | None:
-        """Exception that the function of the first failed item raised, or None."""
-        return next((item.raised for item in self._items if item.raised is not None), None)
+    def cancelled_items(self) -> frozenset[int]:
+        """Indexes of the unfinished items that were cancelled."""
+        return frozenset(index for index in self.unfinished() if self._items[index].cancelled)
+
+    def unfinished(self, items: list[int] | None = None) -> list[int]:
+        """Return those of the items with these indices that have not ended, or all such items if `items` is None."""
+        indices = range(len(self._items)) if items is None else items
+        return [index for index in indices if not self._items[index].ended]
+
+    def waits(self, index: int) -> bool:
+        """Return whether an item is queued."""
+        return self._items[index].status == "queued"
+
+    def has_input(self, index: int) -> bool:
+        """Return whether the input of an item was validated. In a reopened job, it is validated when the item runs, or before
+        the item joins a batch.
+        """
+        return self._items[index].value is not None
+
+    def input(self, index: int) -> BaseModel:
+        """Return the validated input of an item. In a reopened job, `check_input` or `refusal` must have validated it."""
+        value = self._items[index].value
+        assert value is not None  # noqa: S101 - guaranteed by the caller
+        return value
+
+    def batch_slot(self, index: int) -> BatchSlot:
+        """Return the batch key and the cost of an item."""
+        return batch_slot(self.endpoint, self.input(index))
+
+    def writer(self, index: int) -> ItemWriter:
+        """Return the writer of an item's value."""
+        return self._items[index].writer
+
+    @property
+    def commits_starts(self) -> bool:
+        """Whether the start of an item must be committed before the item's function is called.
+
+        If the start is not committed, a crash may lose it. Then the restarted server would call the function again,
+        even if it must not run twice. A function that crashes the server at once would do so at every restart, because
+        its attempts would not be counted. Therefore starts are also committed if the job has started before, or if the
+        server has crashed since the job was submitted.
+        """
+        return self.endpoint.on_restart == "fail" or self.record.attempt > 1 or self._crashed
+
+    @property
+    def _urgent(self) -> bool:
+        """Whether starts and results of items are committed at once, which costs a commit for each item of a batch job."""
+        return len(self._items) == 1
 
     # ---- running -----------------------------------------------------------------------------------------------
+
+    def announce(self, message: messages.Queue) -> None:
+        """Publish the job's queue position, unless an item of the job has already started."""
+        if self.record.status == "queued":
+            publish_queue_position(self.log, message)
 
     async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = no_op) -> bool:
         """Run the function of one item until the function returns. Return whether the item waits again (`RunLaterError`).
@@ -173,7 +216,7 @@ class Job:
         outcome: JsonValue | Unset | BaseException
         try:
             if self.endpoint.begins_itself and not (item.started or self.commits_starts):
-                item.status, item.writer.run.begin = "starting", partial(self.begin, index)
+                item.prepare(partial(self.begin, index))
                 item.span = tracing.start_run(self.record, index)
             else:
                 self.begin(index)
@@ -200,39 +243,6 @@ class Job:
             await self._fail_internally(index)
         return False
 
-    @property
-    def only_waits(self) -> bool:
-        """Whether some items are still queued, and no function is running."""
-        statuses = {item.status for item in self._items}
-        return "queued" in statuses and statuses.isdisjoint({"starting", "running"})
-
-    def waits(self, index: int) -> bool:
-        """Return whether an item is queued."""
-        return self._items[index].status == "queued"
-
-    def has_input(self, index: int) -> bool:
-        """Return whether the input of an item was validated. In a reopened job, it is validated when the item runs."""
-        return self._items[index].value is not None
-
-    def input(self, index: int) -> BaseModel:
-        """Return the validated input of an item. If the job was recovered, `check_input` must have returned true."""
-        value = self._items[index].value
-        assert value is not None  # noqa: S101 - guaranteed by the caller
-        return value
-
-    def batch_slot(self, index: int) -> BatchSlot:
-        """Return the batch key and the cost of an item."""
-        return batch_slot(self.endpoint, self.input(index))
-
-    def writer(self, index: int) -> ItemWriter:
-        """Return the writer of an item's value."""
-        return self._items[index].writer
-
-    @property
-    def _urgent(self) -> bool:
-        """Whether starts and results of items are committed at once, which costs a commit for each item of a batch job."""
-        return len(self._items) == 1
-
     def begin(self, index: int) -> None:
         """Set the status of an item that runs alone to running. If it runs already or has ended, do nothing."""
         if self._items[index].status in {"queued", "starting"} and (ops := self._start(index)):
@@ -256,11 +266,9 @@ class Job:
     ) -> list[Any]:
         """Start an item, and return the ops of its start."""
         item = self._items[index]
-        item.status, item.leave = "running", leave
         item.span = item.span or tracing.start_run(self.record, index)
         ops: list[Any] = []
-        if not item.started:
-            item.started = True
+        if item.start(leave):
             self._on_item_start(self)
             ops.append(["s", f"/items/{index}/status", "running"])
         if batch is not None:
@@ -279,26 +287,6 @@ class Job:
         if limit is not None:
             self._items[index].limit = self._loop.call_later(limit, self._time_limit_exceeded, index, limit)
 
-    async def _after_commit(self, work: Coroutine[Any, Any, JsonValue | Unset]) -> JsonValue | Unset:
-        with closing(work):
-            await self.commit()
-            return await work
-
-    @property
-    def commits_starts(self) -> bool:
-        """Whether the start of an item must be committed before the item's function is called.
-
-        If the start is not committed, a crash may lose it. Then the restarted server would call the function again,
-        even if it must not run twice. A function that crashes the server at once would do so at every restart, because
-        its attempts would not be counted. Therefore starts are also committed if the job has started before, or if the
-        server has crashed since the job was submitted.
-        """
-        return self.endpoint.on_restart == "fail" or self.record.attempt > 1 or self._crashed
-
-    async def commit(self) -> None:
-        """Write the pending changes to the log."""
-        await self._log_writer.commit_shielded()
-
     def _work(self, index: int) -> Coroutine[Any, Any, JsonValue | Unset]:
         """Return the coroutine that runs the function of an item. The caller awaits it itself, because each coroutine between
         the task and the function runs again whenever the function waits.
@@ -309,8 +297,17 @@ class Job:
         work = run(self.endpoint, item.value, item.writer, self._log_writer)
         return self._after_commit(work) if self.commits_starts else work
 
+    async def _after_commit(self, work: Coroutine[Any, Any, JsonValue | Unset]) -> JsonValue | Unset:
+        with closing(work):
+            await self.commit()
+            return await work
+
+    async def commit(self) -> None:
+        """Write the pending changes to the log."""
+        await self._log_writer.commit_shielded()
+
     async def _after_run(self, index: int, outcome: JsonValue | Unset | BaseException) -> None:
-        if self._items[index].status not in ENDED:
+        if not self._items[index].ended:
             await self.settle(index, outcome)
         elif isinstance(outcome, BaseException) and not isinstance(
             outcome, asyncio.CancelledError | StreamClosedError
@@ -331,11 +328,11 @@ class Job:
             logged: Whether the exception was already written to the server's log.
         """
         item = self._items[index]
-        if item.status in ENDED or self._suspended:
+        if item.ended or self._suspended:
             return
         try:
             if item.writer.failure is not None:
-                await self._fail_all(write_failed(item.writer.failure))
+                await self._end_all("failed", write_failed(item.writer.failure))
             elif item.cancelled:
                 await self._end_item(index, "cancelled")
             elif isinstance(outcome, BaseException):
@@ -348,13 +345,14 @@ class Job:
     async def _fail_internally(self, index: int) -> None:
         """Log the exception that is being handled, which is a bug of the server, and end all items."""
         _log.exception("job %s item %d: internal server error", self.record.id, index)
-        await self._fail_all(problem("internal", "an internal error; the server's log has the details"))
+        error = problem("internal", "an internal error; the server's log has the details")
+        await self._end_all("failed", error)
 
     async def _succeeded(self, index: int, value: JsonValue | Unset) -> None:
         try:
             await self._end_item(index, "succeeded", value=value)
         except StateTooLargeError as error:
-            await self._fail_all(too_large(error))
+            await self._end_all("failed", too_large(error))
         except ValueError as error:
             message = said_of_value(error, f"/items/{index}/value")
             await self._failed(index, InvalidValueError(message))
@@ -365,7 +363,38 @@ class Job:
         error = problem_of(raised, item_name, self.endpoint.name, logged=logged, debug=self._settings.debug)
         await self._end_item(index, "failed", error)
 
-    # ---- restart of the server ---------------------------------------------------------------------------------
+    # ---- recovery ----------------------------------------------------------------------------------------------
+
+    def restore(self, items: list[Any], previous: View) -> None:
+        """Restore the items of an interrupted job.
+
+        Args:
+            items: Items of the state with which the job continues.
+            previous: State of the job when the server restarted, which functions read as `ctx.previous`.
+        """
+        for item, stored in zip(self._items, items, strict=True):
+            item.status = stored["status"]
+            item.writer.restore(previous if self.record.attempt > 1 else None, stored.get("stable", {}))
+            if item.ended:
+                item.writer.close()
+                self._unfinished -= 1
+            if "error" in stored:
+                self._errors.append(Problem.model_validate(stored["error"]))
+
+    async def end_cancelled(self, items: Iterable[int]) -> None:
+        """After `restore`, end the items that were cancelled before the restart. Their functions do not run."""
+        for index in items:
+            await self._end_item(index, "cancelled")
+
+    async def fail(self, error: Problem, *, status: str | None = None) -> None:
+        """Fail all unfinished items, or only the items with a certain status. If no unfinished item remains, end the
+        job.
+        """
+        for index, item in enumerate(self._items):
+            if not item.ended and status in {None, item.status}:
+                await self._end_item(index, "failed", error)
+        if not self.finished.is_set() and not self._unfinished:
+            await self._finish()
 
     async def _run_recovered(self, index: int) -> JsonValue | Unset:
         """Run the function of an item whose input is still in the store.
@@ -377,14 +406,14 @@ class Job:
             await self.commit()
         item = self._items[index]
         value = await self._check_input(index)
-        if item.cancelled or item.status in ENDED or self._suspended:
+        if item.cancelled or item.ended or self._suspended:
             raise StreamClosedError("the item was stopped while its input was checked")
         self._start_time_limit(index)
         return await run(self.endpoint, value, item.writer, self._log_writer)
 
     async def check_input(self, index: int) -> bool:
-        """Read and validate the input of a waiting item of a recovered job. If the input is no longer valid, the item
-        fails. Return whether the item can run.
+        """Read and validate the input of an item of a recovered job that waits for a batch. If the input is no longer valid,
+        the item fails. Return whether the item can run.
         """
         try:
             await self._check_input(index)
@@ -418,82 +447,6 @@ class Job:
             item.value = value
         return self.input(index)
 
-    def restore(self, items: list[Any], previous: View) -> None:
-        """Restore the items of an interrupted job.
-
-        Args:
-            items: Items of the state with which the job continues.
-            previous: State of the job when the server restarted, which functions read as `ctx.previous`.
-        """
-        for item, stored in zip(self._items, items, strict=True):
-            item.status = stored["status"]
-            item.writer.restore(previous if self.record.attempt > 1 else None, stored.get("stable", {}))
-            if item.status in ENDED:
-                item.writer.close()
-                self._unfinished -= 1
-            if "error" in stored:
-                self._errors.append(Problem.model_validate(stored["error"]))
-
-    async def end_cancelled(self, items: Iterable[int]) -> None:
-        """After `restore`, end the items that were cancelled before the restart. Their functions do not run."""
-        for index in items:
-            await self._end_item(index, "cancelled")
-
-    async def fail(self, error: Problem, *, status: str | None = None) -> None:
-        """Fail all unfinished items, or only the items with a certain status. If no unfinished item remains, end the
-        job.
-        """
-        for index, item in enumerate(self._items):
-            if item.status not in ENDED and status in {None, item.status}:
-                await self._end_item(index, "failed", error)
-        if not self.finished.is_set() and not self._unfinished:
-            await self._finish()
-
-    async def lose_worker(self, indexes: Sequence[int], error: WorkerLostError) -> None:
-        """Fail running items whose worker is lost, or begin a new attempt of the job, as `on_restart` says."""
-        if self._suspended:
-            return
-        _log.error("job %s items %s: %s", self.id, list(indexes), error)
-        if self.endpoint.on_restart != "fail":
-            await self._restart(self)
-            return
-        reason = "the worker was lost while the item was running, and the item's function must not run twice"
-        for index in indexes:
-            await self._end_item(index, "failed", problem("worker_lost", reason))
-
-    async def interrupt(self) -> None:
-        """Log all changes so far, and then stop the job like `suspend`, so that this process can begin a new attempt. The
-        caller sets `finished` when the new attempt has begun.
-
-        Raises:
-            HeadMovedError: The log was deleted, or another process writes it.
-        """
-        self._suspended = True
-        self._pending.close()
-        await self.commit()
-        self._stop()
-
-    @property
-    def cancelled_items(self) -> frozenset[int]:
-        """Indexes of the unfinished items that were cancelled."""
-        return frozenset(index for index in self.unfinished() if self._items[index].cancelled)
-
-    def suspend(self) -> None:
-        """Stop the job without logging that it has ended, so that the next server process can recover the job."""
-        self._suspended = True
-        self._stop()
-        self.finished.set()
-
-    def _stop(self) -> None:
-        self._log_writer.stop()
-        if self._deadline is not None:
-            self._deadline.cancel()
-        for item in self._items:
-            if item.status not in ENDED:
-                item.stop()
-                item.stop_timers()
-                item.end_span("interrupted")
-
     # ---- ending early ------------------------------------------------------------------------------------------
 
     def set_deadline(self, seconds: float) -> None:
@@ -503,28 +456,23 @@ class Job:
         )
         remaining = max(0.0, self.record.created_at + seconds - time.time())
         self._deadline = self._loop.call_later(
-            remaining, lambda: self._in_background(self._fail_all(expired))
+            remaining, lambda: self._in_background(self._end_all("failed", expired))
         )
-
-    def unfinished(self, items: list[int] | None = None) -> list[int]:
-        """Return those of the items with these indices that have not ended, or all such items if `items` is None."""
-        indices = range(len(self._items)) if items is None else items
-        return [index for index in indices if self._items[index].status not in ENDED]
 
     async def cancel(self, items: list[int] | None = None) -> None:
         """Cancel the items with these indices, or all items if `items` is None.
 
-        A running function has up to `cancel_timeout` seconds to return before its item ends.
+        A running function that can notice the cancellation has up to `cancel_timeout` seconds to return before its item
+        ends, unless it runs in a batch. All other items end immediately.
         """
         for index in self.unfinished(items):
             item = self._items[index]
             if item.status == "queued":
-                item.cancelled = True
+                item.cancel()
                 await self._discard(queue_entry(self.record, index))
                 await self._end_item(index, "cancelled")
-            elif item.status not in ENDED and not item.cancelled:  # It may have ended during an await.
-                item.cancelled = True
-                item.stop()
+            elif not item.ended and not item.cancelled:  # It may have ended during an await.
+                item.cancel()
                 if self.endpoint.notices_cancel and item.leave is None:
                     item.timer = self._loop.call_later(
                         self._settings.cancel_timeout, self._cancel_overdue, index
@@ -545,17 +493,25 @@ class Job:
         for index, item in enumerate(self._items):
             if item.cancelled:
                 await self._end_item(index, "cancelled")
-        await self._fail_all(error)
+        await self._end_all("failed", error)
         await self.finished.wait()
 
     async def abandon(self) -> None:
         """Cancel all unfinished items without waiting until their functions have returned."""
-        for index, item in enumerate(self._items):
-            if item.status not in ENDED:
-                await self._discard(queue_entry(self.record, index))
-                item.stop()
-                await self._end_item(index, "cancelled")
+        await self._end_all("cancelled")
         await self.finished.wait()
+
+    async def lose_worker(self, indexes: Sequence[int], error: WorkerLostError) -> None:
+        """Fail running items whose worker is lost, or begin a new attempt of the job, as `on_restart` says."""
+        if self._suspended:
+            return
+        _log.error("job %s items %s: %s", self.id, list(indexes), error)
+        if self.endpoint.on_restart != "fail":
+            await self._restart(self)
+            return
+        reason = "the worker was lost while the item was running, and the item's function must not run twice"
+        for index in indexes:
+            await self._end_item(index, "failed", problem("worker_lost", reason))
 
     def _cancel_overdue(self, index: int) -> None:
         _log.warning(
@@ -572,17 +528,47 @@ class Job:
         self._items[index].stop()
         self._in_background(self._end_item(index, "failed", problem("deadline_exceeded", detail)))
 
-    async def _fail_all(self, error: Problem) -> None:
+    async def _end_all(self, status: ItemEnd, error: Problem | None = None) -> None:
+        """End all unfinished items without waiting until their functions have returned."""
         for index, item in enumerate(self._items):
-            if item.status not in ENDED:
+            if not item.ended:
                 await self._discard(queue_entry(self.record, index))
                 item.stop()
-                await self._end_item(index, "failed", error)
+                await self._end_item(index, status, error)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    # ---- stopping without an end -------------------------------------------------------------------------------
+
+    async def interrupt(self) -> None:
+        """Log all changes so far, and then stop the job like `suspend`, so that this process can begin a new attempt. The
+        caller sets `finished` when the new attempt has begun.
+
+        Raises:
+            HeadMovedError: The log was deleted, or another process writes it.
+        """
+        self._suspended = True
+        self._pending.close()
+        await self.commit()
+        self._stop()
+
+    def suspend(self) -> None:
+        """Stop the job without logging that it has ended, so that the next server process can recover the job."""
+        self._suspended = True
+        self._stop()
+        self.finished.set()
+
+    def _stop(self) -> None:
+        self._log_writer.stop()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        for item in self._items:
+            if not item.ended:
+                item.stop()
+                item.end_run("interrupted")
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -596,7 +582,7 @@ class Job:
             ValueError: The value is not strict JSON.
         """
         item = self._items[index]
-        if item.status in ENDED or self._suspended:
+        if item.ended or self._suspended:
             return
         pointer = f"/items/{index}"
         try:
@@ -613,8 +599,7 @@ class Job:
                 item.status = status
                 self._unfinished -= 1
                 used = item.writer.close()
-            item.stop_timers()
-            item.end_span(status, error, used)
+            item.end_run(status, error, used)
             item.leave = None
             forget_progress(self.log, index)
             add_usage(self._usage, used)
@@ -642,8 +627,3 @@ class Job:
         record.status, record.ended_at, record.expires_at = status, now, expires_at
         await self._on_end(self)
         self.finished.set()
-
-    def announce(self, message: messages.Queue) -> None:
-        """Publish the job's queue position, unless an item of the job has already started."""
-        if self.record.status == "queued":
-            publish_queue_position(self.log, message)

@@ -1,4 +1,33 @@
-"""An item of an unfinished job, with its input, its writer, its timers, and the task that runs its function."""
+"""An item of an unfinished job, with its input, its writer, its timers, and the task that runs its function.
+
+The table shows how the status of an item changes. *Active* means starting or running. `Job` logs the changes:
+
+  item state | event                                  | next state
+  -----------+----------------------------------------+---------------------------------------------------------------
+  queued     | the scheduler starts the item          | running, or starting if the endpoint `begins_itself`
+  queued     | cancel                                 | cancelled; the function never runs
+  queued     | its recovered input is no longer valid | failed if the endpoint is batched; the function never runs
+  queued     |   in a store of several processes      | queued; the job waits for another process
+  active     | its recovered input is no longer valid | failed; the function never runs
+  starting   | the work on the item begins            | running; until then, the log says that the item is queued
+  active     | the function raises `RunLaterError`    | queued; if the item was running, the log says so further on
+  active     | the function returns                   | succeeded, or failed if the value does not match its schema
+  active     | the function raises                    | failed
+  active     | cancel                                 | cancelled, when the function has ended or after
+             |                                        |   `cancel_timeout`; until then the function may still write
+  active     | cancel of a function that cannot       | cancelled immediately; the function continues in its thread
+             |   notice it (`notices_cancel`)         |
+  in a batch | cancel                                 | cancelled immediately; the batch continues without the row
+  running    | `time_limit` of the endpoint           | failed immediately; the function is cancelled
+  in a batch | the worker is lost                     | failed if the function must not run twice (`on_restart`),
+             |                                        |   otherwise queued again in a new attempt of the job
+  not ended  | deadline, state too large, an internal | failed immediately, like all unfinished items of the job; the
+             |   error of the server                  |   function is cancelled or never runs
+  not ended  | the job is deleted                     | cancelled immediately; the function is cancelled or never runs
+  not ended  | the server stops                       | failed if the store is in memory, or cancelled if a client had
+             |                                        |   cancelled the item; otherwise as the module `recovery` says
+  ended      | any                                    | unchanged
+"""
 
 import asyncio
 import contextlib
@@ -24,7 +53,7 @@ ItemEnd = Literal["succeeded", "failed", "cancelled"]
 
 @dataclass(slots=True)
 class Item:
-    """Item of an unfinished job. The table in the module `job` defines its states."""
+    """Item of an unfinished job. The table at the top of this module describes its states."""
 
     value: BaseModel | None
     """The validated input. None if the job was recovered and the input was not read yet."""
@@ -45,6 +74,27 @@ class Item:
     span: JobSpan | None = None
     """Span of the function while it runs. None if the job has no trace."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether the status is final."""
+        return self.status in ENDED
+
+    def prepare(self, begin: Callable[[], None]) -> None:
+        """Set the status to starting, until the function calls `begin`."""
+        self.status, self.writer.run.begin = "starting", begin
+
+    def start(self, leave: Callable[[], None] | None) -> bool:
+        """Set the status to running. Return whether the log does not say so yet. See the field `leave`."""
+        self.status, self.leave = "running", leave
+        is_first, self.started = not self.started, True
+        return is_first
+
+    def cancel(self) -> None:
+        """Mark the item as cancelled, and cancel its function if the function was called."""
+        self.cancelled = True
+        if self.status != "queued":
+            self.stop()
+
     def stop(self) -> None:
         """Cancel the item's function.
 
@@ -59,29 +109,25 @@ class Item:
 
     def wait_again(self) -> bool:
         """Return the item to the state `queued` after its function has ended. Return False if it was cancelled or has ended."""
-        if self.cancelled or self.status in ENDED:
+        if self.cancelled or self.ended:
             return False
         self.status = "queued"
-        self.stop_timers()
-        self.end_span("returned")
+        self.end_run("returned")
         return True
 
-    def stop_timers(self) -> None:
-        """Cancel the timers of the item."""
-        for timer in (self.timer, self.limit):
-            if timer is not None:
-                timer.cancel()
-
-    def end_span(
+    def end_run(
         self, status: str, error: Problem | None = None, used: Mapping[str, int | float] | None = None
     ) -> None:
-        """End the span of the item's function, if there is one.
+        """Cancel the timers of the item, and end the span of its function, if there is one.
 
         Args:
             status: Status of the item, or `interrupted` if the server stops before the item has ended.
             error: Reason why the item failed.
             used: Usage that the function has reported.
         """
+        for timer in (self.timer, self.limit):
+            if timer is not None:
+                timer.cancel()
         span, self.span = self.span, None
         if span is not None:
             code = None if error is None else error.code
