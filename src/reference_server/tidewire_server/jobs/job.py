@@ -47,6 +47,7 @@ from tidewire_server.jobs.outcomes import (
     add_usage,
     done_of,
     error_of,
+    missed_deadline,
     problem_of,
     status_of,
     too_large,
@@ -451,12 +452,9 @@ class Job:
 
     def set_deadline(self, seconds: float) -> None:
         """Set the deadline, in seconds after the job was submitted. Items that are unfinished at the deadline fail."""
-        expired = problem(
-            "deadline_exceeded", f"the item had not ended {seconds:g} s after the job was submitted"
-        )
         remaining = max(0.0, self.record.created_at + seconds - time.time())
         self._deadline = self._loop.call_later(
-            remaining, lambda: self._in_background(self._end_all("failed", expired))
+            remaining, lambda: self.in_background(self._end_all("failed", missed_deadline(seconds)))
         )
 
     async def cancel(self, items: list[int] | None = None) -> None:
@@ -484,7 +482,7 @@ class Job:
         """Start a background task that cancels all items. This method can be called from a callback of the event
         loop.
         """
-        self._in_background(self.cancel())
+        self.in_background(self.cancel())
 
     async def fail_at_once(self, error: Problem) -> None:
         """Fail all unfinished items without waiting until their functions have returned. Items that were cancelled end as
@@ -519,14 +517,14 @@ class Job:
             self.record.id,
             index,
         )
-        self._in_background(self._end_item(index, "cancelled"))
+        self.in_background(self._end_item(index, "cancelled"))
 
     def _time_limit_exceeded(self, index: int, limit: float) -> None:
         detail = (
             f"the function ran longer than {limit:g} s, the time_limit of endpoint {self.endpoint.name!r}"
         )
         self._items[index].stop()
-        self._in_background(self._end_item(index, "failed", problem("deadline_exceeded", detail)))
+        self.in_background(self._end_item(index, "failed", problem("deadline_exceeded", detail)))
 
     async def _end_all(self, status: ItemEnd, error: Problem | None = None) -> None:
         """End all unfinished items without waiting until their functions have returned."""
@@ -536,7 +534,8 @@ class Job:
                 item.stop()
                 await self._end_item(index, status, error)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine for this job in a separate task."""
         task = self._loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

@@ -1,6 +1,7 @@
-"""The job service submits, finds, cancels and deletes jobs. It owns the store, the scheduler and the cleanup task.
+"""The job service submits, recovers, finds, cancels and deletes jobs.
 
-The HTTP routes call the service. The service itself does not depend on HTTP.
+It owns the store, the scheduler, the ownership of jobs among several processes with its heartbeat, the cleanup task, the
+watchdog of the event loop, and the shutdown. The HTTP routes call the service. The service itself does not depend on HTTP.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from tidewire_server.errors import ProblemError, refuse
 from tidewire_server.job_log.commit_schedule import GroupCommit
 from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.job_log.snapshot_events import epoch_block
+from tidewire_server.jobs.admission.admitted_job import AdmittedJob
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
 from tidewire_server.jobs.admission.new_job import prepare_job
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
@@ -36,7 +38,6 @@ from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
 from tidewire_server.jobs.publish_ephemeral_events import publish_queue_position
 from tidewire_server.jobs.recovery import (
-    AdmittedJob,
     admit_again,
     complete_record,
     recovery_plan_of,
@@ -123,12 +124,10 @@ class JobService:
         self._cleanup = JobCleanup(store.jobs, store.sweep_interval)
         self._turn = asyncio.Lock()
         """See `StoredInputs`."""
-        self._loop = asyncio.get_running_loop()
         open_job, forget, restore = self._open, self._forget, self._restore
         self._ownership = JobOwnership(
             store, self._live, self.endpoints, open_job=open_job, forget=forget, restore=restore
         )
-        self._background: set[asyncio.Task[None]] = set()
         self.workers = LiveWorkers()
         self._commits = GroupCommit(metrics.logged, max(settings.merge_window, store.merge_window))
         self.scheduler = JobScheduler(
@@ -345,8 +344,8 @@ class JobService:
             on_end=self._on_end,
             restart=partial(self._restart, admitted),
         )
-        if submission.cancel_on_disconnect:
-            grace = max(submission.grace, settings.min_grace)
+        grace = submission.grace_of_job(settings.min_grace)
+        if grace is not None:
             unread = job.cancel_soon if self.store.replicas is None else partial(self._unread, job, grace)
             self.readers.watch(record.id, grace, unread)
         if submission.deadline is not None:
@@ -401,11 +400,8 @@ class JobService:
         job = self._activate(record, admitted, columns, log, document, size, crashed=interrupted.crashed)
         self.inputs.add(record.id, record.principal, admitted.submission.size)
         job.restore(plan.items, plan.previous)
-        submission = admitted.submission
-        if submission.cancel_on_disconnect and record.id not in self.readers.jobs():
-            unread = interrupted.unread >= max(submission.grace, self.settings.min_grace)
-        else:
-            unread = False
+        grace = admitted.submission.grace_of_job(self.settings.min_grace)
+        unread = grace is not None and record.id not in self.readers.jobs() and interrupted.unread >= grace
         await job.end_cancelled(job.unfinished() if unread else interrupted.cancelled)
         if interrupted.purge:
             await self.store.jobs.delete_job(record.id)
@@ -570,9 +566,7 @@ class JobService:
 
     def _unread(self, job: Job, grace: float) -> None:
         """Cancel a job that has had no reader at this process for its grace period, unless another process had one."""
-        task = self._loop.create_task(self._cancel_if_unread(job, grace))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        job.in_background(self._cancel_if_unread(job, grace))
 
     async def _cancel_if_unread(self, job: Job, grace: float) -> None:
         assert self.store.replicas is not None  # noqa: S101 - guaranteed by the caller

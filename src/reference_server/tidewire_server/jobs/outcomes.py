@@ -101,6 +101,15 @@ def _public_problem(raised: BaseException) -> Problem | None:
     return None
 
 
+def missed_deadline(seconds: float) -> Problem:
+    """Create the problem for an item that has not ended at the deadline of its job.
+
+    Args:
+        seconds: The deadline, as a number of seconds after the job was submitted.
+    """
+    return problem("deadline_exceeded", f"the item had not ended {seconds:g} s after the job was submitted")
+
+
 def too_large(error: StateTooLargeError) -> Problem:
     """Create the problem for a job whose state would exceed its size limit."""
     return problem("state_too_large", str(error), limit=error.limit)

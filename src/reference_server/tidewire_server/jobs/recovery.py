@@ -38,21 +38,22 @@ reads no inputs of waiting items: the log contains the initial values and the co
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, JsonValue
+from pydantic import JsonValue
 
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED, Done, JobStatus, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.sse import Decoder
 from tidewire_server.endpoints.endpoint import Endpoint, Options
-from tidewire_server.endpoints.item_writer import value_path
+from tidewire_server.jobs.admission.admitted_job import AdmittedJob
 from tidewire_server.jobs.admission.submit_body import Submission, read_stored
+from tidewire_server.jobs.outcomes import missed_deadline
 from tidewire_server.jobs.recovered_inputs import StoredInputs
 from tidewire_server.settings import Settings
 from tidewire_server.store.jobs_interface import Interrupted
@@ -60,17 +61,6 @@ from tidewire_server.store.log_interface import LogReader, StateAt
 from tidewire_server.store.records import JobRecord
 from tidewire_server.store.store_errors import StoreError
 from tidewire_server.store.store_interface import Store
-
-
-class AdmittedJob(NamedTuple):
-    """A request to submit a job, after its inputs were validated."""
-
-    endpoint: Endpoint
-    submission: Submission
-    values: list[BaseModel]
-    """Validated inputs of the items. Empty in a job that an earlier process has accepted."""
-    stored: StoredInputs | None = None
-    """Inputs of a recovered job. None for a new job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +160,8 @@ async def recovery_plan_of(
         )
     deadline = admitted.submission.deadline
     if reason is None and deadline is not None and interrupted.record.created_at + deadline <= time.time():
-        expired = problem(
-            "deadline_exceeded", f"the item had not ended {deadline:g} s after the job was submitted"
-        )  # TW-JOB-071
-        return RecoveryPlan(state, at.columns, at.view, rewound, expired)
+        # TW-JOB-071
+        return RecoveryPlan(state, at.columns, at.view, rewound, missed_deadline(deadline))
     if reason is not None:
         return RecoveryPlan(state, at.columns, at.view, rewound, problem("worker_lost", reason))
     if not started or unfinished <= interrupted.cancelled:
@@ -263,11 +251,6 @@ def _new_attempt(
     notes = state["notes"] if continues or any(item["status"] in ENDED for item in items) else []
     new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
     return RecoveryPlan(new_state, at.columns, at.view, "restart")
-
-
-def column_pointers(columns: Iterable[Iterable[str]]) -> list[str]:
-    """Convert the columns of each item, which are relative to the item's value, to the columns of the job."""
-    return [value_path(index, column) for index, item in enumerate(columns) for column in item]
 
 
 async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:

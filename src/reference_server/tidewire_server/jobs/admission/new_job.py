@@ -9,11 +9,12 @@ from pydantic import JsonValue
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire_server import tracing
+from tidewire_server.endpoints.item_writer import value_path
 from tidewire_server.errors import refuse
 from tidewire_server.job_log.snapshot_events import first_block
+from tidewire_server.jobs.admission.admitted_job import AdmittedJob
 from tidewire_server.jobs.live_item import batch_slot, queue_entry
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES
-from tidewire_server.jobs.recovery import AdmittedJob, column_pointers
 from tidewire_server.settings import Settings
 from tidewire_server.store.jobs_interface import NewJob
 from tidewire_server.store.records import JobRecord, Key, QueueLimits
@@ -56,9 +57,11 @@ def prepare_job(
     endpoint, submission, values = admitted.endpoint, admitted.submission, admitted.values
     items: list[JsonValue] = [{"status": "queued", "value": endpoint.initial(value)} for value in values]
     columns = [endpoint.columns(value) for value in values]
+    # Columns of the job. Those of an item are relative to the item's value.
+    pointers = [value_path(index, column) for index, of_item in enumerate(columns) for column in of_item]
     state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
     try:
-        block, document, size = first_block(state, column_pointers(columns))
+        block, document, size = first_block(state, pointers)
     except DiffError as error:
         raise RuntimeError(
             f"the initial value or the columns of endpoint {endpoint.name!r} are not valid: {error}"
@@ -81,6 +84,6 @@ def prepare_job(
         None if endpoint.batching is None else [batch_slot(endpoint, value) for value in values],
         limits,
         submission.deadline,
-        max(submission.grace, settings.min_grace) if submission.cancel_on_disconnect else None,
+        submission.grace_of_job(settings.min_grace),
     )
     return PreparedJob(new, columns, document, size)

@@ -40,10 +40,7 @@ class Submission(NamedTuple):
     shared: dict[str, JsonValue]
     cancel_on_disconnect: bool
     grace: float
-    """Number of seconds without a reader after which the job is cancelled.
-
-    Used only if `cancel_on_disconnect` is true.
-    """
+    """Number of seconds without a reader after which the job is cancelled, as requested. See `grace_of_job`."""
     deadline: float | None
     """Number of seconds after which unfinished items fail, counted from the submission.
 
@@ -51,6 +48,15 @@ class Submission(NamedTuple):
     """
     size: int
     """Size of the body in bytes, with one copy of the shared members for each input."""
+
+    def grace_of_job(self, min_grace: float) -> float | None:
+        """Return the number of seconds without a reader after which the job is cancelled, or None if it is not cancelled
+        [TW-JOB-085].
+
+        Args:
+            min_grace: The server's setting.
+        """
+        return max(self.grace, min_grace) if self.cancel_on_disconnect else None
 
 
 def read_json(body: bytes, *, max_values: int) -> dict[str, JsonValue]:
