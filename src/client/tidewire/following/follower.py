@@ -9,12 +9,12 @@ diff or `done`. This table shows the outcome of each event:
   event                                                     | outcome
   ----------------------------------------------------------+--------------------------------------------------------
   a logged event that continues from the cursor             | Applied
-  a logged event at or before the cursor                    | Ignored and counted; but a snapshot with reason `rewound`
-                                                            |   is Applied and moves the cursor back
+  a logged event at or before the cursor                    | Ignored; but a snapshot with reason `rewound` is Applied
+                                                            |   and moves the cursor back
   a logged event that does not continue from the cursor,    | Reconnect(RESYNC): the event is discarded, and the next
     that is malformed, unknown, or received before `hello`; |   request has no cursor. After more than `MAX_RESYNCS`
     an unknown op; a failed check or digest; an event that  |   such events, the outcome is Fatal. The count starts
-    changes a stable prefix                               |   again when `RESYNC_HEALED` events in a row were Applied
+    changes a stable prefix                                 |   again when `RESYNC_HEALED` events in a row were Applied
   an event that would make the state larger than            | Fatal; the event is not applied
     `max_state_bytes`                                       |
   `done`                                                    | Applied with `done`: the caller closes the connection and
@@ -30,8 +30,13 @@ diff or `done`. This table shows the outcome of each event:
   an unknown event without a new id                         | Ignored
   the connection ends, is reset or is silent, or `hello`    | Reconnect(CUT) with the cursor, even if the server closed
     does not arrive: the caller calls `lost`                |   the connection properly
-  the stream delivers nothing: the caller reads the job     | Applied if its state is newer, otherwise Ignored
-    and calls `poll`                                        |
+  a response asks the client to wait: the caller calls      | Reconnect(BUSY)
+    `busy`                                                  |
+  the server rejects the cursor: the caller calls           | Reconnect(RESYNC), or Fatal after too many resyncs
+    `malformed`; an event is larger than the caller         |
+    accepts: the caller calls `oversized`                   |
+  the stream delivers nothing: the caller reads the job     | Applied if its state is newer, Applied with `done` if the
+    and calls `poll`                                        |   job has ended, otherwise Ignored
   the response is 204: the caller reads the job and         | Applied with `done` if the job has ended, otherwise
     calls `read_job`                                        |   Reconnect(CUT) without a cursor
 
@@ -95,11 +100,6 @@ resync between them."""
 MAX_EVENT_OPS = 10_000
 """Maximum number of ops of a diff. An op can take time in proportion to the length of its array, so this limit bounds the
 time for one diff."""
-SILENT_HEARTBEATS = 2.5
-"""Duration of silence after which a connection counts as lost, as a multiple of the heartbeat interval."""
-HELLO_TIMEOUT = 10.0
-"""Timeout in seconds for the status line of a response. After the status line, the same timeout applies to the event
-`hello`."""
 DEFAULT_HEARTBEAT = 15.0
 """Heartbeat interval that the client assumes until `hello` has arrived, in seconds."""
 
@@ -149,8 +149,6 @@ class Follower:
     """Heartbeat interval in seconds, from the last `hello` event."""
     events_url: str | None = None
     """URI reference of the event stream, from the last `hello` event."""
-    repeats: int = 0
-    """Number of events that were ignored because they had already been applied."""
     resyncs: int = 0
     """Number of resyncs. If `RESYNC_HEALED` events in a row were applied before a resync, the count starts again."""
     max_state_bytes: int = MAX_STATE_BYTES
@@ -167,10 +165,8 @@ class Follower:
 
     # ---- start ---------------------------------------------------------------------------------------
 
-    def restore(
-        self, state: JsonValue, columns: Sequence[str], cursor: Cursor, done: Done | None = None
-    ) -> View:
-        """Continue from the state in a checkpoint, or from the state of a job that was requested with GET.
+    def restore(self, state: JsonValue, columns: Sequence[str], cursor: Cursor) -> View:
+        """Continue from the state in a checkpoint.
 
         Raises:
             MessageError: The state does not have the members that the protocol requires.
@@ -178,7 +174,6 @@ class Follower:
         messages.check_state(state, what="state")
         self.document = Document(state, columns)
         self.cursor, self._delivered = cursor, cursor.seq
-        self.done = done
         self._room = 0
         return self.document.view()
 
@@ -306,10 +301,11 @@ class Follower:
         """
         try:
             cursor = Cursor.parse(job.cursor)
-            messages.check_state(job.state, what="job")
+            state: Any = job.state
+            messages.check_state(state, what="job")
             if job.done is not None:
-                _verify_digest(job.state, job.done)
-            document = Document(job.state, job.columns)
+                _verify_digest(state["items"], job.done)
+            document = Document(state, job.columns)
         except (CursorError, MessageError, DiffError, IntegrityError) as error:
             return self._resync(f"the job that was read: {error}")
         if not self._fits(document, self.max_state_bytes, room=0):
@@ -345,7 +341,7 @@ class Follower:
                 raise _Broken("a snapshot has the reason `rewound`, but no new id")
             continuity = continuity_of_snapshot(self.cursor, cursor, rewound=rewound)
             if continuity is Continuity.REPEAT:
-                return self._repeat(event)
+                return _repeated(event)
             document = Document(snapshot.state, snapshot.columns, keep_values=True)
         except (MessageError, DiffError) as error:
             raise _Broken(str(error)) from None
@@ -365,7 +361,7 @@ class Follower:
             raise _Broken(f"diff {event.id}: on is {on!r}")
         continuity = continuity_of_change(self.cursor, cursor, on=on)
         if continuity is Continuity.REPEAT:
-            return self._repeat(event)
+            return _repeated(event)
         document = self.document
         if continuity is Continuity.BROKEN or document is None:
             raise _Broken(f"diff {event.id} does not continue from {self._place()}")
@@ -394,16 +390,16 @@ class Follower:
             raise _Broken(str(error)) from None
         continuity = continuity_of_change(self.cursor, cursor)
         if continuity is Continuity.REPEAT:
-            return self._repeat(event)
+            return _repeated(event)
         document = self.document
         if continuity is Continuity.BROKEN or document is None:
             raise _Broken(f"done {event.id} does not continue from {self._place()}")
         try:
             verify(document, done.check)
-            _verify_digest({"items": document.node("/items")}, done)
+            _verify_digest(document.node("/items"), done)
         except (DiffError, IntegrityError) as error:
             raise _Broken(f"done {event.id}: {error}") from None
-        document.apply(_end(done, event.data))
+        document.apply(_done_ops(done, event.data))
         return self._moved(cursor, document, (), visible=False, done=done)
 
     # ---- ephemeral events --------------------------------------------------------------------------------------
@@ -519,10 +515,6 @@ class Follower:
         self._next_piece = f"{cursor.epoch}-{cursor.seq + 1}" if is_ready else None
         return Applied(first, cursor, document.view(), texts, visible, snapshot, done, diff, columns)
 
-    def _repeat(self, event: Event) -> Outcome:
-        self.repeats += 1
-        return Ignored(f"{event.type} {event.id} was applied before")
-
     def _fits(self, document: Document, size: int, *, room: int) -> bool:
         """Whether the size of a document is within the limit.
 
@@ -579,7 +571,11 @@ def _snapshot_in(event: Event) -> Snapshot:
     return snapshot
 
 
-def _end(done: Done, data: str) -> list[JsonValue]:
+def _repeated(event: Event) -> Ignored:
+    return Ignored(f"{event.type} {event.id} was applied before")
+
+
+def _done_ops(done: Done, data: str) -> list[JsonValue]:
     """Return the diff of a `done` event with this data."""
     body = messages.to_json(done)
     ops: list[JsonValue] = [["s", "/status", body["status"]], ["s", "/usage", body["usage"]]]
@@ -592,8 +588,8 @@ def _end(done: Done, data: str) -> list[JsonValue]:
     return ops
 
 
-def _verify_digest(state: Any, done: Done) -> None:
-    found = digest(state["items"])
+def _verify_digest(items: Any, done: Done) -> None:
+    found = digest(items)
     if found != done.digest:
         raise IntegrityError(
             f"the digest of the final items is {found}, but the digest in done is {done.digest}"

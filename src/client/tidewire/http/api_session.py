@@ -28,7 +28,6 @@ from tidewire.errors import (
     UnsupportedProtocolError,
     Where,
 )
-from tidewire.following.follower import HELLO_TIMEOUT
 from tidewire.following.http_status_actions import Action, RequestKind, action_for, retry_after
 from tidewire.following.request_policy import (
     FIRST_ATTEMPTS,
@@ -68,6 +67,10 @@ from tidewire.protocol.wire_model import MessageError, WireModel
 from tidewire.trace_context import trace_headers
 
 log: Final = logging.getLogger("tidewire")
+
+HELLO_TIMEOUT: Final = 10.0
+"""Timeout in seconds for the status line of a response. After the status line, the same timeout applies to the event
+`hello`."""
 
 RETRYING: Final = "%s %s: %s; retrying in %.2f s"
 """Log message before the wait for the next attempt of a request: method, URL, reason and seconds. The command line shows

@@ -25,7 +25,7 @@ from tidewire.errors import (
     Where,
     refusal,
 )
-from tidewire.following.follower import SILENT_HEARTBEATS, Follower
+from tidewire.following.follower import Follower
 from tidewire.following.follower_outcomes import (
     Applied,
     Cause,
@@ -51,6 +51,8 @@ from tidewire.terminal_escapes import one_line
 LEAST_EVENT_BYTES: Final = 2**20
 """Smallest size limit for an event, in bytes. If `max_state_bytes` is larger, that value is the limit. [TW-FRM-078]"""
 
+SILENT_HEARTBEATS: Final = 2.5
+"""Duration of silence after which a connection counts as lost, as a multiple of the heartbeat interval."""
 SILENT_CONNECTIONS: Final = 2
 """After this many connections in a row that ended in silence without a logged event, the client reads the job instead
 of its stream. [TW-CLI-059]"""
