@@ -3,6 +3,7 @@
 from typing import TypeVar
 
 from tidewire import AsyncClient, Client
+from tidewire.client import starter_of
 from tidewire.http.api_session import ApiSession, Timing
 
 C = TypeVar("C", Client, AsyncClient)
@@ -12,7 +13,7 @@ def session_of(client: Client | AsyncClient) -> ApiSession:
     """Return the API session of a client, blocking or async."""
     if isinstance(client, Client):
         _, client = client._inner
-    return client._starter.session
+    return starter_of(client).session
 
 
 def with_timing(client: C, timing: Timing) -> C:

@@ -10,12 +10,8 @@ from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
 from tidewire.following.retry_policy import RetryPolicy
 from tidewire.hooks import Hooks
-from tidewire.http.api_session import ApiSession, Timing
+from tidewire.http.api_session import new_session
 from tidewire.http.auth_refresh import Auth
-from tidewire.http.connection_arguments import check_proxy, check_uds, check_verify
-from tidewire.http.request_errors import Route
-from tidewire.http.transport import Transport
-from tidewire.http.url_and_token import read_url_and_token
 from tidewire.inputs.submit_members import UNSET, Unset, many_inputs, many_members, one_input, shared_members
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
@@ -122,10 +118,7 @@ class AsyncClient:
             retry=retry or RetryPolicy(),
             max_state_bytes=max_state_bytes,
         ).changed(headers={} if headers is None else headers)
-        route = Route(check_proxy(proxy), check_uds(uds, proxy))
-        transport = Transport(route, verify=check_verify(verify))
-        server = read_url_and_token(url, token, auth=auth, headers=headers)
-        session = ApiSession(server, transport, auth=auth, timing=Timing(), hooks=hooks)
+        session = new_session(url, token, headers, auth, hooks, proxy=proxy, uds=uds, verify=verify)
         self._starter = JobStarter(session, options)
 
     async def __aenter__(self) -> Self:
@@ -648,3 +641,8 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
+
+
+def starter_of(client: AsyncClient) -> JobStarter:
+    """Return the `JobStarter` of a client. The blocking client needs methods that `AsyncClient` does not have."""
+    return client._starter

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Self, TypeVar, overload
 from tidewire.blocking.blocking_jobs import BatchJob, Job, map_values
 from tidewire.blocking.event_loop_thread import LoopThread
 from tidewire.checkpoint import Checkpoint
-from tidewire.client import NO_COPY, AsyncClient
+from tidewire.client import NO_COPY, AsyncClient, starter_of
 from tidewire.errors import ItemFailedError
 from tidewire.following.retry_policy import RetryPolicy
 from tidewire.hooks import Hooks
@@ -116,7 +116,7 @@ class Client:
         client = AsyncClient(**arguments)
         # The thread runs until this client is closed or garbage-collected. A reference from the thread to the client
         # would prevent the garbage collection.
-        self._inner = (LoopThread(client._starter.closing()), client)
+        self._inner = (LoopThread(starter_of(client).closing()), client)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NO_COPY)
@@ -531,7 +531,7 @@ class Client:
                 print(text)
         """
         thread, client = self._inner
-        work = client._starter.map_work(
+        work = starter_of(client).map_work(
             endpoint,
             ResultType(returns),
             shared_members(shared, members),

@@ -8,7 +8,9 @@ that takes too long are temporary faults at any time.
 """
 
 import logging
+import os
 import random
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,6 +42,7 @@ from tidewire.following.request_policy import (
 from tidewire.hooks import Hooks, watched
 from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
+from tidewire.http.connection_arguments import check_proxy, check_uds, check_verify
 from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
 from tidewire.http.links_and_origins import (
     has_host,
@@ -50,6 +53,7 @@ from tidewire.http.links_and_origins import (
     without_credentials,
 )
 from tidewire.http.outage_log import OutageLog
+from tidewire.http.request_errors import Route
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport
 from tidewire.http.url_and_token import (
@@ -58,6 +62,7 @@ from tidewire.http.url_and_token import (
     URL_VARIABLE,
     UrlAndToken,
     may_contain_name,
+    read_url_and_token,
 )
 from tidewire.options import Options, overlaid
 from tidewire.protocol import messages
@@ -574,6 +579,24 @@ class ApiSession:
 
     def job_url(self, job_id: str) -> str:
         return f"{self.base}{API_ROOT}/jobs/{path_segment(job_id, 'the id of a job')}"
+
+
+def new_session(
+    url: str | None,
+    token: str | None,
+    headers: Mapping[str, str] | None,
+    auth: Auth | None,
+    hooks: Hooks | None,
+    *,
+    proxy: str | None,
+    uds: str | os.PathLike[str] | None,
+    verify: bool | ssl.SSLContext,
+) -> ApiSession:
+    """Create the session of a new client. The arguments and errors are those of `AsyncClient`."""
+    route = Route(check_proxy(proxy), check_uds(uds, proxy))
+    transport = Transport(route, verify=check_verify(verify))
+    server = read_url_and_token(url, token, auth=auth, headers=headers)
+    return ApiSession(server, transport, auth=auth, timing=Timing(), hooks=hooks)
 
 
 _WITHHELD: Final = (
