@@ -21,7 +21,8 @@ import sys
 import time
 from pathlib import Path
 
-from growth_cases import Case, cases
+from growth_client_cases import Case, client_cases
+from growth_server_cases import server_cases
 from measured import save
 
 TARGET = 1.3
@@ -93,7 +94,7 @@ def main() -> None:
     options = parser.parse_args()
 
     found, above = [], 0
-    for group, members in cases().items():
+    for group, members in (client_cases() | server_cases()).items():
         chosen = {name: case for name, case in members.items() if options.only in f"{group}, {name}"}
         if chosen:
             print(f"\n{group}")
