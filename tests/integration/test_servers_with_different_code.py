@@ -109,3 +109,43 @@ def test_rows_whose_job_was_adopted_by_a_server_that_refuses_them_keep_their_bat
                 found = peer.ended(job)
     assert [item["value"] for item in found["state"]["items"]] == ["a", "b", "a", "b"]
     assert found["attempt"] == 2
+
+
+UNREADABLE = (
+    APP
+    + """
+
+from tidewire_server import ItemError
+from tidewire_server.jobs.recovered_inputs import StoredInputs
+
+check = StoredInputs.check
+
+
+async def check_or_fail(stored, index):
+    if index == 1:
+        raise ItemError("the input could not be read", code="worker_lost")
+    return await check(stored, index)
+
+
+StoredInputs.check = check_or_fail
+
+
+@server.endpoint
+def single(n: int) -> int:
+    return n
+
+
+@server.endpoint(batch=True, max_batch_size=4, batch_timeout=0.05)
+def batched(n: list[int]) -> list[int]:
+    return n
+"""
+)
+
+
+@pytest.mark.parametrize("endpoint", ["single", "batched"])
+def test_a_waiting_input_that_cannot_be_read_fails_only_its_item(tmp_path, database_url, endpoint):
+    fleet = Fleet(tmp_path, database_url, UNREADABLE)
+    with fleet.front() as (_, peer), fleet.worker():
+        found = peer.ended(peer.start(endpoint, inputs=[{"n": n} for n in range(4)]))
+    assert statuses(found) == ["succeeded", "failed", "succeeded", "succeeded"]
+    assert found["state"]["items"][1]["error"]["code"] == "worker_lost"

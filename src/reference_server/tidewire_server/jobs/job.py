@@ -28,7 +28,6 @@ from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yieldables import UNSET, Unset
 from tidewire_server.errors import (
     InvalidValueError,
-    ItemError,
     RunLaterError,
     StateTooLargeError,
     StreamClosedError,
@@ -419,22 +418,25 @@ class Job:
         try:
             await self._check_input(index)
         except Exception as error:  # noqa: BLE001 - any exception of the endpoint's functions
-            if self.waits(index):
-                await self._discard(queue_entry(self.record, index))
-                await self._failed(index, error)
+            await self._fail_waiting(index, error)
         return self.waits(index)
 
     async def refusal(self, index: int) -> str | None:
         """Validate the input of a waiting item of a job that other processes can run, too. Return why the code of this process
-        rejects the input, or None if it does not. Other errors come up when the item runs.
+        rejects the input, or None if it does not. After any other error, the item fails.
         """
         try:
             await self._check_input(index)
         except RefusedInputError as error:
             return str(error.__cause__)
-        except ItemError:
-            return None
+        except Exception as error:  # noqa: BLE001 - see `check_input`
+            await self._fail_waiting(index, error)
         return None
+
+    async def _fail_waiting(self, index: int, error: Exception) -> None:
+        if self.waits(index):
+            await self._discard(queue_entry(self.record, index))
+            await self._failed(index, error)
 
     async def _check_input(self, index: int) -> BaseModel:
         item = self._items[index]
