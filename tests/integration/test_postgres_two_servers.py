@@ -309,6 +309,29 @@ def test_the_jobs_of_a_dead_server_are_adopted_and_the_zombie_is_refused(
     run(body())
 
 
+def test_a_job_that_its_adopter_has_ended_is_lost_at_the_second_beat(servers: Any) -> None:
+    """At the first one, the answer to an append of this server, which has ended the job, might be on its way."""
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            await start(second, writer)
+            reader = await second.jobs.log("a")
+            reader.watch(lambda _: None)
+            await expire_lease(second)
+            await first.replicas.beat()
+            trust(first)
+            assert await first.jobs.adopt() == ["a"]
+            writer.log = (await first.jobs.reopen("a")).log
+            await writer.end(first, Clock())
+            assert (await second.replicas.beat()).lost == []
+            assert (await second.replicas.beat()).lost == ["a"]
+            await until(lambda: reader.extent().ended)
+            assert (await second.replicas.beat()).lost == []
+
+    run(body())
+
+
 def test_a_job_whose_row_is_locked_delays_no_beat(servers: Any, database_url: str) -> None:
     """Another server may hold the lock during a large append, or be frozen with it."""
     import psycopg

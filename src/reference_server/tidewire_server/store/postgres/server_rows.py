@@ -50,10 +50,9 @@ _RENEW: Final = """
 _OWNED: Final = (
     "SELECT id, cancelled, purge FROM job WHERE owner = %(me)s AND ended_at IS NULL ORDER BY number"
 )
-# Not those that have ended: the answer to the append that ended them may be on its way.
 _LOST: Final = """
-    SELECT w.id FROM unnest(%(written)s::text[]) AS w (id) LEFT JOIN job j ON j.id = w.id
-    WHERE j.id IS NULL OR (j.owner IS DISTINCT FROM %(me)s AND j.ended_at IS NULL)
+    SELECT w.id, coalesce(j.ended_at IS NOT NULL, false) FROM unnest(%(written)s::text[]) AS w (id)
+    LEFT JOIN job j ON j.id = w.id WHERE j.owner IS DISTINCT FROM %(me)s
 """
 _OTHERS: Final = "SELECT endpoints FROM server WHERE until >= now() AND id <> %(me)s ORDER BY id"
 # Without waiting for locks: beats wait for this statement, and another server may hold a lock during a large append.
@@ -116,6 +115,10 @@ class ServerRow:
         """End of the lease, by the database's clock."""
         self.has_others = False
         """Whether other servers were alive at the last beat."""
+        self._ended: frozenset[str] = frozenset()
+        """Jobs that had ended at the last beat, although this server wrote their logs: either another server has ended the job,
+        or the answer to this server's own append was on its way.
+        """
         self.hint: Callable[[], None] = lambda: None
         """Function that `on_request` has set."""
 
@@ -152,7 +155,10 @@ class ServerRow:
         _, owned, others, gone, *_ = await self._threads.control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
-        lost = sorted(job for (job,) in gone if job in self._written)
+        before, self._ended = self._ended, frozenset(job for job, has_ended in gone if has_ended)
+        lost = sorted(
+            job for job, has_ended in gone if job in self._written and (not has_ended or job in before)
+        )
         for job in lost:
             self.stop_writing(job)
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
