@@ -124,7 +124,10 @@ def test_a_program_that_exits_early_fails(program):
         (["--client", "/no/such/client"], 3, "cannot start /no/such/client"),
         (["--client", "'"], 2, "is not a valid command"),
         (["--client", PROJECT_CLIENT, "http://127.0.0.1:1"], 2, "--client cannot be combined with a URL"),
-        (["--client", PROJECT_CLIENT, "--header", "a: b"], 2, "--client cannot be combined with a URL"),
+        *(
+            (["--client", PROJECT_CLIENT, option, value], 2, "--client cannot be combined with a URL")
+            for option, value in (("--header", "a: b"), ("--example", "e={}"))
+        ),
         (["http://127.0.0.1:1", "--variants", "all"], 2, "--client cannot be combined with a URL"),
         (["--variants", "all"], 2, "--variants requires --client"),
         ([], 2, "pass the URL of a server, set TIDEWIRE_URL, or pass --client"),

@@ -311,8 +311,8 @@ class _ServerOptions:
     @property
     def requires_tidewire(self) -> bool:
         """Whether an option is set that only makes sense for a server of the Tidewire protocol."""
-        others = (self.second_header, self.endpoint, self.origin, self.restart, self.expire, self.replica_url)
-        return any(others)
+        requests = (self.second_header, self.endpoint, self.example, self.origin)
+        return any((*requests, self.restart, self.expire, self.replica_url))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,7 +342,7 @@ def _stream_mode(
     server: _ServerOptions, checks: _CheckOptions, variants: list[str], console: Console
 ) -> Report:
     """Test any server that streams events, whether or not it uses Tidewire."""
-    if variants or server.example or server.requires_tidewire:
+    if variants or server.requires_tidewire:
         _fail("of the options for a server, --profile sse has only --header and --body", USAGE)
     if checks.settings.repeat > 1 or checks.lanes:
         _fail("--repeat and --lanes cannot be combined with --profile sse and a URL", USAGE)
