@@ -60,7 +60,7 @@ def test_killed_server_with_a_log_file_continues_in_the_open_page(visitor, tmp_p
     with ServerProcess(tmp_path, SERVER, **settings) as server:
         page = visitor.open(server.url)
         run_job(page, server.url, "count_up", n=60, pause=0.05)
-        page.wait_for_function("() => document.querySelector('#result').textContent.includes('element')")
+        page.wait_for_function("() => document.querySelector('#result')?.textContent.includes('element')")
         server.kill()
         expect(page.locator(".connection.bad")).to_contain_text("Connection lost")
         server.start()

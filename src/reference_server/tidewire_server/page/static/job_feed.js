@@ -48,12 +48,16 @@ export class JobFeed {
 
   /** Learn which endpoint the job belongs to, if the caller does not know it: `known` is an entry of a list of jobs. */
   async opened(known) {
+    const { signal } = this.#stop;
     try {
-      const job = known ?? (await this.job.read({ signal: this.#stop.signal }));
+      const job = known ?? (await this.job.read({ signal }));
       this.endpoint = job.endpoint;
       this.#readTimes(job);
     } catch (error) {
-      if (!this.#closed && !isFromProxy(error)) this.#failed(error); // `follow` waits for the server
+      if (this.#closed) return;
+      if (!isFromProxy(error)) return this.#failed(error);
+      await this.#waitForServer(error, signal);
+      await this.opened(known);
     }
   }
 
@@ -108,12 +112,8 @@ export class JobFeed {
         else await this.#read(signal);
       } catch (error) {
         if (signal.aborted) continue;
-        if (!isFromProxy(error)) {
-          this.#failed(error, lostText);
-          continue;
-        }
-        this.#moved({ state: "lost", lastEventId: this.job.lastEventId, why: error.message, retryInMs: PROXY_WAIT });
-        await aborted(signal, PROXY_WAIT);
+        if (isFromProxy(error)) await this.#waitForServer(error, signal);
+        else this.#failed(error, lostText);
       }
     }
     document.removeEventListener("visibilitychange", again);
@@ -136,6 +136,12 @@ export class JobFeed {
       await new Promise((resolve) => setTimeout(resolve));
       breath = performance.now();
     }
+  }
+
+  /** Wait for a time after a response that a proxy sent in place of the server. */
+  async #waitForServer(error, signal) {
+    this.#moved({ state: "lost", lastEventId: this.job.lastEventId, why: error.message, retryInMs: PROXY_WAIT });
+    await aborted(signal, PROXY_WAIT);
   }
 
   async #whileHidden(signal) {
