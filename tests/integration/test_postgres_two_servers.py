@@ -168,6 +168,35 @@ def test_polls_replace_lost_notifications(servers: Any) -> None:
     run(body())
 
 
+@pytest.mark.parametrize("fails", ["_poll", "_receive"])
+def test_polls_and_notifications_continue_after_an_internal_error(
+    servers: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    async def body() -> None:
+        async with servers() as (first, second):
+            notifier, calls = second._notifier, []
+            works = getattr(notifier, fails)
+
+            def fail_once(*given: Any) -> None:
+                calls.append(given)
+                if len(calls) == 1:
+                    raise RuntimeError("File descriptor 7 is used by transport")
+                works(*given)
+
+            for task in notifier._tasks:
+                task.cancel()
+                await asyncio.wait([task])
+            notifier._tasks = []
+            monkeypatch.setattr(notifier, fails, fail_once)
+            notifier.listen()
+            await until(lambda: len(calls) > 1)
+            await (writer := Writer()).submit(first, items=1)
+            await start(second, writer)
+
+    run(body())
+    assert "used by transport" in caplog.text
+
+
 def test_a_trimmed_log_and_a_deleted_job_are_noticed_by_readers_elsewhere(servers: Any) -> None:
     async def body() -> None:
         async with servers() as (first, second):

@@ -117,7 +117,10 @@ class Notifier:
 
     async def _poll_on(self) -> None:
         while True:
-            self._poll()
+            try:
+                self._poll()
+            except Exception:  # noqa: BLE001 - a bug of the server, but without polls its readers could wait forever
+                _log.exception("internal server error while polling the database")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _listen(self) -> None:
@@ -134,6 +137,9 @@ class Notifier:
                             loop.call_soon(self._receive, payload)
             except psycopg.Error as error:
                 _log.debug("%s; polls replace notifications meanwhile", self._database.describe(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+            except Exception:  # noqa: BLE001 - for example, uvloop rejects a descriptor that it has not released yet
+                _log.exception("internal server error while listening; polls replace notifications meanwhile")
                 await asyncio.sleep(_RETRY_SECONDS)
 
 
