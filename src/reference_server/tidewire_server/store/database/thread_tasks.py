@@ -5,12 +5,15 @@ transaction, and the thread wakes up once for them. It would otherwise compete w
 """
 
 import asyncio
+import logging
 import queue
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tidewire_server.store.store_errors import HeadMovedError, StoreError
+
+_log = logging.getLogger(__name__)
 
 MAX_TOGETHER: Final = 256
 """Number of tasks in one group above which no further tasks are added."""
@@ -116,8 +119,13 @@ class TaskQueue:
                 if not future.done():
                     future.set_exception(outcome.own_error())
                 continue
-            if task.then is not None:
-                task.then(outcome)
+            try:
+                if task.then is not None:
+                    task.then(outcome)
+            except Exception as error:  # noqa: BLE001 - a bug, but the other tasks of the group must be delivered
+                _log.exception("internal server error after a transaction of the store")
+                if not future.done():
+                    future.set_exception(error)
             if not future.done():
                 future.set_result(outcome)
 
