@@ -111,9 +111,18 @@ def test_rows_whose_job_was_adopted_by_a_server_that_refuses_them_keep_their_bat
     assert found["attempt"] == 2
 
 
-UNREADABLE = (
-    APP
-    + """
+CALLS = """
+
+@server.endpoint
+def single(n: int) -> int:
+    return n
+
+
+@server.endpoint(batch=True, max_batch_size=4, batch_timeout=0.05)
+def batched(n: list[int]) -> list[int]:
+    return n
+"""
+UNREADABLE = """
 
 from tidewire_server import ItemError
 from tidewire_server.jobs.recovered_inputs import StoredInputs
@@ -128,24 +137,43 @@ async def check_or_fail(stored, index):
 
 
 StoredInputs.check = check_or_fail
-
-
-@server.endpoint
-def single(n: int) -> int:
-    return n
-
-
-@server.endpoint(batch=True, max_batch_size=4, batch_timeout=0.05)
-def batched(n: list[int]) -> list[int]:
-    return n
 """
-)
+OUTAGE = """
+
+from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
+from tidewire_server.store.store_errors import StoreError
+
+read = PostgresJobs.submit_body
+failures = 3
+
+
+async def read_after_the_outage(jobs, job):
+    global failures
+    failures -= 1
+    if failures >= 0:
+        error = StoreError("the database has not answered for 10 s")
+        error.outage = error.logged = True
+        raise error
+    return await read(jobs, job)
+
+
+PostgresJobs.submit_body = read_after_the_outage
+"""
 
 
 @pytest.mark.parametrize("endpoint", ["single", "batched"])
 def test_a_waiting_input_that_cannot_be_read_fails_only_its_item(tmp_path, database_url, endpoint):
-    fleet = Fleet(tmp_path, database_url, UNREADABLE)
+    fleet = Fleet(tmp_path, database_url, APP + CALLS + UNREADABLE)
     with fleet.front() as (_, peer), fleet.worker():
         found = peer.ended(peer.start(endpoint, inputs=[{"n": n} for n in range(4)]))
     assert statuses(found) == ["succeeded", "failed", "succeeded", "succeeded"]
     assert found["state"]["items"][1]["error"]["code"] == "worker_lost"
+
+
+@pytest.mark.parametrize("endpoint", ["single", "batched"])
+def test_an_outage_while_the_input_of_a_waiting_item_is_read_fails_no_item(tmp_path, database_url, endpoint):
+    fleet = Fleet(tmp_path, database_url, APP + CALLS + OUTAGE)
+    with fleet.front() as (_, peer), fleet.worker():
+        found = peer.ended(peer.start(endpoint, inputs=[{"n": n} for n in range(4)]))
+    assert [item.get("value") for item in found["state"]["items"]] == [0, 1, 2, 3]
+    assert found["attempt"] == 1

@@ -62,7 +62,7 @@ from tidewire_server.jobs.recovered_inputs import RefusedInputError, StoredInput
 from tidewire_server.settings import Settings
 from tidewire_server.store.log_interface import Log
 from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
-from tidewire_server.store.store_errors import HeadMovedError
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -424,11 +424,16 @@ class Job:
     async def refusal(self, index: int) -> str | None:
         """Validate the input of a waiting item of a job that other processes can run, too. Return why the code of this process
         rejects the input, or None if it does not. After any other error, the item fails.
+
+        Raises:
+            StoreError: The input cannot be read during an outage of the database. The item waits.
         """
         try:
             await self._check_input(index)
         except RefusedInputError as error:
             return str(error.__cause__)
+        except StoreError:
+            raise
         except Exception as error:  # noqa: BLE001 - see `check_input`
             await self._fail_waiting(index, error)
         return None

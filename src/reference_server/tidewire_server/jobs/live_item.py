@@ -8,8 +8,8 @@ The table shows how the status of an item changes. *Active* means starting or ru
   queued     | cancel                                 | cancelled; the function never runs
   queued     | its recovered input is no longer valid | failed if the endpoint is batched; the function never runs
   queued     |   in a store of several processes      | queued; the job waits for another process
-  queued     | in such a store, its recovered input   | failed; the function never runs
-             |   cannot be read                       |
+  queued     | in such a store, its recovered input   | queued during an outage of the database, and otherwise failed; the
+             |   cannot be read                       |   function never runs
   active     | its recovered input is no longer valid | failed; the function never runs
   starting   | the work on the item begins            | running; until then, the log says that the item is queued
   active     | the function raises `RunLaterError`    | queued; if the item was running, the log says so further on

@@ -70,6 +70,7 @@ class StoredInputs:
         Raises:
             RefusedInputError: The endpoint does not accept the input any more. The code is `worker_lost`.
             ItemError: The input cannot be read. The code is `worker_lost`.
+            StoreError: The input cannot be read during an outage of the database.
         """
         async with self._turn:
             await asyncio.sleep(0)  # other tasks run between two checks
@@ -79,6 +80,8 @@ class StoredInputs:
         except ProblemError as error:
             raise _refused(f"the input was no longer valid after the server restarted: {error}") from error
         except StoreError as error:
+            if error.outage:
+                raise
             raise _lost(f"the input could not be read after the server restarted: {error}") from error
         except Exception as error:  # the endpoint's functions may raise any exception
             _log.exception(

@@ -149,7 +149,13 @@ class JobOwnership:
             entry: The item.
         """
         if job.id not in self._refused:
-            reason = await job.refusal(entry.index)
+            try:
+                reason = await job.refusal(entry.index)
+            except (
+                StoreError
+            ) as error:  # When the database is back, `Heartbeat` returns the item to the queue.
+                _log.debug("the input of job %s cannot be read now: %s", job.id, error)
+                return False
             if reason is None:
                 return job.waits(entry.index)
             if job.id not in self._refused:  # Another item may have been rejected in the meantime.
