@@ -290,3 +290,50 @@ def run_cli(*arguments):
     output, errors = process.communicate()
     assert process.wait() == 0, errors
     return output
+
+
+LATE = """
+
+from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
+
+reopen = PostgresJobs.reopen
+
+
+async def reopen_late(jobs, job):
+    found = await reopen(jobs, job)
+    if found.record.endpoint == "noted":
+        (HERE / "opened").touch()
+        await gate("go on")
+    return found
+
+
+PostgresJobs.reopen = reopen_late
+"""
+NOTED = """
+
+@server.endpoint
+async def noted(number: int) -> int:
+    with (HERE / "starts").open("a") as starts:
+        starts.write(".")
+    await gate("end")
+    return number
+"""
+
+
+def test_an_item_that_was_taken_before_a_planned_stop_does_not_start_after_it(tmp_path, database_url):
+    fleet = Fleet(tmp_path, database_url, APP + NOTED)
+    with fleet.front() as (_, peer):
+        fleet.write_app(APP + NOTED + LATE)
+        with fleet.worker() as leaving:
+            assert peer.ended(peer.start("double", input={"number": 3}))["status"] == "succeeded"
+            job = peer.start("noted", input={"number": 3})
+            eventually((tmp_path / "opened").exists)
+            fleet.write_app(APP + NOTED)
+            with fleet.worker():
+                leaving.request_stop()
+                eventually((tmp_path / "starts").exists)  # at the other worker, which has adopted the job
+                fleet.open("go on")
+                assert leaving.wait() == 0
+                fleet.open("end")
+                assert peer.ended(job)["status"] == "succeeded"
+    assert (tmp_path / "starts").read_text() == "."

@@ -325,12 +325,18 @@ class JobScheduler:
     async def _start_calls(self, group: ConcurrencyGroup, endpoint_queue: EndpointQueue) -> bool:
         """Take the next items of an endpoint from the queue, and start calls for them. Return False if the queue has returned
         no items.
+
+        Items whose take or whose job was on its way when the scheduler was stopped do not start: other processes may adopt
+        their jobs at any moment, and would run them as well.
         """
         endpoint = endpoint_queue.endpoint
         if endpoint.batching is not None:
             batch = await self._queue.take_batch(endpoint.name)
             if batch:
                 arrivals = await self._arrivals(batch)
+                if self._stopped:
+                    self._queue.end_call(endpoint.name)
+                    return False
                 self._count_call(group, endpoint_queue, [item.entry for item in batch])
                 self._start_task(self._start_batch(endpoint_queue, batch, arrivals))
             return bool(batch)
@@ -342,6 +348,9 @@ class JobScheduler:
         for entry in taken:
             if self._find(entry) is None:
                 await self._open_job(entry)
+            if self._stopped:
+                self._queue.end_call(endpoint.name)
+                continue
             self._count_call(group, endpoint_queue, [entry])
             self._start_task(self._run(endpoint_queue, entry))
         return bool(taken)
@@ -520,7 +529,8 @@ class JobScheduler:
             endpoint_queue.rows += len(joined)
             rows.append(len(joined))
             self._announcer.moved(endpoint_queue, len(joined))
-            return await self._arrivals(joined)
+            arrivals = await self._arrivals(joined)
+            return [] if self._stopped else arrivals
 
         other_names = [
             other.endpoint.name
