@@ -337,3 +337,27 @@ def test_an_item_that_was_taken_before_a_planned_stop_does_not_start_after_it(tm
                 fleet.open("end")
                 assert peer.ended(job)["status"] == "succeeded"
     assert (tmp_path / "starts").read_text() == "."
+
+
+def test_an_item_that_a_frozen_server_had_taken_starts_only_at_the_server_that_adopts_it(
+    tmp_path, database_url
+):
+    fleet = Fleet(tmp_path, database_url, APP + NOTED)
+    with fleet.front() as (_, peer):
+        fleet.write_app(APP + NOTED + LATE)
+        with fleet.worker() as frozen:
+            assert peer.ended(peer.start("double", input={"number": 3}))["status"] == "succeeded"
+            job = peer.start("noted", input={"number": 3})
+            eventually((tmp_path / "opened").exists)
+            fleet.write_app(APP + NOTED)
+            with fleet.worker():
+                frozen.freeze()
+                eventually((tmp_path / "starts").exists, within=30)  # at the other worker
+                fleet.open("go on")
+                frozen.thaw()
+                # It serves again, and has not started the item.
+                assert peer.ended(peer.start("double", input={"number": 3}))["status"] == "succeeded"
+                fleet.open("end")
+                assert peer.ended(job)["status"] == "succeeded"
+                assert frozen.stop() == 0
+    assert (tmp_path / "starts").read_text() == "."

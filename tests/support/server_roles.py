@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 from types import TracebackType
 from typing import Self
 
@@ -91,10 +91,21 @@ class RoleProcess:
         """Stop the process with SIGTERM, and return its exit code."""
         return self._end(SIGTERM)
 
+    def freeze(self) -> None:
+        """Freeze the process with SIGSTOP."""
+        self._signal(SIGSTOP)
+
+    def thaw(self) -> None:
+        """Continue the process after `freeze`."""
+        self._signal(SIGCONT)
+
     def request_stop(self) -> None:
         """Send SIGTERM, and do not wait."""
+        self._signal(SIGTERM)
+
+    def _signal(self, number: int) -> None:
         assert self._process is not None
-        self._process.send_signal(SIGTERM)
+        self._process.send_signal(number)
 
     def wait(self) -> int:
         """Wait until the process ends, and return its exit code."""

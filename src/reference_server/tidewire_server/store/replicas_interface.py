@@ -19,6 +19,11 @@ class Replicas(Protocol):
             endpoints: The endpoints whose functions this process runs, which the beats of other processes return.
         """
 
+    def may_start(self, job: str) -> bool:
+        """Return whether this process may call functions of a job whose log it writes. Another process may have adopted the job
+        if the lease has expired, for example because this process was frozen, or if a beat has found that it did.
+        """
+
     def stop_writing(self, job: str) -> None:
         """Stop writing the log of a job whose functions this process has stopped, without an end. If this process still owns
         the job later, `Jobs.reopen` opens it again.

@@ -110,12 +110,23 @@ class JobOwnership:
         """Open the job of an item that was taken from the queue. Return None if the job has ended, or cannot be read."""
         try:
             async with self._lock(entry.job):
-                return self._live.get(entry.job) or await self._open(entry.job)
+                job = self._live.get(entry.job) or await self._open(entry.job)
+                return job if job is not None and self._may_start(job) else None
         except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not stop the scheduler
             _log_failure(
                 "job %s cannot be opened, so it does not run on this server now: %s", entry.job, error
             )
             return None
+
+    def _may_start(self, job: Job) -> bool:
+        """Return whether items of a job may start here. If another process may have adopted the job, stop it: both processes
+        would log the same start. If this process still owns the job, `Heartbeat` returns it to the queue.
+        """
+        if self._replicas is None or self._replicas.may_start(job.id):
+            return True
+        self._replicas.stop_writing(job.id)
+        self.lose(job.id)
+        return False
 
     async def recover(self, job_id: str) -> None:
         """Open a job that another process has left, and return it to the queue.
@@ -157,7 +168,7 @@ class JobOwnership:
                 _log.debug("the input of job %s cannot be read now: %s", job.id, error)
                 return False
             if reason is None:
-                return job.waits(entry.index)
+                return job.waits(entry.index) and self._may_start(job)
             if job.id not in self._refused:  # Another item may have been rejected in the meantime.
                 self._refused.add(job.id)
                 difference = job.record.endpoint, reason

@@ -110,6 +110,8 @@ class ServerRow:
         self._clock = clock
         self._first_beat = math.inf
         """Time of the first of the beats of which each came in time after the previous one."""
+        self._renewed_at = clock()
+        """Time at which the last successful beat began. The lease expires `LEASE_SECONDS` later at the earliest."""
         self._left = False
         self._until: datetime | None = None
         """End of the lease, by the database's clock."""
@@ -142,7 +144,10 @@ class ServerRow:
             **self._queue.running_calls(),
         }
 
+        began = self._clock()
+
         def then(found: tuple[Rows, ...]) -> None:
+            self._renewed_at = began
             before, [[self._until]] = self._until, found[0]
             joins = before is None or self._until - before >= timedelta(seconds=_MAX_PAUSE)
             if joins:
@@ -162,6 +167,9 @@ class ServerRow:
         for job in lost:
             self.stop_writing(job)
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
+
+    def may_start(self, job: str) -> bool:
+        return job in self._written and self._clock() - self._renewed_at < LEASE_SECONDS
 
     def stop_writing(self, job: str) -> None:
         if (log := self._written.get(job)) is not None:
