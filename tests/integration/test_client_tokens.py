@@ -3,6 +3,7 @@
 import builtins
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -264,9 +265,18 @@ def rollback_script(request):
         yield CLOSE
 
 
+@pytest.mark.parametrize("separate", range(1, 7))
 @pytest.mark.parametrize("taken", range(7))
-def test_tokens_of_a_rollback_endpoint_wait_until_their_text_is_stable(taken):
-    with ScriptedServer(rollback_script) as server, Client(server.url) as client:
+def test_tokens_of_a_rollback_endpoint_wait_until_their_text_is_stable(taken, separate):
+    """The client reads the events before and after number `separate` one after the other, and those on each side together."""
+
+    def script(request):
+        for number, part in enumerate(rollback_script(request)):
+            if number == separate:
+                time.sleep(0.02)
+            yield part
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
         submitted = client.submit("generate", logprobs=True)
         list(itertools.islice(submitted, taken))
         tokens = [*submitted.tokens()]

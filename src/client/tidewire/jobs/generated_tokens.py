@@ -8,6 +8,7 @@ The text of a token is decoded from the bytes of this token alone, with U+FFFD f
 meant for display. The joined texts of all tokens can differ from the job's text, which `iter_text` yields.
 """
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -158,7 +159,8 @@ class TokenRows(Projection[Token]):
         # after it.
         while self._held and self._held[0][0] < stable:
             final = self._held.popleft()[1]
-        return () if final is None else self._new_tokens(final)
+        # From the newest state: a token that was retracted may have come again with another log-probability.
+        return () if final is None else self._new_tokens(view, final.length(_IDS))
 
     def finish(self) -> Iterable[Token]:
         if self._last is None:
@@ -179,13 +181,14 @@ class TokenRows(Projection[Token]):
     def _no_tokens(self) -> TidewireError:
         return TidewireError("this job's value has no token columns", where=self._where, advice=ASK)
 
-    def _new_tokens(self, view: View) -> Iterable[Token]:
-        start, count = self._yielded, view.length(_IDS)
+    def _new_tokens(self, view: View, count: int | None = None) -> Iterable[Token]:
+        """Return the tokens of a state that were not yielded yet, of its first `count` tokens or of all."""
+        start, count = self._yielded, view.length(_IDS) if count is None else count
         if count <= start:
             return ()
         self._yielded, self._source = count, view
         try:
-            return tuple(self._tokens(view, start))
+            return tuple(itertools.islice(self._tokens(view, start), count - start))
         except (TypeError, ValueError) as error:
             raise invalid_columns(error, self._where) from error
 
