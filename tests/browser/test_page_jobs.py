@@ -304,14 +304,27 @@ def test_json_survives_the_form(echo, given):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "problem"),
+    ("name", "value", "in_field", "in_json"),
     [
-        ("big", "9007199254740993", "the integer 9007199254740993 is beyond 2^53"),
-        ("big", "-12345678901234567890", "the integer -12345678901234567890 is beyond 2^53"),
-        ("f", "1e400", "a number is not finite"),
+        (
+            "big",
+            "9007199254740993",
+            *["This cannot be sent: the integer 9007199254740993 is beyond 2^53."] * 2,
+        ),
+        (
+            "big",
+            "-12345678901234567890",
+            *["This cannot be sent: the integer -12345678901234567890 is beyond 2^53."] * 2,
+        ),
+        (
+            "f",
+            "1e400",
+            "This is not a number, or it is too large.",
+            "This cannot be sent: a number is not finite.",
+        ),
     ],
 )
-def test_number_that_would_change_is_refused(echo, name, value, problem):
+def test_number_that_would_change_is_refused(echo, name, value, in_field, in_json):
     requests = []
     echo.on("request", lambda request: requests.append(request.method))
     echo.get_by_label("prompt").fill("p")
@@ -320,15 +333,13 @@ def test_number_that_would_change_is_refused(echo, name, value, problem):
     echo.keyboard.type(value)
     for button in ("Run", "Edit as JSON"):
         echo.get_by_role("button", name=button).click()
-        expect(echo.locator(".field .error:visible")).to_contain_text(
-            re.compile(f"too large|{re.escape(problem)}")
-        )
+        expect(echo.locator(".field .error:visible")).to_have_text(in_field)
     echo.locator(".example").click()
     echo.get_by_role("button", name="Edit as JSON").click()
     echo.get_by_label("Input as JSON").fill(f'{{"prompt": "p", "{name}": {value}}}')
     for button in ("Run", "Edit as a form"):
         echo.get_by_role("button", name=button).click()
-        expect(echo.locator(".form > .error")).to_contain_text(problem)
+        expect(echo.locator(".form > .error")).to_have_text(in_json)
     assert "POST" not in requests
 
 

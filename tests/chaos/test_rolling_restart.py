@@ -25,7 +25,7 @@ def replicas(database_url: str, tmp_path: Path) -> Iterator[Replicas]:
 
 
 def length(kind: str) -> int:
-    return 8 if kind == "short" else 160
+    return 20 if kind == "short" else 160
 
 
 def submit(servers: list[Replica], kind: str, key: str) -> str:

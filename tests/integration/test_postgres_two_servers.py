@@ -16,7 +16,7 @@ from support.server_leases import expire_lease, trust
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.records import BatchBounds, BatchSlot, GlobalLimit, QueueEntry, Tombstone
-from tidewire_server.store.store_errors import HeadMovedError
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
 pytestmark = needs_postgres
 
@@ -357,6 +357,32 @@ def test_a_job_that_its_adopter_has_ended_is_lost_at_the_second_beat(servers: An
             assert (await second.replicas.beat()).lost == ["a"]
             await until(lambda: reader.extent().ended)
             assert (await second.replicas.beat()).lost == []
+
+    run(body())
+
+
+def test_a_server_whose_lease_may_have_expired_waits_for_its_next_beat(
+    servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidewire_server.store.postgres import server_rows
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            await (writer := Writer()).submit(first, items=1)
+            await start(second, writer)
+            assert await second.replicas.owns("a")
+            second._server._renewed_at -= server_rows.LEASE_SECONDS
+            waits = asyncio.create_task(second.replicas.owns("a"))
+            await asyncio.wait([waits], timeout=0.1)
+            assert not waits.done()
+            await second.replicas.beat()
+            assert await waits
+            await writer.end(second, Clock())
+            assert not await second.replicas.owns("a")
+            monkeypatch.setattr(server_rows, "LEASE_SECONDS", 0.05)
+            second._server._renewed_at -= 0.05
+            with pytest.raises(StoreError, match=r"could not be renewed for 0\.05 s"):
+                await second.replicas.owns("a")
 
     run(body())
 

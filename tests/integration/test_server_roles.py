@@ -320,44 +320,57 @@ async def noted(number: int) -> int:
 """
 
 
-def test_an_item_that_was_taken_before_a_planned_stop_does_not_start_after_it(tmp_path, database_url):
-    fleet = Fleet(tmp_path, database_url, APP + NOTED)
-    with fleet.front() as (_, peer):
-        fleet.write_app(APP + NOTED + LATE)
-        with fleet.worker() as leaving:
-            assert peer.ended(peer.start("double", input={"number": 3}))["status"] == "succeeded"
-            job = peer.start("noted", input={"number": 3})
-            eventually((tmp_path / "opened").exists)
-            fleet.write_app(APP + NOTED)
-            with fleet.worker():
-                leaving.request_stop()
-                eventually((tmp_path / "starts").exists)  # at the other worker, which has adopted the job
-                fleet.open("go on")
-                assert leaving.wait() == 0
-                fleet.open("end")
-                assert peer.ended(job)["status"] == "succeeded"
-    assert (tmp_path / "starts").read_text() == "."
-
-
-def test_an_item_that_a_frozen_server_had_taken_starts_only_at_the_server_that_adopts_it(
-    tmp_path, database_url
+@pytest.mark.parametrize("halt", ["stopped", "frozen"])
+def test_an_item_that_a_halted_worker_had_taken_starts_only_where_its_job_is_adopted(
+    tmp_path, database_url, halt
 ):
     fleet = Fleet(tmp_path, database_url, APP + NOTED)
     with fleet.front() as (_, peer):
         fleet.write_app(APP + NOTED + LATE)
-        with fleet.worker() as frozen:
+        with fleet.worker() as halted:
             assert peer.ended(peer.start("double", input={"number": 3}))["status"] == "succeeded"
             job = peer.start("noted", input={"number": 3})
             eventually((tmp_path / "opened").exists)
             fleet.write_app(APP + NOTED)
             with fleet.worker():
-                frozen.freeze()
+                halted.request_stop() if halt == "stopped" else halted.freeze()
                 eventually((tmp_path / "starts").exists, within=30)  # at the other worker
                 fleet.open("go on")
-                frozen.thaw()
-                # It serves again, and has not started the item.
-                assert peer.ended(peer.start("double", input={"number": 3}))["status"] == "succeeded"
+                if halt == "frozen":
+                    halted.thaw()
+                    # It serves again, and has not started the item.
+                    assert peer.ended(peer.start("double", input={"number": 3}))["status"] == "succeeded"
+                    halted.request_stop()
+                assert halted.wait() == 0
                 fleet.open("end")
                 assert peer.ended(job)["status"] == "succeeded"
-                assert frozen.stop() == 0
     assert (tmp_path / "starts").read_text() == "."
+
+
+BLOCKS = """
+import time
+
+@server.endpoint(concurrency_limit=2, on_restart="fail")
+async def blocks(number: int) -> int:
+    if number == 0:
+        await gate("end")
+    if number == 1:
+        time.sleep(6)  # longer than a lease
+    return number
+"""
+
+
+def test_a_blocked_event_loop_costs_no_running_item_of_a_job_that_no_server_has_adopted(
+    tmp_path, database_url
+):
+    fleet = Fleet(tmp_path, database_url, APP + BLOCKS)
+    with fleet.server() as (_, peer):
+        job = peer.start("blocks", inputs=[{"number": number} for number in range(4)])
+        eventually(
+            lambda: [item["status"] for item in peer.job(job)["state"]["items"]].count("succeeded") == 3,
+            within=30,
+        )
+        fleet.open("end")
+        found = peer.ended(job)
+    assert [item.get("value") for item in found["state"]["items"]] == [0, 1, 2, 3]
+    assert found["attempt"] == 1

@@ -19,9 +19,12 @@ class Replicas(Protocol):
             endpoints: The endpoints whose functions this process runs, which the beats of other processes return.
         """
 
-    def may_start(self, job: str) -> bool:
-        """Return whether this process may call functions of a job whose log it writes. Another process may have adopted the job
-        if the lease has expired, for example because this process was frozen, or if a beat has found that it did.
+    async def owns(self, job: str) -> bool:
+        """Return whether this process still owns a job whose log it has opened. If the lease may have expired, for example
+        because this process was frozen, wait for the next `beat`, which finds the jobs that other processes have adopted.
+
+        Raises:
+            StoreError: The lease could not be renewed within its own length.
         """
 
     def stop_writing(self, job: str) -> None:

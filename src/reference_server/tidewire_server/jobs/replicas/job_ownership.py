@@ -111,20 +111,22 @@ class JobOwnership:
         try:
             async with self._lock(entry.job):
                 job = self._live.get(entry.job) or await self._open(entry.job)
-                return job if job is not None and self._may_start(job) else None
+                return job if job is not None and await self._still_owns(job) else None
         except Exception as error:  # noqa: BLE001 - any error of one job, so that it does not stop the scheduler
             _log_failure(
                 "job %s cannot be opened, so it does not run on this server now: %s", entry.job, error
             )
             return None
 
-    def _may_start(self, job: Job) -> bool:
-        """Return whether items of a job may start here. If another process may have adopted the job, stop it: both processes
-        would log the same start. If this process still owns the job, `Heartbeat` returns it to the queue.
+    async def _still_owns(self, job: Job) -> bool:
+        """Return whether an open job still belongs to this process, before one of its items starts. Otherwise stop the job:
+        the process that has adopted it would log the same start.
+
+        Raises:
+            StoreError: The lease of this process cannot be renewed. The item waits.
         """
-        if self._replicas is None or self._replicas.may_start(job.id):
+        if self._replicas is None or await self._replicas.owns(job.id):
             return True
-        self._replicas.stop_writing(job.id)
         self.lose(job.id)
         return False
 
@@ -162,13 +164,12 @@ class JobOwnership:
         if job.id not in self._refused:
             try:
                 reason = await job.refusal(entry.index)
-            except (
-                StoreError
-            ) as error:  # When the database is back, `Heartbeat` returns the item to the queue.
-                _log.debug("the input of job %s cannot be read now: %s", job.id, error)
+                if reason is None:
+                    return await self._still_owns(job) and job.waits(entry.index)
+            except StoreError as error:
+                # When the database is back, `Heartbeat` returns the item to the queue.
+                _log.debug("an item of job %s cannot start now: %s", job.id, error)
                 return False
-            if reason is None:
-                return job.waits(entry.index) and self._may_start(job)
             if job.id not in self._refused:  # Another item may have been rejected in the meantime.
                 self._refused.add(job.id)
                 difference = job.record.endpoint, reason

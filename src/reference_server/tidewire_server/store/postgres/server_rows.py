@@ -9,6 +9,7 @@ The database compares the time of the last beat when it adopts, because the stat
 outage.
 """
 
+import asyncio
 import logging
 import math
 import socket
@@ -112,6 +113,8 @@ class ServerRow:
         """Time of the first of the beats of which each came in time after the previous one."""
         self._renewed_at = clock()
         """Time at which the last successful beat began. The lease expires `LEASE_SECONDS` later at the earliest."""
+        self._renewed = asyncio.Event()
+        """Event that the next successful beat sets, and replaces."""
         self._left = False
         self._until: datetime | None = None
         """End of the lease, by the database's clock."""
@@ -147,7 +150,6 @@ class ServerRow:
         began = self._clock()
 
         def then(found: tuple[Rows, ...]) -> None:
-            self._renewed_at = began
             before, [[self._until]] = self._until, found[0]
             joins = before is None or self._until - before >= timedelta(seconds=_MAX_PAUSE)
             if joins:
@@ -166,10 +168,21 @@ class ServerRow:
         )
         for job in lost:
             self.stop_writing(job)
+        self._renewed_at = began
+        self._renewed.set()
+        self._renewed = asyncio.Event()
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
-    def may_start(self, job: str) -> bool:
-        return job in self._written and self._clock() - self._renewed_at < LEASE_SECONDS
+    async def owns(self, job: str) -> bool:
+        if self._clock() - self._renewed_at >= LEASE_SECONDS:
+            try:
+                async with asyncio.timeout(LEASE_SECONDS):
+                    await self._renewed.wait()
+            except TimeoutError:
+                error = StoreError(f"the lease of this server could not be renewed for {LEASE_SECONDS:g} s")
+                error.logged = error.outage = True
+                raise error from None
+        return job in self._written and job not in self._ended
 
     def stop_writing(self, job: str) -> None:
         if (log := self._written.get(job)) is not None:
