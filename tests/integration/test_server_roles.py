@@ -311,7 +311,7 @@ PostgresJobs.reopen = reopen_late
 """
 NOTED = """
 
-@server.endpoint
+@server.endpoint(concurrency_limit=2)
 async def noted(number: int) -> int:
     with (HERE / "starts").open("a") as starts:
         starts.write(".")
@@ -345,6 +345,81 @@ def test_an_item_that_a_halted_worker_had_taken_starts_only_where_its_job_is_ado
                 fleet.open("end")
                 assert peer.ended(job)["status"] == "succeeded"
     assert (tmp_path / "starts").read_text() == "."
+
+
+def test_a_worker_drains_while_it_still_starts_the_items_that_waited_for_it(tmp_path, database_url):
+    app = APP.replace("shutdown_timeout=5.0", "shutdown_timeout=0.3") + NOTED
+    fleet = Fleet(tmp_path, database_url, app)
+    with fleet.front() as (_, peer):
+        story, noted = peer.start("story", {"gates": ["one"]}), peer.start("noted", {"number": 3})
+        fleet.write_app(app + LATE)
+        with fleet.worker() as stopped:
+            eventually((tmp_path / "opened").exists)
+            assert peer.job(story)["status"] == "running"
+            stopped.request_stop()
+            eventually((tmp_path / "cancelled-one").exists)
+            fleet.open("go on")
+            assert stopped.wait() == 0
+        fleet.write_app(app)
+        fleet.open("one")
+        fleet.open("end")
+        with fleet.worker():
+            assert peer.ended(story)["status"] == peer.ended(noted)["status"] == "succeeded"
+    assert (tmp_path / "starts").read_text() == "."
+
+
+RETURNED = """
+
+from tidewire_server.jobs.job import Job
+from tidewire_server.jobs.replicas.job_ownership import JobOwnership
+
+refusal, return_to_queue = Job.refusal, JobOwnership.return_to_queue
+
+
+async def check_late(job, index):
+    if job.record.endpoint == "noted" and index == 0:
+        (HERE / "taken").touch()
+        await gate("returns")
+    return await refusal(job, index)
+
+
+async def return_late(ownership, job):
+    commit = job.commit
+
+    async def commit_late():
+        (HERE / "returns").touch()
+        await asyncio.sleep(0.5)  # meanwhile, the check of item 0 ends
+        await commit()
+
+    job.commit = commit_late
+    await return_to_queue(ownership, job)
+    job.commit = commit
+
+
+Job.refusal, JobOwnership.return_to_queue = check_late, return_late
+"""
+
+
+@pytest.mark.parametrize("why", ["the worker stops", "the worker rejects another input"])
+def test_an_item_that_was_taken_when_its_job_returns_to_the_queue_is_not_lost(tmp_path, database_url, why):
+    noted = NOTED.replace("@server.endpoint(", '@server.endpoint(on_restart="fail", ')
+    newer = APP + noted.replace("number: int)", "number: int, more: int = 0)")
+    fleet = Fleet(tmp_path, database_url, newer)
+    with fleet.front() as (_, peer):
+        stops = why == "the worker stops"
+        fleet.write_app((newer if stops else APP + noted) + RETURNED)
+        with fleet.worker() as first:
+            inputs = [{"number": 3}] if stops else [{"number": 3}, {"number": 4, "more": 1}]
+            job = peer.start("noted", inputs=inputs)
+            eventually((tmp_path / "taken").exists)
+            fleet.write_app(newer)
+            with fleet.worker():
+                if stops:
+                    assert first.stop() == 0
+                fleet.open("end")
+                found = peer.ended(job)
+    assert [item["value"] for item in found["state"]["items"]] == [each["number"] for each in inputs]
+    assert len((tmp_path / "starts").read_text()) == len(inputs)
 
 
 BLOCKS = """

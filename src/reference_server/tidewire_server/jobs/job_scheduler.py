@@ -122,7 +122,8 @@ class JobScheduler:
         self._shared = shared
         self._resumed = not shared
         """Whether items may start. In a shared queue, items wait from the beginning, and start after `start_restored`."""
-        self._stopped = False
+        self.stopped = False
+        """Whether no more items may start, because the process ends."""
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -280,7 +281,7 @@ class JobScheduler:
         for task in self._restoring:
             task.cancel()
         self._announcer.stop()
-        self._stopped = True
+        self.stopped = True
         for group in self._groups:
             group.limit = 0
             if group.timer is not None:
@@ -292,7 +293,7 @@ class JobScheduler:
     def _limit_calls(self, endpoint: str, calls: int) -> None:
         group = self._endpoint_queues[endpoint].group
         more = calls > group.limit
-        if not self._stopped:
+        if not self.stopped:
             group.limit = calls
             if more:
                 self.start_soon(endpoint)
@@ -334,7 +335,7 @@ class JobScheduler:
             batch = await self._queue.take_batch(endpoint.name)
             if batch:
                 arrivals = await self._arrivals(batch)
-                if self._stopped:
+                if self.stopped:
                     self._queue.end_call(endpoint.name)
                     return False
                 self._count_call(group, endpoint_queue, [item.entry for item in batch])
@@ -348,7 +349,7 @@ class JobScheduler:
         for entry in taken:
             if self._find(entry) is None:
                 await self._open_job(entry)
-            if self._stopped:
+            if self.stopped:
                 self._queue.end_call(endpoint.name)
                 continue
             self._count_call(group, endpoint_queue, [entry])
@@ -530,7 +531,7 @@ class JobScheduler:
             rows.append(len(joined))
             self._announcer.moved(endpoint_queue, len(joined))
             arrivals = await self._arrivals(joined)
-            return [] if self._stopped else arrivals
+            return [] if self.stopped else arrivals
 
         other_names = [
             other.endpoint.name

@@ -541,9 +541,10 @@ class JobService:
         self, entry: QueueEntry, free: Callable[[], Coroutine[Any, Any, None]]
     ) -> bool:
         job = self._live.get(entry.job)
-        if job is not None and (job.has_input(entry.index) or await self._ownership.accepts(job, entry)):
-            return await job.run_item(entry.index, free)
-        return False
+        if job is None or not (job.has_input(entry.index) or await self._ownership.accepts(job, entry)):
+            return False
+        # When the scheduler was stopped meanwhile, the item waits with its job for another process.
+        return not self.scheduler.stopped and await job.run_item(entry.index, free)
 
     def _announce(self, job_id: str, message: QueueMessage) -> bool:
         """Publish the queue position of a job. Return False if this process keeps no position for later readers."""

@@ -42,19 +42,19 @@ def run_worker(
     loop = (uvicorn.Config(app).get_loop_factory() or asyncio.new_event_loop)()
 
     async def work() -> None:
-        ended = asyncio.Event()
+        draining: asyncio.Future[asyncio.Task[None]] = loop.create_future()
 
         def end() -> None:
             announce_drain(lifespan, settings.shutdown_timeout)
-            ended.set()
+            draining.set_result(loop.create_task(lifespan.drain(expect_readers=False)))
 
         await lifespan.start(resume=False)
         try:
             with stop_signals(end, settings.shutdown_timeout + LAST_GRACE):
                 started()
+                # While items arrive as fast as they end, this returns only after the drain has begun.
                 await lifespan.resume()
-                await ended.wait()
-                await lifespan.drain(expect_readers=False)
+                await (await draining)
         finally:
             await lifespan.close()
 

@@ -192,13 +192,17 @@ class JobOwnership:
         return False
 
     async def return_to_queue(self, job: Job) -> None:
-        """Return an open job without running items to the queue. If only this process uses the store, the job stays open."""
+        """Return an open job without running items to the queue. If one of its items starts meanwhile, or if only this process
+        uses the store, the job stays open.
+        """
         if self._replicas is None:
             await self._restore(job.waiting_entries)
             return
-        if job.finished.is_set():
-            return
         await job.commit()
+        if (
+            not job.only_waits
+        ):  # An item has started during the commit. Its ticket is gone, so that no server would run it.
+            return
         # From now on, a request for this job finds no open job here, and waits for the lock.
         entries = job.waiting_entries
         self._forget(job)
