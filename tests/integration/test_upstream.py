@@ -229,13 +229,19 @@ def test_command_with_an_upstream_imports_no_torch(engine: ScriptedEngine, tmp_p
     [
         (["--slots", "3", "--upstream", "http://127.0.0.1:1/v1"], "--slots: slots has no effect together with upstream"),
         (["--upstream-kind", "vllm"], "--upstream-kind: upstream_kind needs the URL of an engine"),
+        (["--upstream-key-file", "key"], "--upstream-key-file: upstream_key_file needs the URL of an engine"),
+        (["mine.py", "--upstream-key-file", "key"], "in the target's code, as in add_upstream(server, key=…)"),
         (["--upstream", "http://127.0.0.1:1"[:5]], "must be the URL of an engine"),
         (["--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "nowhere"], "--tokenizer: cannot read the tokenizer"),
         (["--upstream-concurrency", "0", "--upstream", "http://127.0.0.1:1/v1"], "from 1 to 4096"),
         (["mine.py", "--upstream", "http://127.0.0.1:1/v1"], "applies only to the default server"),
     ],
 )  # fmt: skip
-def test_wrong_options_of_the_command_are_one_clear_error(arguments: list[str], message: str):
+def test_wrong_options_of_the_command_are_one_clear_error(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").write_text("secret")
     answer = CliRunner().invoke(serve, arguments)
     assert answer.exit_code in {1, 2}
     assert message in answer.stderr

@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 _GENERATE_ARGUMENTS = {name: name for name in FLAGS[GENERATION]} | {"max_top_logprobs": "max_top"}
 """Settings of the default server, with the arguments of `add_generate` to which they are passed."""
 
-_UPSTREAM_KEY = "upstream_key"
-"""Setting that is ignored without an error, because it may be set in the environment of other commands."""
-
 _UPSTREAM_ARGUMENTS = {
     name: name.removeprefix("upstream_") for name in FLAGS[UPSTREAM] if name != "upstream_key_file"
 } | {
-    _UPSTREAM_KEY: "key",
+    "upstream_key": "key",
     **{
         name: _GENERATE_ARGUMENTS[name]
         for name in ("model", "context", "max_top_logprobs", "on_restart", "share_prefixes")
@@ -140,7 +137,8 @@ def _refuse_upstream_settings_without_url(configuration: "Configuration") -> Non
     launch = configuration.launch
     if launch.upstream or launch.target is not None:
         return
-    for name in sorted(_UPSTREAM_ARGUMENTS.keys() - _GENERATE_ARGUMENTS.keys() - {"upstream", _UPSTREAM_KEY}):
+    # Not `upstream_key`, which may be set in the environment of other commands.
+    for name in FLAGS[UPSTREAM]:
         if name in launch.model_fields_set:
             fail(f"{configuration.origin(name)}: {name} needs the URL of an engine: --upstream URL", code=2)
 
@@ -153,8 +151,8 @@ def _refuse_generation_settings_with_target(configuration: "Configuration") -> N
     launch = configuration.launch
     if launch.target is None:
         return
-    for name in _UPSTREAM_ARGUMENTS | _GENERATE_ARGUMENTS:
-        if name not in launch.model_fields_set or name == _UPSTREAM_KEY:
+    for name in FLAGS[UPSTREAM] + FLAGS[GENERATION]:  # Not `upstream_key`, as above.
+        if name not in launch.model_fields_set:
             continue
         if name == "upstream":
             argument, call = "the URL", "add_upstream(server, URL)"
@@ -162,7 +160,7 @@ def _refuse_generation_settings_with_target(configuration: "Configuration") -> N
             argument = _GENERATE_ARGUMENTS[name]
             call = f"add_generate(server, {argument}=…)"
         else:
-            argument = _UPSTREAM_ARGUMENTS[name]
+            argument = _UPSTREAM_ARGUMENTS[name.removesuffix("_file")]
             call = f"add_upstream(server, {argument}=…)"
         fail(
             f"{configuration.origin(name)}: {name} applies only to the default server, not to the target {launch.target}; "
