@@ -21,8 +21,9 @@ from tidewire.errors import VoidTextError
 from tidewire.testing import FakeServer
 
 RETRY = RetryPolicy(max_delay=0.1)
-WORDS = 40
-TEXT = talk_text(WORDS)
+TALK: dict[str, Any] = {"words": 20, "pause": 0.02}
+"""Input of a job that takes most of a second, so that it does not end before its server is killed on a busy machine."""
+TEXT = talk_text(20)
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/resume.md"
 
 
@@ -69,7 +70,7 @@ def client(server: Killed) -> Iterator[Client]:
 
 
 def test_the_plain_loop_raises_when_a_killed_server_runs_the_job_again(server, client):
-    job = client.submit("talk", words=WORDS)
+    job = client.submit("talk", **TALK)
     with contextlib.redirect_stdout(Output(server.again)) as output, pytest.raises(VoidTextError) as caught:
         print_text(job)
     printed = output.getvalue()
@@ -86,7 +87,7 @@ def test_the_plain_loop_raises_when_a_killed_server_runs_the_job_again(server, c
 @pytest.mark.anyio
 async def test_the_plain_async_loop_raises_when_a_killed_server_runs_the_job_again(server):
     async with AsyncClient(server.url, retry=RETRY) as client:
-        job = await client.submit("talk", words=WORDS)
+        job = await client.submit("talk", **TALK)
 
         async def print_text() -> None:
             async for update in job:
@@ -99,7 +100,7 @@ async def test_the_plain_async_loop_raises_when_a_killed_server_runs_the_job_aga
 
 
 def test_the_loop_over_a_batch_raises_when_a_killed_server_runs_it_again(server, client):
-    job = client.submit_batch("talk", [{"words": WORDS}, {"words": WORDS}])
+    job = client.submit_batch("talk", [TALK, TALK])
     with contextlib.redirect_stdout(Output(server.again)), pytest.raises(VoidTextError) as caught:
         print_text(job)
     assert "because a new attempt of the job started" in str(caught.value)
@@ -112,8 +113,8 @@ def test_the_loop_over_a_batch_raises_when_a_killed_server_runs_it_again(server,
 @pytest.mark.parametrize("kind", ["job", "batch_job"])
 def test_the_loop_over_a_resumed_job_raises_at_its_first_update(server, client, kind):
     submit = {
-        "job": lambda: client.submit("talk", words=WORDS),
-        "batch_job": lambda: client.submit_batch("talk", [{"words": WORDS}]),
+        "job": lambda: client.submit("talk", **TALK),
+        "batch_job": lambda: client.submit_batch("talk", [TALK]),
     }
     job = submit[kind]()
     text = ""
@@ -133,7 +134,7 @@ def test_the_loop_over_a_resumed_job_raises_at_its_first_update(server, client, 
 
 def test_a_checkpoint_between_two_retractions_of_one_event_keeps_the_second_one(server, client):
     """A checkpoint does not contain the cause of the retraction, so the error names both causes."""
-    job = client.submit_batch("talk", [{"words": WORDS}, {"words": WORDS}])
+    job = client.submit_batch("talk", [TALK, TALK])
     texts = ["", ""]
     for update in job:
         texts[update.index] += update.text
@@ -155,7 +156,7 @@ def test_a_checkpoint_between_two_retractions_of_one_event_keeps_the_second_one(
 
 def test_a_loop_after_result_sees_only_the_net_effect_of_a_new_attempt(server, client):
     """The new attempt has written the same text again, so the update after `result()` retracts nothing."""
-    job = client.submit("talk", words=WORDS)
+    job = client.submit("talk", **TALK)
     text = ""
     for update in job:
         text += update.text
@@ -171,7 +172,7 @@ def test_the_program_for_resuming_survives_a_killed_server(server, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     program = re.search(r"^```python\n(.*?)^```$", HOW_TO.read_text(), re.DOTALL | re.MULTILINE)[1]
     program = program.replace("http://127.0.0.1:8000", server.url)
-    program = program.replace('client.submit("story", hero="Ada")', f'client.submit("talk", words={WORDS})')
+    program = program.replace('client.submit("story", hero="Ada")', f'client.submit("talk", **{TALK})')
     retracted = []
 
     def remember(text: str) -> None:
@@ -298,7 +299,7 @@ def test_a_rollback_raises_and_names_iter_text_only_where_the_item_has_stable(st
 
 
 def test_iter_text_names_the_cause_too(server, client):
-    job = client.submit("talk", words=WORDS)
+    job = client.submit("talk", **TALK)
     output = Output(server.again)
     with pytest.raises(VoidTextError, match="already yielded, because a new attempt of the job started"):
         output.writelines(job.iter_text())
