@@ -16,14 +16,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
-from urllib.parse import urlsplit
 
 import anyio
 
 from tidewire.errors import (
     NotATidewireServerError,
     ProtocolError,
-    RequestError,
     TidewireError,
     TotalTimeoutError,
     TransportError,
@@ -33,7 +31,6 @@ from tidewire.errors import (
 from tidewire.following.http_status_actions import Action, RequestKind, action_for, retry_after
 from tidewire.following.request_policy import (
     FIRST_ATTEMPTS,
-    MAX_REDIRECTS,
     GiveUp,
     Interruption,
     RequestFault,
@@ -44,17 +41,11 @@ from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_arguments import check_proxy, check_uds, check_verify
 from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
-from tidewire.http.links_and_origins import (
-    has_host,
-    is_under,
-    path_segment,
-    resolve,
-    same_origin,
-    without_credentials,
-)
+from tidewire.http.links_and_origins import path_segment
 from tidewire.http.outage_log import OutageLog
 from tidewire.http.request_errors import Route
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
+from tidewire.http.server_links import ServerLinks
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport
 from tidewire.http.url_and_token import (
     COLON_ADVICE,
@@ -124,6 +115,7 @@ class ApiSession:
 
     Attributes:
         base: Base URL of the server, without credentials.
+        links: Rules for the links and redirects in the server's responses.
         contacted: Whether a response has proved that the server is a Tidewire server.
         outage_log: Reports when the server cannot be reached, and when it responds again.
     """
@@ -140,8 +132,7 @@ class ApiSession:
         if not isinstance(hooks, Hooks | None):
             raise TypeError(f"hooks must be a Hooks object, not {hooks!r}")
         self.base: str = server.base
-        self._root = server.base.removesuffix(urlsplit(server.base).path)
-        """The base URL without its path."""
+        self.links: ServerLinks = ServerLinks(server.base)
         self._server = server
         self.transport = transport
         self.timing = timing
@@ -151,8 +142,6 @@ class ApiSession:
         self._discovery: Discovery | None = None
         self._descriptions: dict[str, EndpointDescription] = {}
         self.outage_log: OutageLog = OutageLog(server.base)
-        self._warned_of_links = False
-        """Whether the client has logged the warning about a link outside the base path."""
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -304,10 +293,10 @@ class ApiSession:
                 if action is Action.REFRESH and await self.credentials.renew(request.credentials):
                     continue
                 if action is Action.REDIRECT:
-                    request.url = self.redirected(response)
+                    request.url = self.links.redirected(response)
                     continue
                 if action is Action.FATAL and action_for(response.status, request.kind) is Action.REDIRECT:
-                    raise self.redirect_refused(response)
+                    raise self.links.redirect_refused(response)
                 fault = self.refused(response, options, request.job_id)
                 if action not in {Action.WAIT, Action.CUT} or isinstance(fault, NotATidewireServerError):
                     raise fault
@@ -385,88 +374,6 @@ class ApiSession:
             own, self._server.credentials, options.headers, await self.credentials.get(), more or {}
         )
 
-    def redirected(self, response: Any) -> str:
-        """Return the absolute URL of a redirect's target.
-
-        Raises:
-            ProtocolError: The response does not name a target, or the target is on another origin.
-        """
-        target = _redirect_target(response)
-        if not same_origin(target, self.base) or "location" not in response.headers:
-            where = Where("GET", response.url, status_code=response.status)
-            advice = (
-                f"The client sends credentials to one origin only. {self._new_base(response.url, target)}"
-            )
-            raise ProtocolError(
-                f"the server redirects to {target!r} on another origin", where=where, advice=advice
-            )
-        return target
-
-    def redirect_refused(self, response: Response) -> TidewireError:
-        """Create the error for a redirect that the client does not follow.
-
-        The client follows redirects of GET requests only, and only a limited number. [TW-CLI-044]
-        """
-        where = response.where()
-        if "location" not in response.headers:
-            what = f"the server redirects with {response.status}, but does not say where to"
-            return RequestError(what, where=where)
-        target = without_credentials(_redirect_target(response))
-        if response.method == "GET":
-            return ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=where)
-        what = f"the server redirects this {response.method} request to {target}"
-        advice = f"The client follows redirects of GET requests only. {self._new_base(response.url, target)}"
-        return RequestError(what, where=where, advice=advice)
-
-    def _new_base(self, url: str, target: str) -> str:
-        """Return the advice to use the base URL to which a redirect leads. If the redirect leads to the same URL,
-        or only adds or removes a slash at the end, return the advice to correct the server.
-        """
-        if target.rstrip("/") == url.rstrip("/"):
-            return (
-                "Another URL for the client does not help, because the server, or a proxy before it, redirects its own paths. "
-                "Correct the routing there; for example, it must not add or remove a slash at the end of a path."
-            )
-        path = url.removeprefix(self.base)
-        new = target.removesuffix(path) if path and target.endswith(path) else None
-        return (
-            "Create a client with the new URL." if new is None else f"Create the client with the URL {new!r}."
-        )
-
-    def check_link(self, url: str) -> None:
-        """Log a warning if a link leads outside the base path. The client logs it once."""
-        if not is_under(url, self.base) and not self._warned_of_links:
-            self._warned_of_links = True
-            log.warning(
-                "the server sent the link %s, which is outside the base path %s. %s", url, self.base, _PREFIX
-            )
-
-    def link_advice(self, url: str | None) -> str | None:
-        """Return the advice for a request that failed because a link led outside the base path. None if the URL is not
-        outside the base path.
-        """
-        if url is None or is_under(url, self.base):
-            return None
-        return f"The server's Location or link pointed to {url}, outside the base path {self.base}. {_PREFIX}"
-
-    def same_origin_link(self, base: str, reference: str, otherwise: str) -> str:
-        """Resolve a link in a response, if the link leads to the server's origin.
-
-        Args:
-            base: URL of the response.
-            reference: The link, which is an absolute or relative URI reference.
-            otherwise: URL to return if the link points to another origin.
-        """
-        # Most links lead to the URL that the client would use without them. Do not parse them.
-        if self._root + reference == otherwise:
-            return otherwise
-        url = resolve(base, reference)
-        if same_origin(url, self.base):
-            self.check_link(url)
-            return url
-        log.warning("ignored a link to another origin: %s", url)
-        return otherwise
-
     # ---- responses ---------------------------------------------------------------------------------------------
 
     def read(self, model: type[M], response: Response, *, what: str, job_id: str | None = None) -> M:
@@ -516,7 +423,7 @@ class ApiSession:
             ):
                 error.advice = COLON_ADVICE
         if problem is None or response.status == HTTPStatus.NOT_FOUND:
-            error.advice = self.link_advice(response.url) or error.advice
+            error.advice = self.links.advice(response.url) or error.advice
         return error
 
     def not_tidewire(self, response: Response) -> NotATidewireServerError:
@@ -603,7 +510,6 @@ _WITHHELD: Final = (
     f"{TOKEN_VARIABLE} was not sent, because {URL_VARIABLE} is the URL of another server. Pass the token: "
     "Client(url, token=…)."
 )
-_PREFIX: Final = "A proxy seems to remove a path prefix: set root_path on the server to the prefix, or keep the prefix in the proxy."
 _KEYS_UNKNOWN: Final = "The client did not retry, because it could not read whether the server keeps the keys of requests without credentials."
 _NOT_RETRIED: Final = (
     "The job may or may not have started. The client did not retry, because this server does not keep the idempotency "
@@ -619,15 +525,6 @@ def may_run(key: str | None) -> str:
     """
     same = "the same idempotency_key" if key is None else f"idempotency_key={key!r}"
     return f"The job may or may not have started. Submit again with {same}, or look for it in client.jobs()."
-
-
-def _redirect_target(response: Any) -> str:
-    location = response.headers.get("location", "")
-    target = resolve(response.url, location)
-    if not has_host(target):
-        what = f"the response contains an invalid link: {location[:200]!r} names no host"
-        raise ProtocolError(what, where=response.where())
-    return target
 
 
 def _names_credentials(headers: Mapping[str, str]) -> bool:

@@ -278,7 +278,7 @@ class Vocabularies:
         if link is None:
             return None
         at = session.endpoint_url(endpoint.name)
-        url = session.same_origin_link(at, link, f"{at}/vocabulary")
+        url = session.links.same_origin(at, link, f"{at}/vocabulary")
         known = self._read.get(endpoint.name)
         headers = {} if known is None else {"If-None-Match": f'"{known.hash}"'}
         response = await session.request("GET", url, options, headers=headers)

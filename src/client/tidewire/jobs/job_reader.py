@@ -257,7 +257,7 @@ class JobReader(ABC):
                 what = "the server does not offer stream tokens"
                 raise RequestError(what, where=error.where, problem=error.problem, advice="") from error
         link = self._session.read(StreamToken, response, what="stream token", job_id=self.id).url
-        url = self._session.same_origin_link(response.url, link, "")
+        url = self._session.links.same_origin(response.url, link, "")
         if not url:
             what = "the URL with the stream token points to another origin"
             raise ProtocolError(what, where=response.where(job_id=self.id))

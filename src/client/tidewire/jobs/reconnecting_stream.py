@@ -349,7 +349,7 @@ class JobStream:
                 continue
             if what is not Action.REDIRECT:
                 return await self._handle_response(what, response)
-            url = self._session.redirected(response)
+            url = self._session.links.redirected(response)
 
     def _next_url(self) -> str:
         """Return the URL of the event stream for the next request. If the last `hello` event contains a URL with the
@@ -361,7 +361,7 @@ class JobStream:
         if link is not None and self._stream_url is not None:
             place = resolve(self._stream_url, link)
             if same_origin(place, self._session.base):
-                self._session.check_link(place)
+                self._session.links.check(place)
                 return place
             log.info(
                 "%s: ignored the link %r in a hello event, which points to another origin", self._label, link
@@ -407,7 +407,7 @@ class JobStream:
                 return self.follower.lost(refused.what)
             case _:
                 if isinstance(refused, JobNotFoundError) and self.follower.cursor is not None:
-                    refused.advice = self._session.link_advice(response.url) or _FORGOTTEN
+                    refused.advice = self._session.links.advice(response.url) or _FORGOTTEN
                 raise refused
 
     async def read_job(self, policy: RequestPolicy | None = None) -> JobResource:
@@ -456,7 +456,7 @@ class JobStream:
                 # available.
                 self._policy.progress()
                 fault = self._last_fault
-                hint = None if fault is None else self._session.link_advice(fault.where.url)
+                hint = None if fault is None else self._session.links.advice(fault.where.url)
                 return _exhausted(fatal.why, fault, where, hint)
             case _:
                 return ProtocolError(fatal.why, where=where)

@@ -267,7 +267,9 @@ class JobStarter:
                 found += page.jobs
                 # Stop at a page without jobs even if the page links to a next page, because a faulty server could send
                 # such pages forever.
-                url = session.same_origin_link(response.url, page.next, "") if page.next and page.jobs else ""
+                url = (
+                    session.links.same_origin(response.url, page.next, "") if page.next and page.jobs else ""
+                )
             return found[:limit]
         raise TotalTimeoutError(f"the timeout of {options.timeout:g} s passed", where=Where("GET", url))
 
@@ -374,7 +376,7 @@ class JobStarter:
             max_state_bytes=self.options.max_state_bytes,
         )
         events_url = (
-            f"{job_url}/events" if events is None else session.same_origin_link(*events, f"{job_url}/events")
+            f"{job_url}/events" if events is None else session.links.same_origin(*events, f"{job_url}/events")
         )
         return JobStream(session, follower, self.options, job_url=job_url, events_url=events_url)
 
