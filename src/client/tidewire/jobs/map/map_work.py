@@ -56,7 +56,8 @@ from tidewire.jobs.map.parts import (
     refused_input,
     refused_number,
 )
-from tidewire.jobs.map.resume_file import Known, Submission, input_digest, resume_file_of
+from tidewire.jobs.map.resume_file import Known, Submission, resume_file_of
+from tidewire.jobs.map.resume_lines import input_digest
 from tidewire.jobs.map.running_jobs import RunningJobs
 from tidewire.notebook.cell_output import kernel_shell, map_bar
 from tidewire.options import Options, check_key

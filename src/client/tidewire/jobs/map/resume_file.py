@@ -1,23 +1,6 @@
 """`ResumeFile`, the file in which a `map` records its jobs and outcomes, so that another run continues after a crash.
 
-The file is JSON Lines in UTF-8. The client only appends lines:
-
-  line                                                          | appended
-  --------------------------------------------------------------+-------------------------------------------------------
-  {"tidewire_map":1,"key":K,"endpoint":E}                       | first, before any request that submits a job
-  {"line":"submit","number":N,"inputs":[[0,255]],"sha256":[S…]} | before the request that submits a job
-  {"line":"job","id":J,"inputs":[[0,255]]}                      | after the response to this request
-  {"line":"value","index":I,"sha256":S,"value":V}               | when an outcome arrives, before it is yielded; outcomes
-  {"line":"failure","index":I,"sha256":S,"error":{…}}           |   are in the order of their arrival
-
-- `inputs` contains ranges of indices, first and last. A job's items have the order of these indices.
-- S identifies an input, together with its index: it is the SHA-256 of the canonical JSON (RFC 8785) of the endpoint's
-  name, followed by that of the input with its shared members. Equal inputs at two indices are two inputs.
-- The idempotency key of a submit is derived from K, N and the request's body. If the process is killed between the
-  lines `submit` and `job`, the next run sends the same request again, and the server returns the job that it has
-  perhaps started. Each further submit has another N, and therefore another key.
-
-The last line about an input decides what the next run does with the input (`Known`):
+`resume_lines` describes its lines. The last line about an input decides what the next run does with the input (`Known`):
 
   last line | known as            | next run
   ----------+---------------------+----------------------------------------------------------------------------------
@@ -45,11 +28,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from errno import EACCES, EAGAIN
-from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
-from typing import Annotated, Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import anyio.lowlevel
 import msgspec
@@ -57,17 +38,29 @@ import msgspec
 from tidewire.errors import (
     NOWHERE,
     ConcurrentReadError,
-    InvalidInputError,
     ItemFailedError,
     ResumeFileError,
     Where,
 )
-from tidewire.protocol.document.digests import canonical
-from tidewire.protocol.problems import Problem, to_json
+from tidewire.jobs.map.resume_lines import (
+    HEADER_START,
+    VERSION,
+    FailureLine,
+    Header,
+    JobLine,
+    Line,
+    SubmitLine,
+    ValueLine,
+    encode,
+    error_members,
+    indices_of,
+    item_error,
+    parse_header,
+    ranges_of,
+    read_line,
+)
 from tidewire.protocol.strict_json import JsonValue
 
-VERSION: Final = 1
-"""Version of the format, in the first line."""
 BYTES_PER_INPUT: Final = 17
 """Memory for each input in the file: the last line's kind, its position, and the position of the last `submit` line."""
 MAX_HEADER_BYTES: Final = 4096
@@ -75,11 +68,8 @@ MAX_HEADER_BYTES: Final = 4096
 LINES_PER_TURN: Final = 1000
 """Number of lines that are read at the start before other tasks of the event loop run."""
 
-_HEADER_START: Final = b'{"tidewire_map":'
 _LOCKED_BYTE: Final = 2**40
 """Position of the byte that is locked on Windows, where a locked byte cannot be read."""
-
-Index = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Known(IntEnum):
@@ -117,65 +107,6 @@ class Submission:
     pending: dict[int, str]
     job: str | None
     is_gone: bool = False
-
-
-class _Header(msgspec.Struct, frozen=True):
-    tidewire_map: int
-    key: str
-    endpoint: str
-
-
-class _Submit(msgspec.Struct, frozen=True, tag_field="line", tag="submit"):
-    number: Index
-    inputs: list[tuple[Index, Index]]
-    sha256: list[str]
-
-
-class _Job(msgspec.Struct, frozen=True, tag_field="line", tag="job"):
-    id: Annotated[str, msgspec.Meta(min_length=1)]
-    inputs: list[tuple[Index, Index]]
-
-
-class _Value(msgspec.Struct, frozen=True, tag_field="line", tag="value"):
-    index: Index
-    sha256: str
-    value: msgspec.Raw
-
-
-class _Error(msgspec.Struct, frozen=True, omit_defaults=True):
-    what: str
-    advice: str = ""
-    status: str = "failed"
-    problem: dict[str, Any] | None = None
-    where: dict[str, Any] = {}
-    value: Any = None
-    refused: bool = False
-    """Whether the server refused the input, so that the cause of the error is an InvalidInputError."""
-
-
-class _Failure(msgspec.Struct, frozen=True, tag_field="line", tag="failure"):
-    index: Index
-    sha256: str
-    error: _Error
-
-
-_Line = _Submit | _Job | _Value | _Failure
-
-_read_line: Final = msgspec.json.Decoder(_Line).decode
-_read_header: Final = msgspec.json.Decoder(_Header).decode
-_write: Final = msgspec.json.Encoder().encode
-
-
-def input_digest(endpoint: str, merged: JsonValue) -> str:
-    """Return the SHA-256 that identifies an input, as described at the top of this module.
-
-    Args:
-        endpoint: The endpoint's name.
-        merged: The input with its shared members.
-    """
-    found = sha256(canonical(endpoint))
-    found.update(canonical(merged))
-    return found.hexdigest()
 
 
 class ResumeFile:
@@ -237,7 +168,7 @@ class ResumeFile:
     def begin(self, endpoint: str) -> None:
         """Write the first line of a new file."""
         self.endpoint, self.key = endpoint, secrets.token_urlsafe(16)
-        self._append(_Header(VERSION, self.key, endpoint))
+        self._append(Header(VERSION, self.key, endpoint))
 
     def close(self) -> None:
         """Close the file and release its lock."""
@@ -267,7 +198,7 @@ class ResumeFile:
         first = file.readline(MAX_HEADER_BYTES)
         if not first:
             return
-        if not first.endswith(b"\n") and len(first) < MAX_HEADER_BYTES and first.startswith(_HEADER_START):
+        if not first.endswith(b"\n") and len(first) < MAX_HEADER_BYTES and first.startswith(HEADER_START):
             file.truncate(0)
             return
         self._read_header(first)
@@ -277,7 +208,7 @@ class ResumeFile:
                 file.truncate(offset)
                 return
             try:
-                self._note(_read_line(line), offset)
+                self._note(read_line(line), offset)
             except (msgspec.DecodeError, ValueError, TypeError) as error:
                 what = f"line {number} of the resume file {self._path} is damaged: {error}"
                 advice = (
@@ -291,9 +222,9 @@ class ResumeFile:
 
     def _read_header(self, line: bytes) -> None:
         try:
-            if not line.startswith(_HEADER_START):
+            if not line.startswith(HEADER_START):
                 raise ValueError("another start")
-            header = _read_header(line)
+            header = parse_header(line)
         except (msgspec.DecodeError, ValueError):
             what = f"{self._path} exists, but it is not a resume file of a map"
             advice = "The client does not change other files. Pass the path of a new file."
@@ -324,9 +255,9 @@ class ResumeFile:
     def outcome(self, index: int) -> ReceivedValue | ItemFailedError:
         """Return the outcome of an input."""
         line = self._outcome_line(index)
-        if isinstance(line, _Value):
+        if isinstance(line, ValueLine):
             return ReceivedValue(msgspec.json.decode(line.value))
-        return _item_error(index, line.error)
+        return item_error(index, line.error)
 
     def submission(self, index: int) -> Submission | None:
         """Return the submission that an input without an outcome belongs to. None if the input is in no submission, or
@@ -341,32 +272,32 @@ class ResumeFile:
         offset, kind = self._offsets[index], self._kinds[index]
         if offset not in self._submissions:
             line, submit = self._line(offset), self._line(self._submits[index])
-            digests = dict(zip(_indices(submit.inputs), submit.sha256, strict=True))
-            items = [*_indices(line.inputs)]
+            digests = dict(zip(indices_of(submit.inputs), submit.sha256, strict=True))
+            items = [*indices_of(line.inputs)]
             pending = {
                 item: digests[item]
                 for item in items
                 if self._offsets[item] == offset and self._kinds[item] == kind
             }
-            job = line.id if isinstance(line, _Job) else None
+            job = line.id if isinstance(line, JobLine) else None
             self._submissions[offset] = Submission(submit.number, items, pending, job)
         return self._submissions[offset]
 
-    def _outcome_line(self, index: int) -> _Value | _Failure:
-        line: _Value | _Failure = self._line(self._offsets[index])
+    def _outcome_line(self, index: int) -> ValueLine | FailureLine:
+        line: ValueLine | FailureLine = self._line(self._offsets[index])
         return line
 
     def _line(self, offset: int) -> Any:
         file = self._opened()
         try:
             file.seek(offset)
-            return _read_line(file.readline())
+            return read_line(file.readline())
         except OSError as error:
             raise self._failed("read", error) from None
         except msgspec.DecodeError:
             raise ResumeFileError(f"another program has changed the resume file {self._path}") from None
 
-    def _note(self, line: _Line, offset: int) -> None:
+    def _note(self, line: Line, offset: int) -> None:
         """Record the position of a line of an earlier run.
 
         Raises:
@@ -374,26 +305,26 @@ class ResumeFile:
             TypeError: Its error has unknown members.
         """
         match line:
-            case _Submit():
-                if sum(1 for _ in _indices(line.inputs)) != len(line.sha256):
+            case SubmitLine():
+                if sum(1 for _ in indices_of(line.inputs)) != len(line.sha256):
                     raise ValueError("the numbers of inputs and digests differ")
                 self._next_number = max(self._next_number, line.number + 1)
-                for index in _indices(line.inputs):
+                for index in indices_of(line.inputs):
                     self._mark(index, Known.SUBMITTED, offset)
                     self._submits[index] = offset
-            case _Job():
+            case JobLine():
                 submits = set()
-                for index in _indices(line.inputs):
+                for index in indices_of(line.inputs):
                     if self.known(index) is not Known.SUBMITTED:
                         raise ValueError(f"input {index} was not submitted")
                     submits.add(self._submits[index])
                     self._mark(index, Known.IN_JOB, offset)
                 if len(submits) > 1:
                     raise ValueError("its inputs are those of several submits")
-            case _Value():
+            case ValueLine():
                 self._mark(line.index, Known.SUCCEEDED, offset)
-            case _Failure():
-                again = _item_error(line.index, line.error).retryable or self._retry_failed
+            case FailureLine():
+                again = item_error(line.index, line.error).retryable or self._retry_failed
                 self._mark(line.index, Known.REPEATED if again else Known.FAILED, offset)
 
     def _mark(self, index: int, kind: Known, offset: int) -> None:
@@ -414,7 +345,7 @@ class ResumeFile:
             digests: Digests of the job's inputs, by index.
         """
         number, self._next_number = self._next_number, self._next_number + 1
-        self._append(_Submit(number, _ranges(digests), [*digests.values()]))
+        self._append(SubmitLine(number, ranges_of(digests), [*digests.values()]))
         return number
 
     def add_job(self, job_id: str, items: Iterable[int]) -> None:
@@ -424,21 +355,21 @@ class ResumeFile:
             job_id: Id of the job.
             items: Indices of the inputs, in the order of the job's items.
         """
-        self._append(_Job(job_id, _ranges(items)))
+        self._append(JobLine(job_id, ranges_of(items)))
 
     def add_outcome(self, index: int, digest: str, outcome: ReceivedValue | ItemFailedError) -> None:
         """Append the outcome of an input."""
         if isinstance(outcome, ReceivedValue):
-            self._append(_Value(index, digest, msgspec.Raw(_write(outcome.value))))
+            self._append(ValueLine(index, digest, msgspec.Raw(encode(outcome.value))))
         else:
-            self._append(_Failure(index, digest, _error_members(outcome)))
+            self._append(FailureLine(index, digest, error_members(outcome)))
 
-    def _append(self, line: _Header | _Line) -> None:
+    def _append(self, line: Header | Line) -> None:
         """Append a line, and pass it to the operating system."""
         file = self._opened()
         try:
             file.seek(0, os.SEEK_END)
-            file.write(_write(line) + b"\n")
+            file.write(encode(line) + b"\n")
             file.flush()
         except OSError as error:
             raise self._failed("write", error) from None
@@ -537,48 +468,3 @@ def _close_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_child)
-
-
-# ---- parts of lines ------------------------------------------------------------------------------------------------
-
-
-def _ranges(indices: Iterable[int]) -> list[tuple[int, int]]:
-    """Convert indices to ranges of consecutive indices."""
-    found: list[tuple[int, int]] = []
-    for index in indices:
-        if found and index == found[-1][1] + 1:
-            found[-1] = (found[-1][0], index)
-        else:
-            found.append((index, index))
-    return found
-
-
-def _indices(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Convert ranges to indices."""
-    return chain.from_iterable(range(first, last + 1) for first, last in ranges)
-
-
-def _error_members(error: ItemFailedError) -> _Error:
-    refused = error.__cause__ if isinstance(error.__cause__, InvalidInputError) else None
-    return _Error(
-        what=error.what,
-        advice=error.advice if refused is None else refused.advice,
-        status=error.status,
-        problem=None if error.problem is None else to_json(error.problem),
-        where={name: value for name, value in error.where._asdict().items() if value is not None},
-        value=error.value,
-        refused=refused is not None,
-    )
-
-
-def _item_error(index: int, members: _Error) -> ItemFailedError:
-    """Create the error of an input again, as it was when it arrived."""
-    details: dict[str, Any] = {
-        "where": Where(**members.where),
-        "problem": None if members.problem is None else Problem.model_validate(members.problem),
-    }
-    refused = InvalidInputError(members.what, advice=members.advice, **details) if members.refused else None
-    failed = ItemFailedError(members.what, advice="" if refused else members.advice, **details)
-    failed.index, failed.status, failed.value = index, members.status, members.value
-    failed.__cause__ = refused
-    return failed
