@@ -193,7 +193,10 @@ class BatchCall:
                 row.over = True
                 by_job.setdefault(row.job, []).append(row.index)
         for job, indexes in by_job.items():
-            await job.lose_worker(indexes, error)
+            try:
+                await job.lose_worker(indexes, error)
+            except Exception:  # noqa: BLE001 - a bug of the server, but the other jobs of the batch must go on
+                _log.exception("internal server error after the worker of a batch was lost")
 
     # ---- functions ---------------------------------------------------------------------------------------------
 

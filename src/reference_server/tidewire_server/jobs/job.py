@@ -155,8 +155,9 @@ class Job:
         return [index for index in indices if not self._items[index].ended]
 
     def waits(self, index: int) -> bool:
-        """Return whether an item is queued."""
-        return self._items[index].status == "queued"
+        """Return whether an item is queued, and not about to end because it was cancelled."""
+        item = self._items[index]
+        return item.status == "queued" and not item.cancelled
 
     def has_input(self, index: int) -> bool:
         """Return whether the input of an item was validated. In a reopened job, it is validated when the item runs, or before
@@ -211,7 +212,7 @@ class Job:
             free: Function that is called when the item's function has ended, and before the end of the item is logged.
         """
         item = self._items[index]
-        if item.status != "queued" or self._suspended:
+        if not self.waits(index) or self._suspended:
             return False
         outcome: JsonValue | Unset | BaseException
         try:
@@ -236,6 +237,7 @@ class Job:
             if task is not None and task.cancelling():
                 await consume_cancellation(task)
             if isinstance(outcome, RunLaterError) and not self._suspended and item.wait_again():
+                self._on_item_end(self)
                 return True
             await free()
             await self._after_run(index, outcome)

@@ -205,7 +205,11 @@ class JobScheduler:
         """Start as many items as possible after the items of a new job were added to the queue."""
         endpoint_queue = self._endpoint_queues[entries[0].endpoint]
         name, job = endpoint_queue.endpoint.name, entries[0].job
-        await self._start_waiting(endpoint_queue.group)
+        if self._shared:
+            # A request that is cancelled must not cancel the take: nobody would start the items that the database has given.
+            await asyncio.shield(self._start_task(self._start_waiting(endpoint_queue.group)))
+        else:
+            await self._start_waiting(endpoint_queue.group)
         # A job that waits only because its batch is incomplete will run next, so the job has no queue position.
         if self._queue.size(name) >= len(entries) and self._startable_anywhere(endpoint_queue) <= 0:
             found = self._find(entries[0])
@@ -439,10 +443,11 @@ class JobScheduler:
         group.wakes_at = due
         group.timer = self._loop.call_at(due, wake)
 
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _run(self, endpoint_queue: EndpointQueue, entry: QueueEntry) -> None:
         CALLER.set(entry.principal)

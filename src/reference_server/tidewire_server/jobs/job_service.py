@@ -8,9 +8,8 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -21,12 +20,13 @@ from tidewire.protocol.wire_model import MessageError
 from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import ProblemError, refuse
+from tidewire_server.job_log.append_retries import AppendRetries, append
 from tidewire_server.job_log.commit_schedule import GroupCommit
 from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.job_log.snapshot_events import epoch_block
 from tidewire_server.jobs.admission.admitted_job import AdmittedJob
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
-from tidewire_server.jobs.admission.new_job import prepare_job
+from tidewire_server.jobs.admission.new_job import Submitting, prepare_job
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
 from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
@@ -36,7 +36,7 @@ from tidewire_server.jobs.job_resource import encode_job
 from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
-from tidewire_server.jobs.publish_ephemeral_events import publish_queue_position
+from tidewire_server.jobs.publish_ephemeral_events import publish_position_of_waiting_job
 from tidewire_server.jobs.recovery import (
     admit_again,
     complete_record,
@@ -63,6 +63,7 @@ from tidewire_server.store.store_errors import (
 from tidewire_server.store.store_interface import Store
 
 _log = logging.getLogger(__name__)
+X = TypeVar("X")
 
 
 class Submitted(NamedTuple):
@@ -73,16 +74,6 @@ class Submitted(NamedTuple):
 
     record: JobRecord
     replayed: bool = False
-
-
-@dataclass(slots=True)
-class _Submitting:
-    """Progress of a request that submits a job. The commit of the job may outlast the request."""
-
-    owned: bool = False
-    """Whether the job was committed and this process runs it."""
-    over: bool = False
-    """Whether the request has ended."""
 
 
 class JobService:
@@ -119,6 +110,7 @@ class JobService:
         self.texts = SharedTexts(settings.max_unsent_bytes)
         """Large texts that readers share."""
         self._live: dict[str, Job] = {}
+        self._requests: set[asyncio.Task[Any]] = set()
         self.inputs = InputMemoryLimit(settings.max_input_bytes, share_of(settings.max_input_bytes, share))
         self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
         self._cleanup = JobCleanup(store.jobs, store.sweep_interval)
@@ -247,7 +239,7 @@ class JobService:
         submission = read_submit(
             body, max_inputs=self.max_inputs(endpoint), max_values=settings.max_body_values
         )
-        submitting = _Submitting()
+        submitting = Submitting()
         self.inputs.reserve(principal, submission.size)
         try:
             values = await admit_inputs(endpoint, submission)
@@ -272,7 +264,7 @@ class JobService:
             raise refuse("unavailable", "this server is shutting down and accepts no new jobs")
 
     async def _commit_job(
-        self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None, submitting: _Submitting
+        self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None, submitting: Submitting
     ) -> JobRecord:
         """Commit a job with validated inputs, together with its items in the queue.
 
@@ -379,10 +371,15 @@ class JobService:
         return await self._continue(interrupted, admitted, reason)
 
     async def _continue(
-        self, interrupted: Interrupted, admitted: AdmittedJob, reason: str | None = None
+        self,
+        interrupted: Interrupted,
+        admitted: AdmittedJob,
+        reason: str | None = None,
+        *,
+        retry: bool = False,
     ) -> Job | None:
         """Continue the log of an interrupted job as `recovery` describes. The arguments and the result are those of
-        `recovery_plan_of` and `_open`.
+        `recovery_plan_of` and `_open`, and `retry` is whether to repeat a write that the store refuses.
         """
         record, log = interrupted.record, interrupted.log
         plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)
@@ -393,7 +390,10 @@ class JobService:
             record.attempt += plan.reason == "restart"
             record.status = plan.status
             block, document, size = epoch_block(head, plan.state, plan.columns, plan.reason)
-            await log.append(head, block)
+            if retry:
+                await append(log, head, block, AppendRetries())
+            else:
+                await log.append(head, block)
             self.metrics.logged(1, len(block.frames[0]))
         # Without values, the columns of each item are set when its input is checked.
         columns = [admitted.endpoint.columns(value) for value in admitted.values] or [[] for _ in plan.items]
@@ -421,7 +421,8 @@ class JobService:
             self.inputs.release(job.id)
             self.readers.unwatch(job.id)
             interrupted = Interrupted(job.record, b"", job.log, cancelled, crashed=True)
-            restarted = await self._continue(interrupted, admitted)
+            # Without other processes, nobody else would find the job after a disk was full for a moment.
+            restarted = await self._continue(interrupted, admitted, retry=self.store.replicas is None)
         except (StoreError, HeadMovedError) as error:
             _log.error("job %s: cannot begin a new attempt: %s", job.id, error)
             self._forget(job)
@@ -432,10 +433,14 @@ class JobService:
             return
         # The cancellations that arrived during the restart.
         await restarted.cancel(sorted(job.cancelled_items - cancelled))
-        if self.store.replicas is None:
-            await self.scheduler.requeue(restarted)
-        else:
-            await self._ownership.return_to_queue(restarted)
+        try:
+            if self.store.replicas is None:
+                await self.scheduler.requeue(restarted)
+            else:
+                await self._ownership.return_to_queue(restarted)
+        except (StoreError, HeadMovedError) as error:  # `Heartbeat` finds the job, and recovers it.
+            _log.error("job %s: cannot be returned to the queue now: %s", job.id, error)
+        self.shutdown.item_ended(restarted)
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
@@ -489,6 +494,9 @@ class JobService:
         Raises:
             StoreError: The cancellation cannot be recorded. Nothing was cancelled.
         """
+        return await self._to_the_end(self._cancel(record, items))
+
+    async def _cancel(self, record: JobRecord, items: list[int] | None) -> bool:
         job = self._live.get(record.id)
         if job is None:
             return await self._ownership.cancel_elsewhere(record, items)
@@ -496,19 +504,32 @@ class JobService:
             await self.store.jobs.save_cancelled(record.id, unfinished)
         if job.record.done is not None:
             return False  # the job has ended in the meantime
-        await job.cancel(items)
+        # A new attempt of the job may have begun in the meantime.
+        await self._live.get(record.id, job).cancel(items)
         return True
 
     async def purge(self, record: JobRecord) -> None:
         """Delete a job. An unfinished job is cancelled first, so that its readers still receive `done`."""
-        job = self._live.get(record.id)
-        if job is not None:
+        await self._to_the_end(self._purge(record))
+
+    async def _purge(self, record: JobRecord) -> None:
+        job: Job | None = None
+        # A new attempt may begin while the one before is abandoned.
+        while (latest := self._live.get(record.id)) is not None and latest is not job:
+            job = latest
             await job.abandon()
-        else:
+        if job is None or job.record.done is None:
             await self._ownership.end_elsewhere(record)
         await self.store.jobs.delete_job(record.id)
         self.shutdown.expected.answered(record.id)
         self._cleanup.wake()
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, X]) -> X:
+        """Run a coroutine for a request to its end, even if the request is cancelled. A job that is half ended would stay so."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+        return await asyncio.shield(task)
 
     async def outcome(self, record: JobRecord) -> Job | None:
         """Wait until a job of this process has ended. Return the job, or None if the job had already ended before the call."""
@@ -555,9 +576,7 @@ class JobService:
             log = self.store.jobs.log_in_use(job_id)
             if log is None:
                 return False
-            extent = log.extent()
-            if extent.head == extent.starts[-1]:  # Nothing has happened to the job since it began to wait.
-                publish_queue_position(log, message)
+            publish_position_of_waiting_job(log, message)
         return True
 
     def _publish_positions(self) -> None:

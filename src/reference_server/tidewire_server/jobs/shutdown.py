@@ -133,7 +133,7 @@ class Shutdown:
         self._changed.set()
 
     def item_ended(self, job: Job) -> None:
-        """Check whether the server still has to wait for a job after the end of one of its items."""
+        """Check whether the server still has to wait for a job, one of whose items has ended or waits again."""
         if job.id not in self._waits_for or self._continues(job):
             return
         if job.finished.is_set():

@@ -35,14 +35,24 @@ class DaemonThreads(ThreadPoolExecutor):
         self._running_threads: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Schedule a function call, which runs in the next free thread."""
+        """Schedule a function call, which runs in the next free thread.
+
+        Raises:
+            RuntimeError: The system allows no more threads, and no thread of the pool is running.
+        """
         future: Future[Any] = Future()
         with self._lock:
             self._calls.append((future, lambda: fn(*args, **kwargs)))
             if len(self._running_threads) < MAX_THREADS:
                 thread = threading.Thread(target=self._work, name=f"to_thread-{next(_NUMBERS)}", daemon=True)
-                self._running_threads.add(thread)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # The system allows no more threads now.
+                    if not self._running_threads:
+                        self._calls.pop()
+                        raise
+                else:
+                    self._running_threads.add(thread)
         return future
 
     def drain(self, within: float) -> None:

@@ -147,7 +147,8 @@ _CLAIM: Final = f"""
         SELECT j.number, coalesce(s.id <> %(me)s AND NOT s.clean, false) AS crashed
         FROM job j LEFT JOIN server s ON s.id = j.owner
         WHERE j.id = %(id)s AND j.ended_at IS NULL
-            AND (j.owner IS NULL OR (j.owner = %(me)s AND j.held) OR s.until < now()) FOR UPDATE OF j)
+            AND (j.owner IS NULL OR (j.owner = %(me)s AND j.held)
+                OR (s.until < now() AND (s.clean OR now() < %(trusted_until)s::timestamptz))) FOR UPDATE OF j)
     UPDATE job j SET owner = %(me)s, held = true, crashed = f.crashed OR {_CRASHED},
         read_at = CASE WHEN j.owner IS NULL THEN read_at ELSE {READ_NOW} END
     FROM found f WHERE j.number = f.number RETURNING j.number
@@ -367,7 +368,8 @@ class PostgresJobs(KeyReservations):
     async def claim(self, job: str) -> bool:
         if not is_storable(job) or job in self._written:
             return False
-        return bool(await self._submits.run(_CLAIM, id=job, me=self._server.id))
+        parameters = {"id": job, "me": self._server.id, "trusted_until": self._server.trusted_until}
+        return bool(await self._submits.run(_CLAIM, **parameters))
 
     async def reopen(self, job: str) -> Interrupted | None:
         # The caller does not use the log as a writer. It may have failed to open or to release the job before.

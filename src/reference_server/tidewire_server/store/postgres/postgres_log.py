@@ -197,7 +197,12 @@ class OpenLogs:
         }
         deleted = [number for number, frames in events.items() if not frames and number in self._stored]
         parameters = {"jobs": [*written], "events": [*written.values()], "deleted": deleted}
-        await self.threads.control.run(_SET_PROGRESS, _DELETE_PROGRESS, **parameters)
+        try:
+            await self.threads.control.run(_SET_PROGRESS, _DELETE_PROGRESS, **parameters)
+        except StoreError:
+            self._changed = changed | self._changed
+            self._writing.request()
+            raise
         self._stored |= written.keys()
         self._stored.difference_update(deleted)
         for number in (*written, *deleted):
