@@ -1,6 +1,7 @@
 """`client.map`: ordered values for any number of inputs, with bounded jobs and look-ahead."""
 
 import asyncio
+import contextlib
 import itertools
 import math
 from collections import Counter
@@ -24,7 +25,7 @@ from support.scripted_server import (
     snapshot,
     state,
 )
-from tidewire import AsyncClient, Client
+from tidewire import AsyncClient, Client, RetryPolicy
 from tidewire.errors import (
     ConcurrentReadError,
     InvalidInputError,
@@ -32,6 +33,7 @@ from tidewire.errors import (
     JobExpiredError,
     JobNotFoundError,
     ProtocolError,
+    QueueFullError,
     RequestError,
 )
 from tidewire.http.api_session import Timing
@@ -459,3 +461,53 @@ def test_an_interrupt_in_the_progress_callback_of_a_blocking_map_ends_the_map(cl
     with pytest.raises(KeyboardInterrupt):
         list(client.map("double", range(3), progress=interrupt))
     assert client.run("double", 4) == 8
+
+
+# ---- submits that have to wait -----------------------------------------------------------------------------------
+
+
+def queue_server():
+    """Server whose queue has room for one of the jobs below, and which runs one input at a time. Input 13 never ends."""
+    server = Server(cancel_timeout=0.2)
+
+    @server.endpoint(max_queue_size=4)
+    async def slow(x: int) -> int:
+        await asyncio.sleep(3600 if x == 13 else 0.4)
+        return x
+
+    return server
+
+
+def test_running_jobs_are_read_while_a_submit_waits_for_the_queue():
+    """Each outcome restarts `patience`, which is shorter than the time until the next job fits."""
+    with (
+        queue_server().running() as url,
+        Client(url, retry=RetryPolicy(patience=1.2)) as client,
+        contextlib.closing(
+            client.map("slow", [{"x": x} for x in range(12)], batch_size=4, concurrency=2)
+        ) as values,
+    ):
+        first = next(values)
+        assert [found.status for found in client.jobs()] == ["running"], "the second job does not fit yet"
+        assert [first, *values] == list(range(12))
+
+
+@pytest.mark.anyio
+async def test_running_jobs_are_read_while_a_submit_waits_for_the_queue_in_async_code(anyio_backend):
+    with queue_server().running() as url:
+        async with AsyncClient(url, retry=RetryPolicy(patience=1.2)) as client:
+            values = client.map("slow", [{"x": x} for x in range(8)], batch_size=4, concurrency=2)
+            assert [value async for value in values] == list(range(8))
+
+
+def test_a_submit_gives_up_if_no_outcome_arrives_for_the_time_of_patience(tmp_path):
+    path, inputs = tmp_path / "run.jsonl", [{"x": x} for x in range(11, 19)]
+    with queue_server().running() as url, Client(url, retry=RetryPolicy(patience=1.2)) as client:
+        values = client.map("slow", inputs, batch_size=4, concurrency=2, resume_file=path)
+        assert [next(values), next(values)] == [11, 12]
+        with pytest.raises(QueueFullError) as caught:
+            next(values)
+        assert "with the same file" in caught.value.advice
+        for found in client.jobs():
+            client.job(found.id).cancel()
+    assert path.read_text().count('"line":"value"') == 2

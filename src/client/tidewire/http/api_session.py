@@ -41,11 +41,10 @@ from tidewire.http import status_errors
 from tidewire.http.auth_refresh import Auth, Credentials
 from tidewire.http.connection_arguments import check_proxy, check_uds, check_verify
 from tidewire.http.connection_diagnosis import fault_of, needs_tls, not_http
-from tidewire.http.links_and_origins import path_segment
+from tidewire.http.links_and_origins import ServerLinks, path_segment
 from tidewire.http.outage_log import OutageLog
 from tidewire.http.request_errors import Route
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.server_links import ServerLinks
 from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport
 from tidewire.http.url_and_token import (
     COLON_ADVICE,
@@ -86,6 +85,16 @@ class Timing:
     whole_answer_timeout: float = WHOLE_ANSWER_TIMEOUT
 
 
+class RetryLaterError(Exception):
+    """A request has failed, and its next attempt is due in some seconds. Only `request` with `postpone` raises this error, and
+    its caller passes the same policy to the next attempt.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the next attempt is due in {seconds:g} s")
+        self.seconds = seconds
+
+
 @dataclass(slots=True)
 class _Request:
     """A request, which the client may send several times. A redirect changes `url`."""
@@ -98,6 +107,8 @@ class _Request:
     job_id: str | None
     stream: bool = False
     """Whether a request to submit a job asks for the job's event stream as its response."""
+    postpone: bool = False
+    """Whether the caller waits before the next attempt."""
     credentials: Mapping[str, str] | None = None
     """The credentials sent with the last attempt."""
     last_fault: str | None = None
@@ -157,6 +168,7 @@ class ApiSession:
         job_id: str | None = None,
         since: float | None = None,
         policy: RequestPolicy | None = None,
+        postpone: bool = False,
     ) -> Response:
         """Make a request, with retries where they are safe and useful, and return the successful response.
 
@@ -171,12 +183,14 @@ class ApiSession:
             job_id: Id of the job, for error messages.
             since: Time at which the timeout starts, on the event loop's clock. None: now.
             policy: Counters to continue, if the request belongs to another call or to a stream. None: new counters.
+            postpone: Whether to raise `RetryLaterError` instead of waiting before the next attempt.
 
         Raises:
             TidewireError: The server refused the request or could not be reached within the retry policy.
             TotalTimeoutError: The timeout of the options passed.
+            RetryLaterError: The next attempt is due later.
         """
-        request = _Request(method, url, kind, headers, body, job_id)
+        request = _Request(method, url, kind, headers, body, job_id, postpone=postpone)
         return cast("Response", await self._bounded(request, options, since, policy))
 
     async def submit(
@@ -318,6 +332,8 @@ class ApiSession:
             request.last_fault = fault.what
             log.info(RETRYING, request.method, request.url, fault.what, pause)
             self.report_failure(policy, fault.what, pause)
+            if request.postpone and not unknown:
+                raise RetryLaterError(pause)
             await self.sleep(pause)
             if unknown:
                 await self._check_keys(request, options, policy, fault)

@@ -22,6 +22,7 @@ from tidewire.errors import (
 from tidewire.following.follower import Follower
 from tidewire.following.follower_outcomes import Applied
 from tidewire.following.http_status_actions import RequestKind
+from tidewire.following.request_policy import RequestPolicy
 from tidewire.http.api_session import ApiSession
 from tidewire.http.links_and_origins import last_segment
 from tidewire.http.response import Connection, Response
@@ -172,10 +173,32 @@ class JobStarter:
         body = encoded(members | options_on_the_wire(self.options))
         return await self.start(name, body, key, shape, since)
 
+    def policy(self) -> RequestPolicy:
+        """Return new counters for the attempts of one submit."""
+        return self.session.policy(self.options)
+
     async def start(
-        self, name: str, body: bytes, key: str | None, shape: ResultType[T], since: float | None = None
+        self,
+        name: str,
+        body: bytes,
+        key: str | None,
+        shape: ResultType[T],
+        since: float | None = None,
+        policy: RequestPolicy | None = None,
     ) -> AsyncBatchJob[T]:
-        """Submit a job with many inputs, whose request body is already serialized."""
+        """Submit a job with many inputs, whose request body is already serialized.
+
+        Args:
+            name: Name of the endpoint.
+            body: Body of the request.
+            key: Idempotency key.
+            shape: Result type of the items.
+            since: Time at which the timeout starts.
+            policy: Counters of the attempts so far, if the caller waits before the next attempt.
+
+        Raises:
+            RetryLaterError: The next attempt is due later. Only raised if `policy` is not None.
+        """
         since = anyio.current_time() if since is None else since
         try:
             response = await self.session.request(
@@ -186,6 +209,8 @@ class JobStarter:
                 headers=_key_header(key),
                 body=body,
                 since=since,
+                policy=policy,
+                postpone=policy is not None,
             )
         except EndpointNotFoundError as error:
             error.advice = await self._names(since, name, message=error.what)

@@ -195,7 +195,7 @@ class BatchCall:
         for job, indexes in by_job.items():
             try:
                 await job.lose_worker(indexes, error)
-            except Exception:  # noqa: BLE001 - a bug of the server, but the other jobs of the batch must go on
+            except Exception:  # noqa: BLE001 - a bug of the server, but the other jobs of the batch must continue
                 _log.exception("internal server error after the worker of a batch was lost")
 
     # ---- functions ---------------------------------------------------------------------------------------------

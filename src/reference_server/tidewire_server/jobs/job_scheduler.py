@@ -206,7 +206,7 @@ class JobScheduler:
         endpoint_queue = self._endpoint_queues[entries[0].endpoint]
         name, job = endpoint_queue.endpoint.name, entries[0].job
         if self._shared:
-            # A request that is cancelled must not cancel the take: nobody would start the items that the database has given.
+            # A request that is cancelled must not cancel the take: the items that the database has given would never start.
             await asyncio.shield(self._start_task(self._start_waiting(endpoint_queue.group)))
         else:
             await self._start_waiting(endpoint_queue.group)

@@ -421,7 +421,7 @@ class JobService:
             self.inputs.release(job.id)
             self.readers.unwatch(job.id)
             interrupted = Interrupted(job.record, b"", job.log, cancelled, crashed=True)
-            # Without other processes, nobody else would find the job after a disk was full for a moment.
+            # Without other processes, no server would find the job after a disk was full for a moment.
             restarted = await self._continue(interrupted, admitted, retry=self.store.replicas is None)
         except (StoreError, HeadMovedError) as error:
             _log.error("job %s: cannot begin a new attempt: %s", job.id, error)

@@ -9,6 +9,8 @@ the client's action in each situation:
   fewer than `concurrency` jobs are running   | consume inputs until a job is full, and submit the job (the limit is
                                               |   `batch_size`, or the server's `max_inputs` or `max_body_bytes`)
   `concurrency` jobs are running              | read the job of the next value, and yield its values in order
+  a submit has to wait, because the server    | read the running jobs meanwhile, and submit when the next attempt is due; an
+  is busy, stops, or cannot be reached        |   outcome restarts the time after which the map gives up (`patience`)
   `POLL_INTERVAL` has passed                  | check the other jobs, and read those that have ended before the server
                                               |   deletes them (`running_jobs`)
   the server refuses an input (422)           | record it as failed and submit the other inputs of its job
@@ -44,7 +46,9 @@ from tidewire.errors import (
     TotalTimeoutError,
     TransportError,
 )
+from tidewire.following.request_policy import RequestPolicy
 from tidewire.hooks import Hook, log
+from tidewire.http.api_session import RetryLaterError
 from tidewire.inputs.submit_members import encoded, jsonable, options_on_the_wire
 from tidewire.jobs.map.outcomes import MapOutcomes, MapProgress
 from tidewire.jobs.map.parts import (
@@ -139,6 +143,11 @@ class MapWork(Generic[T]):
         self._key = key or secrets.token_urlsafe(16)
         self._outcomes = MapOutcomes(shape, self._file, return_exceptions=return_exceptions)
         self._running = RunningJobs(starter, sleep=sleep, clock=clock)
+        self._clock = clock
+        self._attempts: RequestPolicy | None = None
+        """Counters of the attempts of the next submit, if it had to wait since the last outcome."""
+        self._submit_due = clock()
+        """Time of the next attempt of the next submit."""
         self._exhausted = False
         self._new = Part()
         """Inputs for new jobs, which are in no full part yet."""
@@ -326,13 +335,16 @@ class MapWork(Generic[T]):
             self.close_file()
         elif not self._prepared:
             await self._prepare(self._endpoint_name)
-        elif self._full and len(self._running) < self._concurrency:
+        elif self._wants_submit() and (not self._running or self._clock() >= self._submit_due):
             await self._submit()
         elif (running := self._job_to_read()) is not None:
             await self._read(running)
         else:
             # The input of the next value is in a part that is not full, and no more inputs can be consumed before it.
             self._full.append(self._requests.cut(self._new))
+
+    def _wants_submit(self) -> bool:
+        return bool(self._full) and len(self._running) < self._concurrency
 
     async def _begin(self) -> None:
         if self._file is not None:
@@ -363,9 +375,18 @@ class MapWork(Generic[T]):
                 body = self._requests.body(part)
                 if self._file is not None and part.submit is None:
                     part.submit = self._file.add_submit(part.pending)
+                # With running jobs, the client reads them while a submit has to wait.
+                self._attempts = (self._attempts or self._starter.policy()) if self._running else None
                 job = await self._starter.start(
-                    self._endpoint_name or "", body, self._key_of(part, body), NotValidated()
+                    self._endpoint_name or "",
+                    body,
+                    self._key_of(part, body),
+                    NotValidated(),
+                    policy=self._attempts,
                 )
+            except RetryLaterError as later:
+                self._submit_due = self._clock() + later.seconds
+                return
             except InvalidInputError as error:
                 if not self._remove_refused(part, error):
                     raise
@@ -376,6 +397,7 @@ class MapWork(Generic[T]):
                 if part.used_keys > MAX_EXPIRED_KEYS or not _is_lost(error):
                     raise
                 continue
+            self._attempts = None
             items = [*part.inputs]
             if self._file is not None:
                 self._file.add_job(job.id, items)
@@ -429,7 +451,8 @@ class MapWork(Generic[T]):
 
     async def _read(self, running: RunningPart) -> None:
         try:
-            await self._running.read(running, self._record)
+            until = self._submit_due if self._wants_submit() else None
+            await self._running.read(running, self._record, until)
         except (JobNotFoundError, JobExpiredError) as error:
             if not _is_lost(error):
                 raise
@@ -437,7 +460,7 @@ class MapWork(Generic[T]):
 
     def _record(self, running: RunningPart, number: int, outcome: Any) -> None:
         """Record the outcome of an input whose job is running."""
-        part = running.part
+        part, self._attempts = running.part, None
         digest = part.remove(number)
         part.losses = 0
         if isinstance(outcome, ItemFailedError):

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from tidewire.errors import NOWHERE, InvalidInputError, ItemFailedError, Where
+from tidewire.following.request_policy import RequestPolicy
 from tidewire.inputs.submit_members import encoded, jsonable
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.map.resume_file import ReceivedValue, Submission
@@ -90,8 +91,17 @@ class BatchStarter(Protocol):
     async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
         """Return the endpoint's name, the server's limits and the endpoint's description."""
 
-    async def start(self, endpoint: str, body: bytes, key: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
-        """Submit a batch job with an idempotency key. The request body is already serialized."""
+    def policy(self) -> RequestPolicy:
+        """Return new counters for the attempts of one submit."""
+
+    async def start(
+        self, endpoint: str, body: bytes, key: str, shape: ResultType[T], *, policy: RequestPolicy | None
+    ) -> AsyncBatchJob[T]:
+        """Submit a batch job with an idempotency key. The request body is already serialized.
+
+        Raises:
+            RetryLaterError: The next attempt is due later. Only raised if `policy` is not None.
+        """
 
     def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
         """Return an existing batch job. This method sends no request."""

@@ -74,12 +74,13 @@ class RunningJobs:
         found = next((running for running in self._jobs if number in running.part.inputs), None)
         return found or next(iter(self._jobs), None)
 
-    async def read(self, running: RunningPart, record: Record) -> None:
+    async def read(self, running: RunningPart, record: Record, until: float | None = None) -> None:
         """Read the next block of a job's outcomes, and meanwhile check the other jobs. Remove the job after its end.
 
         Args:
             running: The job to read.
             record: Function for the outcomes, also for those of the other jobs.
+            until: Time, by the clock of the object, at which this method returns without an outcome. None: it waits for one.
 
         Raises:
             TidewireError: The job cannot be read, or does not exist.
@@ -87,7 +88,12 @@ class RunningJobs:
         others = [other for other in self._jobs if other is not running]
         reading = running.reading
         with suppress(StopAsyncIteration):
-            ended = await (self._read_and_poll_others(reading, others, record) if others else anext(reading))
+            if others or until is not None:
+                ended = await self._read_and_poll_others(reading, others, record, until)
+            else:
+                ended = await anext(reading)
+            if ended is None:
+                return
             _record_ended(running, ended, record)
             # Take the remaining items of this block too, because they are available without waiting.
             while reading.block.at < len(reading.block.items):
@@ -103,13 +109,18 @@ class RunningJobs:
             raise ProtocolError(what, where=Where(job_id=running.job.id))
 
     async def _read_and_poll_others(
-        self, reading: UpdateIterator[tuple[int, Any]], others: Iterable[RunningPart], record: Record
-    ) -> tuple[int, Any]:
-        """Read an item of a job, and request the status of the other jobs at the same time."""
+        self,
+        reading: UpdateIterator[tuple[int, Any]],
+        others: Iterable[RunningPart],
+        record: Record,
+        until: float | None,
+    ) -> tuple[int, Any] | None:
+        """Read an item of a job, and request the status of the other jobs at the same time. Return None after `until`."""
         if self._clock() >= self._poll_due:
             # Items can arrive so quickly that each ends the check that began while the client waited for it.
             await self._poll(others, record)
         fault: Exception | None = None
+        ended: tuple[int, Any] | None = None
         async with anyio.create_task_group() as tasks:
 
             async def poll() -> None:
@@ -120,7 +131,13 @@ class RunningJobs:
                     fault = error
                     tasks.cancel_scope.cancel()
 
+            async def stop(until: float) -> None:
+                await self._sleep(max(0.0, until - self._clock()))
+                tasks.cancel_scope.cancel()
+
             tasks.start_soon(poll)
+            if until is not None:
+                tasks.start_soon(stop, until)
             try:
                 ended = await anext(reading)
             except Exception as error:  # noqa: BLE001 - as above
