@@ -419,6 +419,13 @@ class Endpoint:
         """Value that an item has before its function runs, if the endpoint has no option `initial`."""
         return self.value.empty if self.streams else None
 
+    @property
+    def fixed_initial(self) -> JsonValue:
+        """Initial value if it does not depend on the input, and otherwise the empty value."""
+        if self._initial is DEFAULT or callable(self._initial):
+            return self.empty_value
+        return self.value.to_json(self._initial)  # type: ignore[no-any-return]
+
     def initial(self, value: BaseModel) -> JsonValue:
         """Return the value that an item has before its function runs."""
         if self._initial is DEFAULT:

@@ -452,7 +452,7 @@ class Job:
             item.writer.set_columns(columns)
             # A value that an earlier attempt has left is kept, but not the value of an item that starts again.
             continues = self.endpoint.on_restart == "continue" and self.record.attempt > 1
-            if not continues or item.writer.value == self.endpoint.empty_value:
+            if not continues or item.writer.value != item.writer.run.previous:
                 item.writer.begin_with(initial)
             item.value = value
         return self.input(index)

@@ -185,18 +185,19 @@ class JobScheduler:
             self._max_jobs_per_principal,
         )
 
-    def refusal(self, endpoint: str, error: QueueFullError) -> ProblemError:
-        """Return the error with which a job is rejected because of the limits of the queue."""
+    def refusal(self, endpoint: str, error: QueueFullError, items: int) -> ProblemError:
+        """Return the error with which a job of so many items is rejected because of the limits of the queue."""
         endpoint_queue = self._endpoint_queues[endpoint]
         if error.of_principal:
             detail = (
-                f"{error.waiting} items of this caller are waiting in the queue of endpoint {endpoint!r}, and the limit for "
-                f"one caller is {endpoint_queue.max_queue_size_per_caller} (max_queue_size, max_share)"
+                f"the part of the queue of endpoint {endpoint!r} that one caller may fill is full: waiting items of this "
+                f"caller: {error.waiting}, items of this job: {items}, limit: {endpoint_queue.max_queue_size_per_caller} "
+                "(max_queue_size, max_share)"
             )
         else:
             detail = (
-                f"the queue of endpoint {endpoint!r} is full: {error.waiting} items are waiting, and the limit is "
-                f"{endpoint_queue.max_queue_size} (max_queue_size)"
+                f"the queue of endpoint {endpoint!r} is full: waiting items: {error.waiting}, items of this job: {items}, "
+                f"limit: {endpoint_queue.max_queue_size} (max_queue_size)"
             )
         eta = self._announcer.eta(endpoint_queue, 1)
         return refuse("queue_full", detail, retry_after_ms=max(_MIN_RETRY_MS, eta or 0))

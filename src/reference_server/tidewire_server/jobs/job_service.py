@@ -253,7 +253,7 @@ class JobService:
         except TooManyJobsError:
             raise _too_many_jobs(limit) from None
         except QueueFullError as error:
-            raise self.scheduler.refusal(endpoint.name, error) from None
+            raise self.scheduler.refusal(endpoint.name, error, len(values)) from None
         finally:
             submitting.over = True
             if not submitting.owned:

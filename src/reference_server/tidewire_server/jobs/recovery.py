@@ -186,7 +186,7 @@ async def _initial_values(interrupted: Interrupted, admitted: AdmittedJob) -> li
     oldest = await interrupted.log.state(oldest=True)
     state: Any = oldest.view.value()
     if oldest.cursor.seq != 1:
-        return [admitted.endpoint.empty_value for _ in state["items"]]
+        return [admitted.endpoint.fixed_initial for _ in state["items"]]
     return [item["value"] for item in state["items"]]
 
 
