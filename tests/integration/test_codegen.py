@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import types
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,22 @@ def test_base64_is_typed_as_binary():
     assert module._plain("binary", data) == {"content": "/w==", "encoded": "/g=="}
     assert adapter(module, "BinaryValue").validate_python(["/w=="]) == [b"\xff"]
     assert module._plain("copy", b"\xff") == "/w=="
+
+
+def test_a_member_with_a_format_and_a_default_is_a_text():
+    """The default in the schema is a text, which would be no valid default of the type for the format."""
+    wait = {"type": "string", "format": "duration"}
+    members = {
+        "wait": wait | {"default": "PT3S"},
+        "folder": {"anyOf": [{"type": "string", "format": "path"}, {"type": "null"}], "default": "/x"},
+        "pause": {"anyOf": [wait, {"type": "null"}], "default": None},
+    }
+    module = generated(described("types", {"type": "object", "properties": members}))
+    made = module.TypesInput()
+    assert (made.wait, made.folder, made.pause) == ("PT3S", "/x", None)
+    annotations = {name: field.annotation for name, field in module.TypesInput.model_fields.items()}
+    assert annotations == {"wait": str, "folder": str | None, "pause": timedelta | None}
+    assert adapter(module, "TypesInput").validate_python({"pause": "PT1S"}).pause == timedelta(seconds=1)
 
 
 def test_an_endpoint_without_schemas_accepts_and_returns_any_json():

@@ -195,6 +195,8 @@ def _moved(schema: Any, root: str, known: dict[str, str]) -> Any:
         return {"customTypePath": "tidewire.Binary"} | {
             key: schema[key] for key in ("type", "description") if key in schema
         }
+    if isinstance(schema.get("default"), str):
+        schema = _without_format(schema)
     moved = {
         key: map_subschemas(key, value, "", lambda each, _: _moved(each, root, known))
         for key, value in schema.items()
@@ -206,6 +208,17 @@ def _moved(schema: Any, root: str, known: dict[str, str]) -> Any:
         targets = {value: _pointed(target, root, known) for value, target in mapping.items()}
         moved["discriminator"] = schema["discriminator"] | {"mapping": targets}
     return moved
+
+
+def _without_format(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose values are plain texts. The generator writes a default as a text, which is no valid default of a
+    member of another type, such as `timedelta` or `Path`.
+    """
+    plain = {key: value for key, value in schema.items() if key != "format"}
+    for key in ("anyOf", "oneOf"):
+        if key in plain:
+            plain[key] = [_without_format(each) if isinstance(each, dict) else each for each in plain[key]]
+    return plain
 
 
 def _is_base64(schema: dict[str, Any]) -> bool:
