@@ -9,7 +9,7 @@ import pytest
 from tidewire import Client
 from tidewire.errors import NoTextError
 from tidewire_server import Append, Last, Server
-from tidewire_server.errors import InvalidValueError
+from tidewire_server.errors import InvalidValueError, ItemError
 
 TOKENS = [word + " " for word in ["echo", "of", "hi", "and", "more", "words"]]
 
@@ -241,6 +241,11 @@ def returns_an_append() -> str:
     return Append("x")  # type: ignore[return-value]
 
 
+@server.endpoint
+def returns_an_item_error() -> str:
+    return ItemError("no such word")  # type: ignore[return-value]
+
+
 @pytest.fixture(scope="module")
 def client():
     with server.running() as url, Client(url) as client:
@@ -404,8 +409,9 @@ def test_pieces_of_a_batched_generator_are_reported_once_for_a_job(client):
         ("appended_nothing", ValueError, "only a string or a list of elements can be appended, not None"),
         ("last_in_a_plain_generator", InvalidValueError, "`Last` ends one row of a batched generator"),
         ("returns_an_append", InvalidValueError, "returned an `Append`"),
+        ("returns_an_item_error", InvalidValueError, "returned an `ItemError`; raise it instead"),
     ],
 )
-def test_an_append_or_last_in_the_wrong_place_fails_with_the_reason(name, error, message):
+def test_an_object_in_the_wrong_place_fails_with_the_reason(name, error, message):
     with pytest.raises(error, match=message):
         server.call(name)

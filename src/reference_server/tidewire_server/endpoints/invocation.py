@@ -27,7 +27,7 @@ from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.function_threads import start_call
 from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.yieldables import UNSET, Append, Last, Unset
-from tidewire_server.errors import InvalidValueError, StateTooLargeError, StreamClosedError
+from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeError, StreamClosedError
 from tidewire_server.job_log.log_writer import LogWriter
 
 _TURN: Final = 0.005
@@ -272,6 +272,8 @@ def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
     """
     if type(returned) is Append:
         raise InvalidValueError("the function returned an `Append`; only a generator can yield it")
+    if isinstance(returned, ItemError):
+        raise InvalidValueError("the function returned an `ItemError`; raise it instead")
     if type(returned) is Last:
         raise InvalidValueError(_ONLY_IN_BATCHES)
     try:
