@@ -97,8 +97,10 @@ class Jobs(Protocol):
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
         """Commit a new job, the first block of its log, its idempotency key and its queue entries in one transaction.
 
-        Concurrent calls cannot exceed the limits together. If several errors apply, the one that is listed first below is
-        raised. If the caller is cancelled, the job may still be added.
+        Concurrent calls cannot exceed the limits together. Only the queue limit can be exceeded by jobs of different principals
+        that several processes commit at the same moment: a lock for each endpoint would let these commits wait for each other.
+        If several errors apply, the one that is listed first below is raised. If the caller is cancelled, the job may still be
+        added.
 
         Args:
             new: The job.

@@ -211,7 +211,7 @@ def _moved(schema: Any, root: str, known: dict[str, str]) -> Any:
 
 
 def _without_format(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose values are plain texts. The generator writes a default as a text, which is no valid default of a
+    """Return a schema whose values are plain texts. The generator writes a default as a text, which is not a valid default of a
     member of another type, such as `timedelta` or `Path`.
     """
     plain = {key: value for key, value in schema.items() if key != "format"}
