@@ -211,7 +211,7 @@ def test_a_caller_that_fills_its_share_of_the_queue_leaves_the_rest_to_others(ga
         refused = bob.submit("hold")
         assert refusal(refused) == (429, "queue_full")
         assert int(refused.headers["retry-after"]) >= 1
-        assert "2 items of this caller" in refused.json()["detail"]
+        assert "waiting items of this caller: 2" in refused.json()["detail"]
         for _ in range(2):
             ann.start("hold", {"name": "ann"})
         assert refusal(ann.submit("hold")) == (429, "queue_full")

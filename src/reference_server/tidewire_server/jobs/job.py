@@ -451,8 +451,9 @@ class Job:
             value, columns, initial = await self._stored.check(index)
             item.writer.set_columns(columns)
             # A value that an earlier attempt has left is kept, but not the value of an item that starts again.
-            continues = self.endpoint.on_restart == "continue" and self.record.attempt > 1
-            if not continues or item.writer.value != item.writer.run.previous:
+            kept = item.writer.value
+            is_reset = kept == self.endpoint.empty_value and kept != item.writer.run.previous
+            if is_reset or self.endpoint.on_restart != "continue" or self.record.attempt == 1:
                 item.writer.begin_with(initial)
             item.value = value
         return self.input(index)
