@@ -115,6 +115,26 @@ def test_a_disk_that_is_full_when_a_new_attempt_begins_delays_the_job(tmp_path: 
     asyncio.run(body())
 
 
+def test_a_disk_that_stays_full_does_not_keep_a_server_that_stops(tmp_path: Path, monkeypatch):
+    async def body():
+        server, _ = lost_worker_server(f"sqlite:///{tmp_path / 'log.db'}")
+        real, refused = event_log.write_block, []
+
+        def write_block(connection, append):
+            if append.block.first.epoch != append.after.epoch:
+                refused.append(append)
+                raise sqlite3.OperationalError("database or disk is full")
+            return real(connection, append)
+
+        monkeypatch.setattr(event_log, "write_block", write_block)
+        async with job_service(server) as service:
+            await submit(service, "f", 0, 1)
+            await until(lambda: refused)
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()}, within=5)
+
+    asyncio.run(body())
+
+
 # ---- stops -------------------------------------------------------------------------------------------------------
 
 

@@ -3,33 +3,19 @@ of their items is taken.
 """
 
 import asyncio
-import contextlib
 import math
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.job_service import job_service
 from tidewire_server import Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.jobs.job_service import JobService
-from tidewire_server.metrics import Metrics
 from tidewire_server.store.open_store import open_store
 from tidewire_server.store.records import BatchSlot, JobRecord, KeyUse, QueueEntry
 from tidewire_server.store.store_errors import KeyUsedError
-from tidewire_server.store.store_interface import Store
-
-
-@contextlib.asynccontextmanager
-async def serving(server: Server, store: Store) -> AsyncIterator[JobService]:
-    service = JobService(server.endpoints, server.settings, Metrics(), store)
-    try:
-        await service.start()
-        await service.resume()
-        yield service
-    finally:
-        await service.close()
 
 
 def server_with(log: str, calls: list[str]) -> Server:
@@ -59,7 +45,7 @@ def test_a_job_whose_client_disconnects_during_the_commit_runs(tmp_path: Path) -
     async def body() -> None:
         calls: list[str] = []
         server = server_with(f"sqlite:///{tmp_path}/log.db", calls)
-        async with serving(server, open_store(server.settings)) as service:
+        async with job_service(server, open_store(server.settings)) as service:
             endpoint = service.endpoints["echo"]
             submit = asyncio.create_task(service.submit("ada", endpoint, b'{"input":{"text":"a"}}', None))
             while not await service.store.jobs.unfinished("ada"):  # the commit has begun
@@ -82,7 +68,7 @@ def test_a_job_whose_client_disconnects_during_the_commit_runs(tmp_path: Path) -
 def test_a_request_that_loses_its_key_during_the_commit_is_a_replay() -> None:
     async def body() -> None:
         server = server_with("memory", [])
-        async with serving(server, open_store(server.settings)) as service:
+        async with job_service(server, open_store(server.settings)) as service:
             endpoint, text = service.endpoints["echo"], b'{"input":{"text":"a"}}'
             first = await service.submit("ada", endpoint, text, "k")
             use = await service.store.jobs.reserve_key(("ada", "echo", "k"), b"")  # type: ignore[arg-type]
@@ -114,7 +100,7 @@ def test_a_job_that_no_process_runs_is_opened_when_an_item_is_taken(
         inputs = b'{"inputs":[{"text":"a"},{"text":"b"}]}'
         store = open_store(server.settings)
         store.queue.due = lambda endpoint: math.inf  # type: ignore[method-assign]  # no item starts
-        async with serving(server, store) as service:
+        async with job_service(server, store) as service:
             job = (await service.submit("ada", service.endpoints[endpoint], inputs, None)).record
         assert calls == []
 
@@ -129,7 +115,7 @@ def test_a_job_that_no_process_runs_is_opened_when_an_item_is_taken(
             serve(endpoints, wake, limits)
 
         store.jobs.adopt, store.queue.serve = adopt_nothing, serve_and_keep  # type: ignore[method-assign]
-        async with serving(server, store) as service:
+        async with job_service(server, store) as service:
             assert await adopt() == (job.id,)
             entries = [QueueEntry(endpoint, job.id, index, "ada", job.created_at) for index in range(2)]
             await store.queue.put(entries, [BatchSlot()] * 2 if endpoint == "echo_all" else None)

@@ -177,8 +177,7 @@ def test_times_of_the_queue_and_of_the_first_event(server):
     assert second["attributes"]["tidewire.queue_time"] >= 0.1
     # A function that returns its value writes nothing before it ends.
     assert "tidewire.time_to_first_event" not in first["attributes"]
-    # The function sleeps for 50 ms. The event loop's clock has a resolution of a millisecond.
-    assert pieces["attributes"]["tidewire.time_to_first_event"] >= 0.048
+    assert pieces["attributes"]["tidewire.time_to_first_event"] >= 0.05
 
 
 # ---- reconnects and restarts ---------------------------------------------------------------------------------------

@@ -10,18 +10,26 @@ from tidewire_server.jobs.job_service import JobService
 from tidewire_server.metrics import Metrics
 from tidewire_server.store.open_store import open_store
 from tidewire_server.store.records import JobRecord
+from tidewire_server.store.store_interface import Store
 
 
 @contextlib.asynccontextmanager
-async def job_service(server: Server, *, functions: bool = True) -> AsyncIterator[JobService]:
+async def job_service(
+    server: Server, store: Store | None = None, *, functions: bool = True
+) -> AsyncIterator[JobService]:
     """Run the job service of a server on the current event loop.
 
     Args:
         server: The server, whose setting `log` names the store.
+        store: The open store; None to open it.
         functions: Whether the service runs functions.
     """
     service = JobService(
-        server.endpoints, server.settings, Metrics(), open_store(server.settings), functions=functions
+        server.endpoints,
+        server.settings,
+        Metrics(),
+        store or open_store(server.settings),
+        functions=functions,
     )
     try:
         await service.start()

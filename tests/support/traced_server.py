@@ -69,7 +69,7 @@ def traced_server(spans: str, sdk: bool = True, **settings: Any) -> Server:
 
     @server.endpoint(concurrency_limit=None)
     async def pieces(ctx: Context) -> AsyncIterator[Append[str]]:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.06)
         yield Append(SECRET)
         await asyncio.sleep(0.05)
 

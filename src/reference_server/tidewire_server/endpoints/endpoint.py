@@ -422,16 +422,14 @@ class Endpoint:
     @property
     def fixed_initial(self) -> JsonValue:
         """Initial value if it does not depend on the input, and otherwise the empty value."""
-        if self._initial is DEFAULT or callable(self._initial):
-            return self.empty_value
-        return self.value.to_json(self._initial)  # type: ignore[no-any-return]
+        is_fixed = self._initial is not DEFAULT and not callable(self._initial)
+        return self.value.to_json(self._initial) if is_fixed else self.empty_value
 
     def initial(self, value: BaseModel) -> JsonValue:
         """Return the value that an item has before its function runs."""
-        if self._initial is DEFAULT:
-            return self.empty_value
-        found = self._initial(self.input.as_given(value)) if callable(self._initial) else self._initial
-        return self.value.to_json(found)  # type: ignore[no-any-return]
+        if not callable(self._initial):
+            return self.fixed_initial
+        return self.value.to_json(self._initial(self.input.as_given(value)))  # type: ignore[no-any-return]
 
     def columns(self, value: BaseModel) -> list[str]:
         """Return the JSON Pointers of the item's columns. Columns are the texts and arrays that grow with each row of

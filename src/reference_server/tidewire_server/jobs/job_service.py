@@ -111,6 +111,7 @@ class JobService:
         """Large texts that readers share."""
         self._live: dict[str, Job] = {}
         self._requests: set[asyncio.Task[Any]] = set()
+        self._retries = AppendRetries()
         self.inputs = InputMemoryLimit(settings.max_input_bytes, share_of(settings.max_input_bytes, share))
         self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
         self._cleanup = JobCleanup(store.jobs, store.sweep_interval)
@@ -368,18 +369,17 @@ class JobService:
             await self.store.jobs.save(record)
             return None
         admitted, reason = await admit_again(interrupted, self.endpoints, self.store, self._turn)
-        return await self._continue(interrupted, admitted, reason)
+        return await self._continue(interrupted, admitted, reason, None)
 
     async def _continue(
         self,
         interrupted: Interrupted,
         admitted: AdmittedJob,
-        reason: str | None = None,
-        *,
-        retry: bool = False,
+        reason: str | None,
+        retries: AppendRetries | None,
     ) -> Job | None:
         """Continue the log of an interrupted job as `recovery` describes. The arguments and the result are those of
-        `recovery_plan_of` and `_open`, and `retry` is whether to repeat a write that the store refuses.
+        `recovery_plan_of` and `_open`. With `retries`, repeat a write that the store refuses.
         """
         record, log = interrupted.record, interrupted.log
         plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)
@@ -390,10 +390,7 @@ class JobService:
             record.attempt += plan.reason == "restart"
             record.status = plan.status
             block, document, size = epoch_block(head, plan.state, plan.columns, plan.reason)
-            if retry:
-                await append(log, head, block, AppendRetries())
-            else:
-                await log.append(head, block)
+            await (log.append(head, block) if retries is None else append(log, head, block, retries))
             self.metrics.logged(1, len(block.frames[0]))
         # Without values, the columns of each item are set when its input is checked.
         columns = [admitted.endpoint.columns(value) for value in admitted.values] or [[] for _ in plan.items]
@@ -422,7 +419,8 @@ class JobService:
             self.readers.unwatch(job.id)
             interrupted = Interrupted(job.record, b"", job.log, cancelled, crashed=True)
             # Without other processes, no server would find the job after a disk was full for a moment.
-            restarted = await self._continue(interrupted, admitted, retry=self.store.replicas is None)
+            retries = self._retries if self.store.replicas is None else None
+            restarted = await self._continue(interrupted, admitted, None, retries)
         except (StoreError, HeadMovedError) as error:
             _log.error("job %s: cannot begin a new attempt: %s", job.id, error)
             self._forget(job)
@@ -620,6 +618,7 @@ class JobService:
 
     async def close(self) -> None:
         """Stop the service. Unfinished jobs are suspended if the store is persistent. Otherwise they fail."""
+        self._retries.stop()
         functions = self.scheduler.stop()
         await self.shutdown.end_jobs()
         if functions:

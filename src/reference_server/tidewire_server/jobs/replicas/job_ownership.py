@@ -199,9 +199,8 @@ class JobOwnership:
             await self._restore(job.waiting_entries)
             return
         await job.commit()
-        if (
-            not job.only_waits
-        ):  # An item has started during the commit. Its ticket is gone, so that no server would run it.
+        # If an item has started during the commit, its ticket is gone, and no server would run it.
+        if not job.only_waits:
             return
         # From now on, a request for this job finds no open job here, and waits for the lock.
         entries = job.waiting_entries
