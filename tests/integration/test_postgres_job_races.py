@@ -7,7 +7,7 @@ import asyncio
 from support.job_service import ended, job_service, lost_worker_server, submit, until
 from support.postgres_server import needs_postgres
 from support.server_leases import expire_lease
-from tidewire_server import Server
+from tidewire_server import Context, Server
 from tidewire_server.store.store_errors import StoreError
 
 pytestmark = needs_postgres
@@ -155,5 +155,38 @@ def test_a_job_that_cannot_return_to_the_queue_does_not_keep_the_others_of_its_b
             jobs.release = refuse_once
             assert [(await ended(service, record)).status for record in records] == ["succeeded"] * 2
             assert refused
+
+    asyncio.run(body())
+
+
+def test_progress_that_an_outage_refused_reaches_other_servers_afterwards(database_url):
+    async def body():
+        server, gate = Server(log=database_url), asyncio.Event()
+
+        @server.endpoint
+        async def f(n: int, ctx: Context) -> int:
+            ctx.progress(n, 9)
+            await gate.wait()
+            return n
+
+        async with job_service(server) as runs, job_service(server, functions=False) as reads:
+            control, refused = runs.store._threads.control, []
+            run = control.run
+
+            async def refuse_once(*sql, **parameters):
+                if parameters.get("events") and not refused:
+                    refused.append(sql)
+                    raise StoreError("the database has not answered")
+                return await run(*sql, **parameters)
+
+            control.run = refuse_once
+            record = await submit(runs, "f", 5)
+            reader = await reads.log(record)
+            stop = reader.watch(lambda _: None)
+            await until(lambda: "progress-0" in reader._ephemeral)
+            assert refused
+            gate.set()
+            stop()
+            assert (await ended(runs, record)).status == "succeeded"
 
     asyncio.run(body())
