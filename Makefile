@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 # Some images set this variable. Each of the hundreds of processes that the tests start would then compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test slow chaos proof check fix bench clean
+.PHONY: help demo test heavy slow chaos proof check fix bench clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -22,10 +22,13 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## a generation with its log-probabilities, through a network that breaks: nothing lost, nothing twice
 	$(BIN)/python docs/examples/demo.py
 
-test: $(STAMP)  ## all quick tests that need no GPU; says what was skipped and why
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' $(PYTEST_ARGS)
+test: $(STAMP)  ## the quick tests, nine tenths of all, in five minutes; says what was skipped and why
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not heavy and not slow' $(PYTEST_ARGS)
 
-slow: $(STAMP)  ## what `make test` leaves out because it is long: every combination, and campaigns with more seeds and kills
+heavy: $(STAMP)  ## the tests of more than a second each: browsers, killed servers, Ray, the pages of the documentation
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'heavy and not slow' $(PYTEST_ARGS)
+
+slow: $(STAMP)  ## the long forms of the tests: every combination, and campaigns with more seeds and kills
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
 
 chaos: $(STAMP)  ## 5,000 jobs through networks that break, while servers are killed: a quarter of an hour; CHAOS_JOBS, CHAOS_SEED

@@ -21,6 +21,7 @@ from support.sample_server import sentence, served
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.heavy,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.timeout(120),
 ]

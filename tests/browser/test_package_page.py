@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "clients/javascript/src"
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.heavy,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.timeout(120),
 ]

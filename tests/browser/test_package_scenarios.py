@@ -15,6 +15,7 @@ from tidewire_conformance.clients.scenarios import Outcome, ProgramAdapter, desc
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.heavy,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.timeout(400),
 ]

@@ -10,6 +10,7 @@ from support.server_process import running
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.heavy,
     pytest.mark.timeout(180),
     pytest.mark.skipif(
         not AXE.exists(),

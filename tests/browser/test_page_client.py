@@ -21,6 +21,7 @@ from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 PAGE = Path(__file__).with_name("page.html")
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.heavy,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
     pytest.mark.timeout(120),
 ]

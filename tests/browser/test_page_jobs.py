@@ -11,7 +11,7 @@ from support.page_browser import PHONE, copied, run_job, shown_text, status, wat
 from support.page_server import sentence
 from support.server_process import running
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

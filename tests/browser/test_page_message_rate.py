@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from support.page_browser import WIDE, copied, shown_text, watched
 from support.server_process import running
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(400)]
 
 RATE = 200
 """Messages per second."""

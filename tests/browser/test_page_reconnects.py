@@ -15,7 +15,7 @@ from support.page_server import sentence
 from support.server_process import ServerProcess, running
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(180)]
 
 SERVER = "support.page_server:page_server"
 TABS = 8

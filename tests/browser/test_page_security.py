@@ -11,7 +11,7 @@ from support.hostile_page_server import NAMES, SCRIPT
 from support.page_browser import run_job, shown_text, status, watched
 from support.server_process import running
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
 
 TOKEN, OPERATOR = "sesame-of-ada", "sesame-of-the-operator"
 

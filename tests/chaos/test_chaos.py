@@ -463,6 +463,7 @@ def authority():
 
 # A campaign takes 5 to 10 seconds. The limit is longer than the sum of all limits in it, so that an overloaded machine never
 # interrupts it in its teardown.
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize(
@@ -526,6 +527,7 @@ def tokens_of(found):
     return len(found["state"]["items"][0]["value"]["token_ids"])
 
 
+@pytest.mark.heavy
 def test_a_continued_text_is_the_same_as_without_kills_at_random_tokens(tmp_path):
     print(f"CHAOS_SEED={SEED}")
     draw, updates = random.Random(SEED), []

@@ -27,6 +27,7 @@ def _seed():
     print(f"KILL_SEED={SEED}")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_readers_lose_nothing_and_see_no_repeats_while_the_database_is_killed(
     kills: int, tmp_path: Path

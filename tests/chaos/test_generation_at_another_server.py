@@ -21,6 +21,7 @@ def value_of(job: dict[str, Any]) -> dict[str, Any]:
     return job["state"]["items"][0]["value"]
 
 
+@pytest.mark.heavy
 def test_another_server_continues_a_text_with_the_same_tokens(database_url: str, tmp_path: Path):
     def server(name: str) -> Killed:
         folder = tmp_path / name

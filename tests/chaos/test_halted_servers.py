@@ -169,6 +169,7 @@ def ended(peer, job, until):
         time.sleep(0.05)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("role", "ways", "seconds"),
     [

@@ -120,6 +120,7 @@ def test_a_script_killed_while_its_server_is_restarted(server, file, log):
     assert max(runs.values()) <= 2
 
 
+@pytest.mark.heavy
 def test_inputs_of_jobs_that_expired_before_the_next_run_run_again(tmp_path, file):
     with Killed(tmp_path, log="memory", once=str(tmp_path / "journal"), state_ttl=1.0) as server:
         run(server, file, 12, yields=3, batch_size=4, concurrency=3)

@@ -185,6 +185,7 @@ def test_no_reader_of_a_server_that_is_shut_down_loses_a_result_or_waits(tmp_pat
     assert max(waits) <= ANSWER_LIMIT
 
 
+@pytest.mark.heavy
 @sizes
 def test_the_loop_of_the_readme_prints_nothing_twice_after_kills(jobs, seed, tmp_path):
     print(f"CHAOS_SEED={seed}")
@@ -218,6 +219,7 @@ def test_the_loop_of_the_readme_prints_nothing_twice_after_kills(jobs, seed, tmp
     assert min(endings["talk", "whole"], endings["talk", "retracted"]) > 0
 
 
+@pytest.mark.heavy
 @sizes
 def test_a_map_with_a_resume_file_survives_kills_of_its_program(jobs, seed, tmp_path):
     print(f"CHAOS_SEED={seed}")

@@ -88,6 +88,7 @@ INPUTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.heavy
 def test_generations_of_every_kind_continue_although_the_server_is_killed(server: Killed):
     with Client(server.url, retry=RetryPolicy(max_delay=0.1)) as client:
         assert client.describe("generate").on_restart == "continue"

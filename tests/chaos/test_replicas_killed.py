@@ -55,6 +55,7 @@ def submit(servers: list[Killed], draw: random.Random, endpoint: str, key: str, 
         time.sleep(0.01)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "kills",
     [

@@ -44,6 +44,7 @@ def submit(servers: list[Replica], kind: str, key: str) -> str:
     return str(eventually(accepted))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_rolling_restart_loses_and_repeats_nothing(replicas: Replicas, rounds: int):
     servers = [replicas.add() for _ in range(3)]

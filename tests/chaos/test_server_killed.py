@@ -25,6 +25,7 @@ def _seed():
     print(f"KILL_SEED={SEED}")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kills", [6, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_readers_of_a_killed_server_lose_nothing_and_see_no_repeats(kills):
     draw = random.Random(SEED)
@@ -68,6 +69,7 @@ def test_readers_of_a_killed_server_lose_nothing_and_see_no_repeats(kills):
         assert server.events(ended) == before
 
 
+@pytest.mark.heavy
 def test_submit_interrupted_by_a_kill_is_retried_by_its_key_and_creates_one_job():
     draw = random.Random(SEED)
     with killed_server() as server:

@@ -61,6 +61,7 @@ async def call(client: AsyncClient, number: int, found: dict[str, Any]) -> None:
     found[job.id] = (str(number), text, value["text"], value["usage"]["completion_tokens"])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("on_restart", ["continue", "rerun"])
 @pytest.mark.parametrize(
     "jobs",

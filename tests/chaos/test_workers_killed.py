@@ -32,6 +32,7 @@ server = killable_server(max_attempts=1000, retry=0.01)
 pytestmark = needs_postgres
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "kills",
     [

@@ -98,6 +98,7 @@ def site(tmp_path_factory):
 
 
 # Python hides ResourceWarnings by default, and a page may use a client without closing it.
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:a tidewire client was not closed:ResourceWarning")
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize(
@@ -164,6 +165,7 @@ def commands(page: Path) -> list[str]:
     ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("page", "command"),
     [

@@ -88,12 +88,14 @@ def text_of(job):
     return job.state["items"][0]["value"]["text"]
 
 
+@pytest.mark.heavy
 def test_stream_prints_the_text(url, tmp_path):
     done = run("stream.py", cwd=tmp_path, url=url)
     assert done.stdout == text_of(jobs(url, "generate")[0]) + "\n"
     assert done.stderr == ""
 
 
+@pytest.mark.heavy
 def test_resume_continues_after_a_kill_and_prints_the_whole_text(url, tmp_path):
     command, env = [sys.executable, str(EXAMPLES / "resume.py")], os.environ | {"TIDEWIRE_URL": url}
     before = len(jobs(url, "generate"))
@@ -114,6 +116,7 @@ def test_resume_continues_after_a_kill_and_prints_the_whole_text(url, tmp_path):
 FIRST_VECTOR = "5000 vectors. The nearest one to 'Order 0: 0 parts for customer 0' is 'Order "
 
 
+@pytest.mark.heavy
 def test_embeddings_are_written_to_a_file(tmp_path):
     done = run("embeddings.py", cwd=tmp_path)
     assert done.stdout.startswith(FIRST_VECTOR)
@@ -157,6 +160,7 @@ def test_rollback_shows_each_draft(tmp_path):
     assert done.stdout.endswith("The question comes first\nThe text is: The question comes first\n")
 
 
+@pytest.mark.heavy
 def test_surprise_draws_a_picture(url, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     done = run("surprise.py", "surprise.png", cwd=tmp_path, url=url)
@@ -164,6 +168,7 @@ def test_surprise_draws_a_picture(url, tmp_path):
     assert (tmp_path / "surprise.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.heavy
 def test_a_picture_refines_itself(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     done = run("refine_picture.py", "picture.png", cwd=tmp_path)
@@ -189,6 +194,7 @@ def chat_url(tmp_path_factory):
         assert process.wait(20) == 0
 
 
+@pytest.mark.heavy
 def test_chat_keeps_the_history(chat_url, tmp_path):
     done = run("chat.py", cwd=tmp_path, url=chat_url, input=b"Hello.\nAnd then?\n")
     second, first = map(text_of, jobs(chat_url, "generate"))
@@ -220,6 +226,7 @@ def until_it_answers(process, url):
             time.sleep(0.05)
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(find_spec("fastapi") is None, reason="needs FastAPI: pip install -e '.[peers]'")
 def test_the_relay_streams_text_and_attaches_again(url, tmp_path):
     relay = f"http://127.0.0.1:{(port := free_port())}"
@@ -247,6 +254,7 @@ def test_the_relay_streams_text_and_attaches_again(url, tmp_path):
 
 
 @pytest.mark.browser
+@pytest.mark.heavy
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 def test_a_page_of_ones_own_follows_a_job(tmp_path):
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

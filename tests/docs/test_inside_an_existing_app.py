@@ -96,6 +96,7 @@ def status_in_the_log(file, job):
         return log.execute("SELECT status FROM job WHERE id = ?", (job,)).fetchone()[0]
 
 
+@pytest.mark.heavy
 def test_waiting_jobs_run_after_a_restart_before_the_first_request(mounted):
     with client_of(mounted, "ann") as ann:
         running, waiting = (ann.submit("story", words=60) for _ in range(2))
@@ -152,6 +153,7 @@ def test_the_relay_passes_the_text_on_while_it_arrives(relayed):
     assert text == "".join(f"word {number} " for number in range(100))
 
 
+@pytest.mark.heavy
 def test_the_relayed_job_is_cancelled_when_the_browser_leaves(relayed):
     application, peer = relayed
     with httpx.stream("GET", f"{application.url}/story?words=100000", timeout=20) as response:

@@ -17,6 +17,7 @@ def uses_the_package(page):
 WITH_THE_PACKAGE = [page for page in [*PAGES, PACKAGE / "README.md"] if uses_the_package(page)]
 
 
+@pytest.mark.heavy
 @needs_node
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", WITH_THE_PACKAGE, ids=name_of)

@@ -60,6 +60,7 @@ def assert_equal_up_to_rounding(one: Output, other: Output) -> None:
         assert row == pytest.approx(other_row, abs=1.01e-4)
 
 
+@pytest.mark.heavy
 def test_greedy_tokens_of_the_bundled_model_equal_those_of_transformers(start: Start):
     prompts = [
         "def fibonacci(n):\n",

@@ -36,6 +36,7 @@ def run_recipe(library: Path, out: Path) -> int:
     return recipe.main([*folders, "--steps", "4", "--batch", "2"])
 
 
+@pytest.mark.heavy
 def test_recipe_writes_a_checkpoint_that_the_engine_serves(start: Start, library: Path, tmp_path: Path):
     out = tmp_path / "model"
     assert run_recipe(library, out) == 0

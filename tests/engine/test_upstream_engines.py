@@ -70,6 +70,7 @@ def reference(model: Path) -> TorchEngine:
     return TorchEngine.load(model, device="cpu", dtype="float32")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("source", [{"prompt": PROMPT}, {"messages": MESSAGES}])
 def test_greedy_text_is_that_of_the_torch_engine(
     engine: str, model: Path, reference: TorchEngine, source: dict[str, Any]
@@ -173,6 +174,7 @@ def test_prompt_that_is_too_long_is_input_too_long(llama_cpp: str):
     assert error.value.code == "input_too_long"
 
 
+@pytest.mark.heavy
 def test_text_fills_the_rest_of_the_context(llama_cpp: str):
     with front(llama_cpp) as client:
         value = client.run("generate", prompt="a b " * 240, max_tokens=None, temperature=0)
@@ -216,6 +218,7 @@ def test_characters_of_several_tokens_are_complete(engine: str, model: Path):
 # ---- the front is killed --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("source", [{"prompt": PROMPT}, {"messages": MESSAGES}])
 def test_killed_front_delivers_every_character_once(
     engine: str, model: Path, tmp_path: Path, source: dict[str, Any], reference: TorchEngine

@@ -277,6 +277,7 @@ def test_a_closed_output_pipe_ends_the_command_silently(url):
     )
 
 
+@pytest.mark.heavy
 def test_a_pipe_closed_before_the_first_byte_ends_the_command_silently(url):
     assert run_with_closed_pipe(url, "call", url, "talk", "words=20000") == (141, "")
     assert run_with_closed_pipe(url, "describe", url) == (141, "")
@@ -311,6 +312,7 @@ def test_an_output_that_cannot_be_written_is_one_line(url, arguments, hint):
     assert run.stderr.count("\n") == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_command_works_if_its_caller_has_closed_the_output(url, closed):
     command = [sys.executable, "-m", "tidewire", "call", url, "talk", "words=3"]

@@ -683,6 +683,7 @@ def test_values_of_a_long_file_are_not_held_in_memory(client, file):
         tracemalloc.stop()
 
 
+@pytest.mark.heavy
 def test_memory_for_the_lines_of_a_file_is_bounded(client, file):
     count = 30_000
     with file.open("w") as out:

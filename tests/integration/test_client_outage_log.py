@@ -74,6 +74,7 @@ def check(lines: list[str], server: Killed) -> None:
     assert lines[1] == f"the connection to {server.url} is back\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("jobs", [1, 100])
 def test_an_outage_prints_two_lines_whatever_the_number_of_jobs(server, jobs):
     with script(READ, server.url, jobs) as process:

@@ -177,6 +177,7 @@ with Client(url) as client:
 """
 
 
+@pytest.mark.heavy
 def test_processes_that_resume_from_checkpoints_read_the_whole_text_together(url):
     with Client(url) as client:
         job = client.submit("talk", words=60, slow=True)

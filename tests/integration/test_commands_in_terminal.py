@@ -85,6 +85,7 @@ def test_a_chat_keeps_the_conversation_and_an_interrupt_stops_only_the_reply(ter
         assert terminal.end() == 0
 
 
+@pytest.mark.heavy
 def test_a_chat_continues_after_an_outage_of_the_server(terminal_server):
     with Terminal("chat", terminal_server.url, "pause=2", typed=True) as terminal:
         terminal.wait_for(">$")
@@ -149,6 +150,7 @@ def test_serve_shows_its_queue_in_one_line_below_its_output(tmp_path):
     assert "cancelled in" not in terminal.text
 
 
+@pytest.mark.heavy
 def test_serve_shows_the_batch_size_and_the_tokens_per_second_of_generations(tmp_path):
     port = tmp_path / "port"
     arguments = ("serve", "--port", "0", "--port-file", str(port), "--shutdown-timeout", "0")
@@ -204,6 +206,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "shell", [each if each == "bash" else pytest.param(each, marks=pytest.mark.slow) for each in SHELLS]
 )

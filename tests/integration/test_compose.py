@@ -127,6 +127,7 @@ def test_the_manifest_refers_to_names_that_it_defines():
         assert ("Secret", container["envFrom"][0]["secretRef"]["name"]) in kinds
 
 
+@pytest.mark.heavy
 @needs_worker
 def test_the_commands_of_the_manifest_exist():
     for document in manifests():
@@ -141,6 +142,7 @@ def test_the_commands_of_the_manifest_exist():
 class TestProcesses:
     pytestmark = needs_postgres
 
+    @pytest.mark.heavy
     def test_a_job_of_the_worker_is_read_through_nginx_while_a_server_is_killed(self, database_url, tmp_path):
         assert set(OURS) == {"server-1", "server-2", "worker"}
         site = (ROOT / "deploy/nginx.conf").read_text()

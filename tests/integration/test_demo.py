@@ -10,6 +10,7 @@ import pytest
 DEMO = Path(__file__).parents[2] / "docs/examples/demo.py"
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(180)
 def test_the_demo_cuts_connections_inside_events_and_loses_nothing():
     done = subprocess.run([sys.executable, DEMO], capture_output=True, text=True, timeout=170)

@@ -107,6 +107,7 @@ def memory_in_use(url: str) -> tuple[int, int, int]:
     return logged(url), there, tracemalloc.get_traced_memory()[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("endpoint", "turn"), [("clock", "ticks"), ("wheel", "turn")])
 def test_an_endless_job_does_not_grow_log_server_or_client(url: str, endpoint: str, turn: str) -> None:
     # Warm up: each kind of call allocates some memory once.

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/streaming_diffs.py"
 
 
+@pytest.mark.heavy
 def test_the_example_sends_diffs_much_smaller_than_whole_values():
     done = subprocess.run([sys.executable, EXAMPLE, "800"], capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stdout + done.stderr

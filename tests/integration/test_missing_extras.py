@@ -143,6 +143,7 @@ def test_a_server_with_ray_workers_names_the_missing_extra(run_without, tmp_path
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
 
 
+@pytest.mark.heavy
 def test_help_and_client_commands_need_only_the_cli_extra(run_without):
     hidden = (*SERVER, *SUITE, *ENGINE, *CODEGEN)
     done = run_without(hidden, *SCRIPT, "--help")

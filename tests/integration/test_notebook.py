@@ -212,6 +212,7 @@ def test_the_server_is_killed_and_restarted_while_a_job_is_shown(book, server, t
     assert "Once. The end." in book.shown(at)["text/plain"]
 
 
+@pytest.mark.heavy
 def test_updates_are_throttled_and_bounded(book):
     began, before = time.monotonic(), len(book.updates())
     book.run("burst = client.submit('burst', pieces=3000)\nburst")

@@ -227,6 +227,7 @@ def test_a_stop_of_the_server_ends_streams_and_requests_with_an_error():
     assert answer.json()["error"]["type"] == "server_error"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("again", ["one two", "another text"])
 def test_a_job_that_runs_again_after_a_crash_is_resumed_only_if_its_text_is_the_same(tmp_path, again):
     text, go = tmp_path / "text", tmp_path / "go"

@@ -33,6 +33,7 @@ def url():
         yield running
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [8, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["positive", "negative"])

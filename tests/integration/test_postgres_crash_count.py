@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from support.postgres_server import needs_postgres
 from support.reference_server import data
 from support.server_roles import APP, Fleet
@@ -100,6 +102,7 @@ async def fatal(ctx: Context) -> None:
 )
 
 
+@pytest.mark.heavy
 def test_a_function_that_kills_its_server_at_once_is_not_called_without_end(tmp_path, database_url):
     fleet = Fleet(tmp_path, database_url, FATAL)
     with fleet.front() as (_, peer):

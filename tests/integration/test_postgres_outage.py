@@ -373,6 +373,7 @@ def count(server: Killed, text: str) -> int:
     return server.errors().count(text)
 
 
+@pytest.mark.heavy
 def test_streams_continue_without_gap_or_repeat_when_the_database_is_killed(tmp_path: Path) -> None:
     with own_postgres() as database, server_on(database.url, tmp_path) as server:
         jobs = [server.submit("talk", input={"words": 250, "pause": 0.01}).json()["id"] for _ in range(3)]
@@ -390,6 +391,7 @@ def test_streams_continue_without_gap_or_repeat_when_the_database_is_killed(tmp_
         assert len(server.errors().splitlines()) <= 4, server.errors()
 
 
+@pytest.mark.heavy
 def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_is_back(
     tmp_path: Path,
 ) -> None:
@@ -423,6 +425,7 @@ def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_i
             assert len(server.errors().splitlines()) == 3, server.errors()
 
 
+@pytest.mark.heavy
 def test_a_stream_that_must_read_the_database_ends_with_goaway(tmp_path: Path) -> None:
     with own_postgres() as database:
         with server_on(database.url, tmp_path, wait_limit=2.0) as server:
@@ -437,6 +440,7 @@ def test_a_stream_that_must_read_the_database_ends_with_goaway(tmp_path: Path) -
                 assert any(b"event:goaway" in chunk for chunk in answer.iter_raw())
 
 
+@pytest.mark.heavy
 def test_after_an_outage_longer_than_the_lease_no_job_runs_twice(tmp_path: Path) -> None:
     with own_postgres() as database, DatabaseProxy(database.address) as proxy:
         url = proxy.url(database.url)

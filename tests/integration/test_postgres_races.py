@@ -59,6 +59,7 @@ def block_after(writer: Writer, head: Cursor, events: int, name: int) -> Block:
     return Block(frames, StateAt(last, writer.document.columns, writer.document.mark()))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
     database_url: str, open_stores: Any, rounds: int
@@ -214,6 +215,7 @@ def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPat
     serving(open_stores, 2, body)
 
 
+@pytest.mark.heavy
 def test_groups_with_the_same_jobs_in_reversed_order_do_not_deadlock(open_stores: Any) -> None:
     from tidewire_server.store.postgres.append_statements import BlockAppend
 
@@ -271,6 +273,7 @@ def test_an_append_to_a_deleted_job_is_refused(open_stores: Any) -> None:
 # ---- submits -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_an_idempotency_key_that_fifty_requests_race_for_gives_one_job(open_stores: Any, rounds: int) -> None:
     async def body(*stores: Any) -> None:
@@ -369,6 +372,7 @@ def test_a_newcomers_flood_does_not_delay_a_long_time_caller(open_stores: Any) -
     serving(open_stores, 2, body)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("rounds", "jobs"), [(5, 30), pytest.param(300, 10, marks=pytest.mark.slow)])
 @pytest.mark.timeout(300)
 def test_concurrent_takes_return_each_item_once_and_a_job_has_one_owner(
@@ -411,6 +415,7 @@ def test_concurrent_takes_return_each_item_once_and_a_job_has_one_owner(
     serving(open_stores, 3, body)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.timeout(300)
 def test_of_twelve_adoptions_of_a_dead_servers_jobs_each_job_has_one_adopter(

@@ -17,6 +17,7 @@ from support.serve_command import run
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.heavy,
     pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install -e '.[ray]'"),
     pytest.mark.timeout(180),
 ]

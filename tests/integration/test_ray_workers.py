@@ -20,6 +20,7 @@ from tidewire_server.batching.ray_workers import cluster
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.heavy,
     pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install -e '.[ray]'"),
     pytest.mark.timeout(180),
     pytest.mark.filterwarnings("default"),  # Ray itself causes warnings

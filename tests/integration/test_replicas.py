@@ -230,6 +230,7 @@ def _delete(front: Replica, job: str, readers: tuple[Replica, ...]) -> None:
     assert job not in {found["id"] for found in front.http.get("/v1/jobs").json()["jobs"]}
 
 
+@pytest.mark.heavy
 def test_a_job_is_cancelled_when_no_server_has_a_reader(pair):
     slot = Slot(pair, "grace")
     front, owner = slot.server, slot.other
@@ -336,6 +337,7 @@ def refusal(server: Replica, endpoint: str, value: Any) -> httpx.Response | None
     return None
 
 
+@pytest.mark.heavy
 def test_without_notifications_polls_take_over_and_limits_count_over_all_servers(
     postgres_of_the_run, tmp_path
 ):
@@ -381,6 +383,7 @@ def test_without_notifications_polls_take_over_and_limits_count_over_all_servers
 # ---- servers that stop ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_the_jobs_of_a_killed_server_go_on_at_another_one(replicas):
     owner = replicas.add(min_grace=0.5)
     moving = owner.start_job("letters", input=HALF)
@@ -434,6 +437,7 @@ def words(n: int) -> str:
     return "".join(f"{number} " for number in range(n))
 
 
+@pytest.mark.heavy
 def test_a_server_that_was_frozen_stops_the_jobs_that_another_one_has_adopted(replicas):
     zombie = replicas.add()
     moving = zombie.start_job("letters", input=HALF)
@@ -491,6 +495,7 @@ def test_a_server_that_was_frozen_stops_the_jobs_that_another_one_has_adopted(re
     assert slot.server.ended(job)["status"] == "succeeded"
 
 
+@pytest.mark.heavy
 def test_a_server_that_is_stopped_hands_its_jobs_over(replicas):
     leaving = replicas.add(shutdown_timeout=8)
     moving = leaving.start_job("count", input=HALF)

@@ -79,6 +79,7 @@ def test_a_client_resumes_at_the_other_server_after_one_is_killed(killed, replic
     assert submit.endswith("/numbers/jobs 200")
 
 
+@pytest.mark.heavy
 def test_readers_and_jobs_survive_a_rolling_restart(replicas, tmp_path):
     """Each server stops as planned and starts again, while jobs run and are read through nginx."""
     servers, url = replicas

@@ -126,6 +126,7 @@ def follow(server: Killed, job_id: str, received: list[Any], *, text: bool = Fal
     return thread
 
 
+@pytest.mark.heavy
 def test_a_counting_function_counts_each_number_once_whenever_the_server_is_killed():
     print(f"KILL_SEED={SEED}")
     draw = random.Random(SEED)

@@ -59,6 +59,7 @@ def contiguous(events: list[Event]) -> bool:
     return seqs == list(range(seqs[0], seqs[0] + len(seqs)))
 
 
+@pytest.mark.heavy
 def test_readers_that_join_at_different_times_get_each_event_once_in_order():
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": 3000})
@@ -133,6 +134,7 @@ def unchunked(answer: bytes) -> bytes:
     return body
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("letters", [20_000, pytest.param(60_000, marks=pytest.mark.slow)])
 def test_a_reader_with_a_full_socket_catches_up_without_delaying_others(letters):
     with serving(make_server()) as peer:

@@ -127,6 +127,7 @@ def jobs_of(peer: Peer) -> int:
     return int(peer.metrics().get('tidewire_jobs_submitted_total{endpoint="say"}', 0))
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("quiet_stream")
 def test_a_thousand_concurrent_clients_each_get_their_response(address):
     async def one(name: str) -> str:

@@ -151,6 +151,7 @@ def test_each_job_is_one_line_of_the_log(folder):
     assert re.fullmatch(rf"INFO [\w.]+: job {job}: tick succeeded in [\d.e-]+ s", line)
 
 
+@pytest.mark.heavy
 def test_reload_restarts_the_server_when_a_python_file_changes(tmp_path):
     (tmp_path / "story.py").write_text(ENDPOINTS)
     with served(tmp_path, "story.py", "--reload", "--log", "sqlite:///jobs.db") as (process, peer):
@@ -239,6 +240,7 @@ def test_a_second_signal_ends_a_server_with_a_blocked_event_loop(folder):
     assert process.returncode == 1
 
 
+@pytest.mark.heavy
 def test_one_signal_ends_a_server_with_a_blocked_event_loop_after_its_time_limit(folder):
     with served(folder, "mine.py:server", "--shutdown-timeout", "0") as (process, peer):
         peer.start("block")
@@ -417,6 +419,7 @@ def test_wrong_arguments_print_one_line_and_exit_with_2(folder, arguments, outpu
     assert text.count("\n") == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("hidden", "arguments", "extra"), [("torch", [], "engine"), ("httptools", ["mine.py:server"], "server")]
 )

@@ -160,6 +160,7 @@ def workers(peer):
     return {each["name"]: each["workers"] for each in peer.http.get("/v1").json()["endpoints"]}
 
 
+@pytest.mark.heavy
 def test_an_endpoint_without_a_worker_says_so_in_the_queue_and_in_discovery(fleet):
     with fleet.front() as (_, peer):
         assert workers(peer) == {"story": 0, "double": 0}
@@ -178,6 +179,7 @@ def test_an_endpoint_without_a_worker_says_so_in_the_queue_and_in_discovery(flee
                 reading.until("done")
 
 
+@pytest.mark.heavy
 def test_metrics_and_estimates_of_the_front_are_those_of_the_workers(fleet):
     def metric(name):
         return [
@@ -320,6 +322,7 @@ async def noted(number: int) -> int:
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("halt", ["stopped", "frozen"])
 def test_an_item_that_a_halted_worker_had_taken_starts_only_where_its_job_is_adopted(
     tmp_path, database_url, halt
@@ -347,6 +350,7 @@ def test_an_item_that_a_halted_worker_had_taken_starts_only_where_its_job_is_ado
     assert (tmp_path / "starts").read_text() == "."
 
 
+@pytest.mark.heavy
 def test_a_worker_drains_while_it_still_starts_the_items_that_waited_for_it(tmp_path, database_url):
     app = APP.replace("shutdown_timeout=5.0", "shutdown_timeout=0.3") + NOTED
     fleet = Fleet(tmp_path, database_url, app)

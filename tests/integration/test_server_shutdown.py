@@ -381,6 +381,7 @@ def test_a_stalled_reader_is_cut_off_without_a_traceback(monkeypatch, caplog):
     assert not [record for record in caplog.records if record.exc_info]
 
 
+@pytest.mark.heavy
 def test_all_of_many_readers_receive_the_end_of_the_job(folder):
     async def read(http: httpx.AsyncClient, job: str) -> str:
         decoder, events = Decoder(), []

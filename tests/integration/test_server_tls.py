@@ -90,6 +90,7 @@ async def test_nothing_is_unacknowledged_after_asyncio_closed_the_connection(
         assert unacknowledged_bytes(writer.transport) == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("loop", "http", "only"),
     [

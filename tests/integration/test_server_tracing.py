@@ -226,6 +226,7 @@ def test_a_job_that_waits_during_a_restart_keeps_its_trace_and_its_time_in_the_q
     assert (run["attributes"]["tidewire.attempt"], run["attributes"]["tidewire.queue_time"] > 0) == (1, True)
 
 
+@pytest.mark.heavy
 def test_a_planned_stop_ends_the_spans(server):
     with server.client() as client:
         job = client.submit("talk", words=10_000)

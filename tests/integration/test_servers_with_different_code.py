@@ -24,6 +24,7 @@ def statuses(job):
     return [item["status"] for item in job["state"]["items"]]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("app", "flags"),
     [(APP, ["--no-functions"]), (WITHOUT_STORY, ["--no-functions"]), (WITHOUT_STORY, [])],
@@ -56,6 +57,7 @@ def test_a_cancel_at_a_server_that_cannot_run_the_job_ends_only_the_cancelled_it
                 assert peer.job(job)["attempt"] == 1
 
 
+@pytest.mark.heavy
 def test_a_job_is_cancelled_while_no_server_has_its_endpoint(tmp_path, database_url):
     fleet = Fleet(tmp_path, database_url)
     with fleet.front() as (_, peer):
@@ -91,6 +93,7 @@ def kinds(kind: list[str]) -> list[str]:
 NEWER = OLDER.replace("def kinds(kind: list[str])", "def kinds(kind: list[str], added: list[int])")
 
 
+@pytest.mark.heavy
 def test_rows_whose_job_was_adopted_by_a_server_that_refuses_them_keep_their_batch_keys(
     tmp_path, database_url
 ):
@@ -170,6 +173,7 @@ def test_a_waiting_input_that_cannot_be_read_fails_only_its_item(tmp_path, datab
     assert found["state"]["items"][1]["error"]["code"] == "worker_lost"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("endpoint", ["single", "batched"])
 def test_an_outage_while_the_input_of_a_waiting_item_is_read_fails_no_item(tmp_path, database_url, endpoint):
     fleet = Fleet(tmp_path, database_url, APP + CALLS + OUTAGE)

@@ -87,6 +87,7 @@ def test_an_append_after_another_head_is_refused(opened: Any) -> None:
     run(body())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sizes", [[1], [40], [3000], [20_000], [1, 20_000, 5]], ids=str)
 def test_a_log_stays_within_its_limit_or_keeps_its_newest_block(opened: Any, sizes: list[int]) -> None:
     async def body() -> None:
@@ -335,6 +336,7 @@ def test_deleted_jobs_do_not_delay_the_next_expiry(opened: Any) -> None:
     run(body())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("asked_before", [False, True])
 def test_an_open_log_of_a_deleted_job_stays_readable_but_refuses_appends(
@@ -459,6 +461,7 @@ def test_a_log_in_use_is_the_object_that_readers_and_the_writer_share(opened: An
 # ---- equivalence of the implementations -------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in range(1, 4))])
 @pytest.mark.parametrize("other", PARAMS[1:])
 def test_random_operations_give_equal_results_in_all_implementations(

@@ -192,6 +192,7 @@ def test_an_append_to_a_job_that_is_deleted_meanwhile_is_refused_and_leaves_noth
     run(body())
 
 
+@pytest.mark.heavy
 def test_appends_of_another_job_do_not_wait_for_all_pieces(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _clock, _pieces):

@@ -73,6 +73,7 @@ def values(client: Client, n: int, **members: Any) -> list[Any]:
 # ---- start ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_server_answers_503_until_the_engine_answers():
     with ScriptedEngine() as engine:
         engine.kill()
@@ -156,6 +157,7 @@ def test_wrong_model_is_one_clear_error(engine: ScriptedEngine):
         assert "scripted" in httpx.get(f"{client.url}/readyz").text
 
 
+@pytest.mark.heavy
 def test_wrong_key_is_one_clear_error_without_the_key(
     engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ):
@@ -191,6 +193,7 @@ def test_url_of_an_upstream_is_checked(url: str):
     assert ":p" not in str(error.value)
 
 
+@pytest.mark.heavy
 def test_command_with_an_upstream_imports_no_torch(engine: ScriptedEngine, tmp_path: Path):
     command = [
         sys.executable,

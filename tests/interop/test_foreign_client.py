@@ -134,6 +134,7 @@ def test_cancel_stops_a_job_of_the_reference_server(reference_url):
     assert output.error["value"] == output.value
 
 
+@pytest.mark.heavy
 def test_one_idempotency_key_starts_one_job(reference_url):
     first = run(reference_url, "talk", {"input": {}}, key="k" * 30)
     again = run(reference_url, "talk", {"input": {}}, key="k" * 30)
@@ -209,6 +210,7 @@ def test_a_page_follows_a_job_through_cuts(third_party_url):
     assert end["done"]["items"] == [{"status": "succeeded", "value": TEXT}]
 
 
+@pytest.mark.heavy
 def test_a_page_applies_rollbacks_and_diffs(reference_url):
     _, end = run_page(reference_url, start(reference_url, "hesitate", words=5))
     assert end["done"]["items"][0]["value"] == "".join(f"{word} " for word in WORDS[:5])

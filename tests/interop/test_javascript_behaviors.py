@@ -33,6 +33,7 @@ def errors(request):
         return {line["name"]: line["error"] for line in lines}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", NAMES)
 def test_behavior(name, errors):
     assert errors[name] is None

@@ -54,6 +54,7 @@ def package(tmp_path_factory):
     return folder
 
 
+@pytest.mark.heavy
 def test_only_programs_with_correct_types_compile_with_the_package(package, tmp_path):
     wrong = PROGRAM.replace("event.position.toFixed()", "event.position.trim()")
     (tmp_path / "node_modules").mkdir()

@@ -48,6 +48,7 @@ def python(stream):
 STEPS = "+né 😀\nsleep 0.02\n+👩‍🚀 \u2028 end\r\nsleep 0.02\n+."
 
 
+@pytest.mark.heavy
 def test_both_packages_read_the_same_text_of_a_completion(package, url):
     request = {"model": "generate", "prompt": STEPS}
     [ours] = javascript(package, url, ("completions", request))

@@ -80,6 +80,7 @@ def test_the_examples_of_the_readme_were_found():
     assert [kind for kind in kinds if not any(kind in example for example in EXAMPLES)] == []
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # The examples close no client.
@@ -135,6 +136,7 @@ def test_a_streamed_chat_equals_the_same_chat_without_a_stream(client):
     assert choices[0].delta.role == "assistant"
 
 
+@pytest.mark.heavy
 def test_an_absent_limit_is_the_rest_of_the_context_and_16_for_completions(client):
     chat = client.chat.completions.create(model=ALIAS, messages=MESSAGES, seed=1, logit_bias={"0": -100})
     assert chat.choices[0].finish_reason == "length"
@@ -381,6 +383,7 @@ def test_a_response_that_is_not_stored_is_deleted(client, surface):
     eventually(lambda: httpx.get(f"{surface}/v1/jobs/{job}").status_code == 410)
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(240)  # Two servers load a model.
 def test_a_stream_resumes_after_the_server_was_killed(chat, tmp_path):
     port = free_port()

@@ -32,6 +32,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", SEEDS)
 def test_diff_of_random_values_is_applied_to_the_target(seed):
     draw = random.Random(seed)
@@ -58,6 +59,7 @@ def test_diff_of_lists_with_many_equal_elements_is_applied_to_the_target(count):
         assert canonical_text(apply(old, diff(old, new))) == canonical_text(new)
 
 
+@pytest.mark.heavy
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(values, values)
 def test_diff_of_any_two_values_is_applied_to_the_target(old, new):

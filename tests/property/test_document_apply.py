@@ -110,6 +110,7 @@ def random_op(draw, value):
     return ["d", build(tokens)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_random_diffs_have_the_same_result_in_document_apply_and_model(seed):
     draw = random.Random(seed)

@@ -19,6 +19,7 @@ def in_chunks_of(size, stream):
     return [stream[i : i + size] for i in range(0, len(stream), size)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "chunk",
     [
@@ -72,6 +73,7 @@ def test_event_of_400_000_data_lines_is_decoded_in_linear_time():
     assert event.data == "\n".join(["x" * 30] * 400_000)
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "hostile",

@@ -200,6 +200,7 @@ def messages_of(scenario):
             yield step.get("event", "message"), step["data"]
 
 
+@pytest.mark.heavy
 def test_events_validate_against_their_schemas_unless_marked():
     for scenario in SCENARIOS:
         for kind, data in messages_of(scenario):

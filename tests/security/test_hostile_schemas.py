@@ -84,6 +84,7 @@ ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ATTACKS)
 def test_known_attack_is_refused_by_a_limit(schemas: SchemaProcess, name: str):
     limit, schema = ATTACKS[name]
@@ -142,6 +143,7 @@ def test_schema_at_the_limits_is_cheap(schemas: SchemaProcess, name: str):
     assert_cheap(walk)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [150, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_fuzzed_schemas_are_cheap(schemas: SchemaProcess, count: int):
     walks = [schemas.walk(hostile_schema(seed), seed) for seed in range(count)]

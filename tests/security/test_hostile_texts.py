@@ -137,6 +137,7 @@ def shown():
     return {part.partition("\r\n")[0]: part.partition("\r\n")[2].replace("\r\n", "\n") for part in parts}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_writes_control_characters_to_a_terminal(shown, command):
     text = OF_COMMANDS.sub("", shown[command])

@@ -75,6 +75,7 @@ def judge(client, *names, **options):
 # ---- exit codes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_the_project_client_passes_the_scenarios_and_their_variants():
     areas = [word for area in ("diffs", *VARIANTS) for word in ("--only", area)]
     found = conformance("--client", PROJECT_CLIENT, *areas)
@@ -324,7 +325,9 @@ def test_the_shell_client_passes_one_connection_and_fails_resuming(tmp_path):
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+@pytest.mark.heavy
 @pytest.mark.browser
+@pytest.mark.heavy
 @pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
 @pytest.mark.timeout(120)
 def test_a_browser_page_is_tested_like_any_other_client(tmp_path):

@@ -216,6 +216,7 @@ def test_a_url_without_events_is_reported_after_a_bounded_time(steps, exit_code,
     assert message in found.output
 
 
+@pytest.mark.heavy
 def test_the_suite_stops_reading_a_stream_that_never_ends(monkeypatch):
     flood = (b"data: a\n" * 1000 for _ in itertools.count())
     with serve("flood", lambda _: itertools.chain([HEAD + b"\r\n"], flood), monkeypatch) as url:
@@ -269,6 +270,7 @@ def test_invalid_options_are_usage_errors(arguments):
 # ---- clients -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_the_plain_reader_passes_all_scenarios():
     assert plain_reader_fault() == ""
 

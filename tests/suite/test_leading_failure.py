@@ -40,6 +40,7 @@ def changed_foreign_server(folder, line):
     return running([sys.executable, str(folder / "server.py"), "20"])
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", OFF_BY_ONE)
 def test_a_resume_that_is_off_by_one_leads_with_the_check_of_resume(fault, tmp_path):
@@ -73,6 +74,7 @@ Some faults are seen first by another check that is as near to the cause.
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", NOISY)
 def test_a_report_leads_with_the_check_that_the_fault_names(name):
     checks = [check for check in CHECKS if check.is_named_by(QUICK_AREAS) and not check.seconds]

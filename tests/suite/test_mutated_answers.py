@@ -146,6 +146,7 @@ def test_each_check_reads_its_replayed_conversation_to_the_end(conversations):
     assert unread <= NEEDS_TIME
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 def test_mutated_conversations_raise_no_exception(few_conversations):
     found = asyncio.run(judge_conversations(few_conversations, range(QUICK), QUICK_CHECKS))

@@ -54,6 +54,7 @@ CLIENTS = {
 """Faulty client → the area that the case covers."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_faulty_server_fails_only_for_the_expected_reason(name):
     server = FAULTY_SERVERS[name]
@@ -114,6 +115,7 @@ def test_a_wrong_digest_is_reported_as_received_not_as_expected():
     assert "0123456789abcdef" not in finding.expected
 
 
+@pytest.mark.heavy
 def test_a_wrong_digest_violates_no_other_requirement():
     areas = ["framing", "jobs", "state", "catch_up", "resume"]
     with running_server("wrong_digest") as url:

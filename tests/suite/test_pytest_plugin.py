@@ -57,6 +57,7 @@ def test_a_correct_server_passes_together_with_other_tests(tmp_path):
     assert re.search(r"only a part of the suite was run: \d+ of \d+ checks", done.stdout)
 
 
+@pytest.mark.heavy
 def test_a_faulty_server_fails_with_the_console_output(tmp_path):
     (tmp_path / "known.toml").write_text(BASELINE)
     with running_server("stream_without_done") as url:

@@ -43,6 +43,7 @@ def untested(found):
     }
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(120)
 def test_the_reference_server_passes_all_checks(reference_url):
     found = report(plan(reference_url))
@@ -114,6 +115,7 @@ def test_most_durable_and_batch_checks_run_without_the_script_endpoint():
     assert len(passed) * 2 >= len(both) > 0
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(120)
 def test_the_standard_library_server_breaks_exactly_the_requirements_that_the_appendix_lists():
     with standard_library_server() as url:
@@ -127,6 +129,7 @@ def test_the_standard_library_server_breaks_exactly_the_requirements_that_the_ap
     assert re.match(r"stream \(\d+ checks not tried\) · ", found.headline)
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(120)
 def test_the_standard_library_server_conforms_to_the_profile_stream():
     """The checks that the suite does not try need `tidewire.script`, small limits or commands of the operator."""
@@ -161,6 +164,7 @@ def requirements_left_out():
     }
 
 
+@pytest.mark.heavy
 @needs_node
 @pytest.mark.timeout(120)
 def test_the_javascript_server_fails_no_requirement():

@@ -60,6 +60,7 @@ def write_scripts_of_the_documentation(folder: Path) -> int:
     return len(PAGES)
 
 
+@pytest.mark.heavy
 def test_correct_calls_pass_and_wrong_calls_are_reported(tmp_path: Path) -> None:
     scripts = write_scripts_of_the_documentation(tmp_path)
     settings = {

@@ -46,6 +46,7 @@ def third_party(path):
                 yield module
 
 
+@pytest.mark.heavy
 def test_base_install_has_exactly_what_importing_tidewire_needs():
     base = {"anyio", "h11", "httpcore", "httpx", "msgspec", "pydantic", "rfc8785"}
     assert names(PROJECT["dependencies"]) == base

@@ -160,6 +160,7 @@ def rank(package, module):
     raise AssertionError(f"{module} is missing in ORDER; add it where its imports allow")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("package", ROOTS)
 def test_folder_imports_only_folders_below_it(package):
     wrong = [
