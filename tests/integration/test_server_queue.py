@@ -81,9 +81,9 @@ def test_a_cancelled_queued_item_leaves_the_others_to_share_a_batch(peer):
 
 def test_endpoints_of_a_concurrency_group_share_slots_like_one_queue(peer):
     jobs = [peer.start(endpoint, {"name": f"g{n}"}) for n, endpoint in enumerate("XZXYZ", 1)]
-    eventually(lambda: came(peer, "g") == ["1", "2"])
+    eventually(lambda: sorted(came(peer, "g")) == ["1", "2"])  # both start at once, each in a thread
     open_gates(peer, "g1")
-    eventually(lambda: came(peer, "g") == ["1", "2", "3"])
+    eventually(lambda: came(peer, "g")[2:] == ["3"])
     open_gates(peer, "g2", "g3", "g4", "g5")
     assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
     assert came(peer, "g")[3:] in (["4", "5"], ["5", "4"])
@@ -91,7 +91,7 @@ def test_endpoints_of_a_concurrency_group_share_slots_like_one_queue(peer):
 
 def test_callers_take_turns_within_a_concurrency_group(peer, other):
     holding = [peer.start("X", {"name": f"h{n}"}) for n in (1, 2)]
-    eventually(lambda: came(peer, "h") == ["1", "2"])
+    eventually(lambda: sorted(came(peer, "h")) == ["1", "2"])
     crowd = [peer.start("X", {"name": f"h{n}"}) for n in (3, 4, 5)]
     late = other.start("Z", {"name": "h6"})
     open_gates(peer, "h1", "h3", "h4", "h5", "h6")
