@@ -162,6 +162,13 @@ async def test_a_response_of_another_kind_of_server_is_quoted_without_retries(co
     assert waits == []
 
 
+async def test_a_json_body_that_is_not_valid_is_reported_with_its_fault():
+    with ScriptedServer(lambda _: iter([answer(200, {"n": 2**64})])) as server:
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(NotATidewireServerError, match=rf"\(.*{2**64} is beyond ±2\^53.*\)"):
+                await client.discover()
+
+
 async def test_a_submit_answered_with_204_raises_without_retries():
     timing, waits = hurried()
     with ScriptedServer(lambda _: iter([b"HTTP/1.1 204 No Content\r\n\r\n"])) as server:

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Iterator
 from enum import Enum
 from typing import Annotated, Any, Literal
 
+import orjson
 import pytest
 from pydantic import Base64Bytes, Base64Str, BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from tidewire.protocol.strict_json import loads
 from tidewire_server import Binary, Server, Stream
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.errors import ProblemError
@@ -190,6 +192,7 @@ def test_async_functions_and_generators_are_detected():
         ({"name": "x" * 65}, "is not a valid endpoint name"),
         ({"concurrency_limit": 0}, "concurrency_limit must be .*, not 0"),
         ({"examples": [{"m": 1}]}, "not a valid input"),
+        ({"examples": [{"n": 2**60}]}, "not a valid input: at '/n': integer beyond"),
         ({"capabilities": {"logprobs": {"max_top": "many"}}}, "max_top"),
         ({"concurrency_limit": "4"}, "concurrency_limit must be .*, not '4'"),
         ({"concurrency_limit": 1.5}, "concurrency_limit must be .*, not 1.5"),
@@ -209,6 +212,41 @@ def test_invalid_option_is_refused_at_registration(options, message):
         endpoint(function, **options)
 
 
+class Wide(BaseModel):
+    limit: Annotated[int, Field(lt=2**63)] = 2**60
+
+
+def test_description_has_no_number_or_text_that_clients_refuse():
+    def function(
+        seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0,
+        step: Annotated[int, Field(multiple_of=2**60)] = 0,
+        large: int = 2**63 - 1,
+        temperature: float = float("inf"),
+        text: str = "\ud800",
+        wide: Wide = Wide(),  # noqa: B008
+    ) -> Annotated[int, Field(le=2**63)]: ...
+
+    found = endpoint(function)
+    described = loads(orjson.dumps(found.describe("/v1", 10).model_dump()))
+    properties = described["input_schema"]["properties"]
+    assert properties["seed"] == {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": float(2**64),
+        "default": 0,
+        "title": "seed",
+    }
+    assert properties["step"]["multipleOf"] == float(2**60)
+    assert described["value_schema"]["maximum"] == float(2**63)
+    assert [name for name, member in properties.items() if "default" in member] == ["seed", "step"]
+    assert described["input_schema"]["$defs"]["Wide"]["properties"]["limit"] == {
+        "type": "integer",
+        "exclusiveMaximum": float(2**63),
+        "title": "Limit",
+    }
+    assert found.input.defaults
+
+
 def test_unsupported_parameters_are_refused():
     def any_number(*args: int) -> int: ...
     def any_name(**kwargs: int) -> int: ...
@@ -216,8 +254,9 @@ def test_unsupported_parameters_are_refused():
     def unknown(a: "Nowhere") -> int: ...  # noqa: F821
     def no_schema(a: object = None, b: Any = None, *, c: WithoutSchema) -> int: ...
     def two_streams(a: Stream[str], b: Stream[str]) -> None: ...
+    def too_large(a: Literal[1, 2**60]) -> None: ...
 
-    for function in (any_number, any_name, by_place, unknown, no_schema, two_streams):
+    for function in (any_number, any_name, by_place, unknown, no_schema, two_streams, too_large):
         with pytest.raises(TypeError, match=function.__name__):
             endpoint(function)
 

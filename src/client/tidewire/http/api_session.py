@@ -405,7 +405,7 @@ class ApiSession:
             where = response.where(job_id=job_id)
             if self.contacted:
                 raise ProtocolError(f"the response is not valid: {error}", where=where) from None
-            raise self.not_tidewire(response) from None
+            raise self.not_tidewire(response, str(error)) from None
         self.contacted = True
         return body
 
@@ -442,9 +442,9 @@ class ApiSession:
             error.advice = self.links.advice(response.url) or error.advice
         return error
 
-    def not_tidewire(self, response: Response) -> NotATidewireServerError:
-        """Create the error for a response that no Tidewire server sends."""
-        return status_errors.not_tidewire(self.base, response)
+    def not_tidewire(self, response: Response, fault: str = "") -> NotATidewireServerError:
+        """Create the error for a response that no Tidewire server sends. See `status_errors.not_tidewire`."""
+        return status_errors.not_tidewire(self.base, response, fault)
 
     async def check_http(
         self, error: TransportError | NotATidewireServerError, policy: RequestPolicy

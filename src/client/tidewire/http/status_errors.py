@@ -42,16 +42,29 @@ def may_be_from_gateway(response: Response) -> bool:
     return (response.status >= 500 and response.status != 501) or response.status in OF_GATEWAYS
 
 
-def not_tidewire(base: str, response: Response) -> NotATidewireServerError:
-    """Create the error for a response that no Tidewire server sends."""
+def not_tidewire(base: str, response: Response, fault: str = "") -> NotATidewireServerError:
+    """Create the error for a response that no Tidewire server sends.
+
+    Args:
+        base: URL of the server.
+        response: The response.
+        fault: Why its body is not valid. The message contains the fault of a JSON body, because the server may be a faulty
+            Tidewire server.
+    """
+    why = f" ({fault})" if fault and _media_type(response) == "application/json" else ""
     return NotATidewireServerError(
-        f"the server at {base} is not a Tidewire server: it sent {_kind(response)}", where=response.where()
+        f"the server at {base} is not a Tidewire server: it sent {_kind(response)}{why}",
+        where=response.where(),
     )
+
+
+def _media_type(response: Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip()
 
 
 def _kind(response: Response) -> str:
     """Summarize a response for an error message: status, content type and the start of the body."""
-    media = response.headers.get("content-type", "").partition(";")[0].strip()
+    media = _media_type(response)
     start = response.body[:200].decode("utf-8", "replace").split()
     text = " ".join(start)[:80]
     if media:

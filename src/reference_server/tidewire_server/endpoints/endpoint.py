@@ -285,8 +285,9 @@ class Endpoint:
         self.examples = list(options.examples) or ([{}] if self.input.defaults else [])
         for example in self.examples:
             try:
+                strict_json.check(example)
                 self.input.read(example, "/input")
-            except ProblemError as error:
+            except (ProblemError, strict_json.StrictJsonError) as error:
                 raise ValueError(
                     f"endpoint {self.name!r}: an example is not a valid input: {error}"
                 ) from None

@@ -29,6 +29,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
@@ -61,7 +62,29 @@ would conflict with names of pydantic. The members of the JSON input have the na
 
 
 class _Schema(GenerateJsonSchema):
+    """Generator of schemas that are I-JSON, because clients refuse a description that is not.
+
+    A bound beyond ±2^53 is written with an exponent, and a default that is not I-JSON is left out.
+    """
+
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as the base class has it
+
+    def update_with_validations(
+        self, json_schema: dict[str, Any], core_schema: Any, mapping: dict[str, str]
+    ) -> None:
+        super().update_with_validations(json_schema, core_schema, mapping)
+        for name in mapping.values():
+            bound = json_schema.get(name)
+            if type(bound) is int and abs(bound) > strict_json.MAX_INTEGER:
+                json_schema[name] = float(bound)
+
+    def encode_default(self, dft: Any) -> Any:
+        encoded = super().encode_default(dft)
+        try:
+            strict_json.check(encoded)
+        except strict_json.StrictJsonError as error:
+            raise PydanticSerializationError(str(error)) from None
+        return encoded
 
 
 @dataclass(frozen=True)
@@ -346,11 +369,11 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
     """Create the input schema from a signature, and the value schema from the annotation of the value.
 
     Raises:
-        TypeError: An annotation has no JSON Schema.
+        TypeError: An annotation has no JSON Schema, or has one that clients could not read.
     """
     try:
         input_shape = _input_shape(name, read.members, read.stream, read.context)
-        return input_shape, _value_shape(annotation, grows=grows)
+        value_shape = _value_shape(annotation, grows=grows)
     except PydanticUserError as error:
         reason = str(error).partition("\n")[0]
         if error.code == "schema-for-unknown-type":
@@ -359,6 +382,14 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
                 "list[list[float]] for an array or a tensor, and a pydantic model or a dataclass for an object"
             )
         raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {reason}") from None
+    for of, schema in (("input", input_shape.schema), ("value", value_shape.schema)):
+        try:
+            strict_json.check(schema)
+        except strict_json.StrictJsonError as error:
+            raise TypeError(
+                f"endpoint {name!r}: clients could not read the schema of its {of}: {error}"
+            ) from None
+    return input_shape, value_shape
 
 
 def is_async(function: Callable[..., Any]) -> bool:
