@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter
+from random import Random
 
 import anyio
 import pytest
@@ -40,7 +41,7 @@ from tidewire.http.api_session import Timing
 from tidewire.jobs.map.map_work import CONCURRENCY, MAX_EXPIRED_KEYS
 from tidewire.protocol.resources import Limits
 from tidewire.testing import FakeServer
-from tidewire_server import Server
+from tidewire_server import ItemError, Server
 
 
 @pytest.fixture
@@ -291,6 +292,52 @@ async def test_a_cancelled_anext_of_a_map_can_be_repeated(server):
             tasks.cancel_scope.cancel()
         assert await anext(values) == "ab"
         assert len(server.submits) == 1
+
+
+async def in_spite_of_cancellations(values, random):
+    """Iterate over a map. Each wait is cancelled after a random time of at most 10 ms, and repeated."""
+    received = []
+    while True:
+        with anyio.move_on_after(random.uniform(0, 0.01)):
+            try:
+                received.append(await anext(values))
+            except StopAsyncIteration:
+                return received
+
+
+@pytest.mark.anyio
+async def test_an_outcome_that_arrives_with_a_cancellation_is_not_lost(anyio_backend):
+    server = Server()
+
+    @server.endpoint
+    async def slow(x: int) -> int:
+        await asyncio.sleep(0.005)
+        return x
+
+    with server.running() as url:
+        async with AsyncClient(url) as client:
+            for seed in range(6):
+                values = client.map("slow", [{"x": x} for x in range(40)], batch_size=5)
+                assert await in_spite_of_cancellations(values, Random(seed)) == [*range(40)]
+
+
+@pytest.mark.anyio
+async def test_an_error_is_raised_although_the_wait_is_cancelled_while_the_jobs_are_cancelled(anyio_backend):
+    server = Server()
+
+    @server.endpoint
+    async def fails(x: int) -> int:
+        if x == 3:
+            raise ItemError("no")
+        await asyncio.sleep(0 if x < 3 else 60)
+        return x
+
+    with server.running() as url:
+        async with AsyncClient(url) as client:
+            for seed in range(20):
+                values = client.map("fails", [{"x": x} for x in range(16)], batch_size=4)
+                with pytest.raises(ItemFailedError, match="no"):
+                    await in_spite_of_cancellations(values, Random(seed))
 
 
 @pytest.mark.anyio

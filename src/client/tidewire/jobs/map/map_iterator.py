@@ -59,6 +59,8 @@ class _MapReader(Generic[X]):
         )
         self._busy = False
         self._inputs_failed = False
+        self._failure: Exception | None = None
+        """Error to raise when the map is closed. The end of the map is such an error, too."""
 
     def __del__(self) -> None:
         # An `async for` loop that is left early only drops its reference to the map. The next map can then use the
@@ -68,30 +70,39 @@ class _MapReader(Generic[X]):
     async def next(self) -> X:
         if self._busy:
             raise ConcurrentReadError("another loop is reading this map", advice="Call map() again.")
-        if self._inputs_failed and self._work.finished:
+        if self._inputs_failed and self._work.finished and self._failure is None:
             what = "this map has no more inputs, because their iterator raised an error or was cancelled"
             raise ConcurrentReadError(what, advice="Call map() again with the remaining inputs.")
-        work = self._work
         self._busy = True
         try:
-            if work.has_file:
-                # Let other tasks run, because values in the file need no waiting, and there may be millions of them.
-                await anyio.lowlevel.checkpoint()
-            while not work.ready():
-                if work.finished:
-                    raise StopAsyncIteration
-                if work.accepts_input:
-                    await self._feed()
-                else:
-                    await work.fill()
-                    await self._report_progress()
-            await self._report_progress()
-            value: X = work.take()
-        except Exception:
+            failure = self._failure
+            if failure is None:
+                try:
+                    return await self._next()
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failure = self._failure = error
+            # A caller that is cancelled here gets the error from the next call.
             await self.aclose()
-            raise
+            self._failure = None
+            raise failure
         finally:
             self._busy = False
+
+    async def _next(self) -> X:
+        work = self._work
+        if work.has_file:
+            # Let other tasks run, because values in the file need no waiting, and there may be millions of them.
+            await anyio.lowlevel.checkpoint()
+        while not work.ready():
+            if work.finished:
+                raise StopAsyncIteration
+            if work.accepts_input:
+                await self._feed()
+            else:
+                await work.fill()
+                await self._report_progress()
+        await self._report_progress()
+        value: X = work.take()
         return value
 
     async def _report_progress(self) -> None:

@@ -87,17 +87,13 @@ class RunningJobs:
         """
         others = [other for other in self._jobs if other is not running]
         reading = running.reading
-        with suppress(StopAsyncIteration):
-            if others or until is not None:
-                ended = await self._read_and_poll_others(reading, others, record, until)
-            else:
-                ended = await anext(reading)
-            if ended is None:
-                return
-            _record_ended(running, ended, record)
-            # Take the remaining items of this block too, because they are available without waiting.
-            while reading.block.at < len(reading.block.items):
-                _record_ended(running, await anext(reading), record)
+        if others or until is not None:
+            await self._fill_and_poll_others(reading, others, record, until)
+        else:
+            await _fill(reading)
+        # The iterator keeps outcomes until here. Do not wait from here on: a cancellation would lose them.
+        while _is_filled(reading):
+            _record_ended(running, await anext(reading), record)
         if reading.finished:
             self._finish(running)
 
@@ -108,19 +104,18 @@ class RunningJobs:
             what = f"the job ended without an outcome of input {next(iter(running.part.pending))}"
             raise ProtocolError(what, where=Where(job_id=running.job.id))
 
-    async def _read_and_poll_others(
+    async def _fill_and_poll_others(
         self,
         reading: UpdateIterator[tuple[int, Any]],
         others: Iterable[RunningPart],
         record: Record,
         until: float | None,
-    ) -> tuple[int, Any] | None:
-        """Read an item of a job, and request the status of the other jobs at the same time. Return None after `until`."""
+    ) -> None:
+        """Wait for outcomes of a job, at most until a time, and request the status of the other jobs meanwhile."""
         if self._clock() >= self._poll_due:
             # Items can arrive so quickly that each ends the check that began while the client waited for it.
             await self._poll(others, record)
         fault: Exception | None = None
-        ended: tuple[int, Any] | None = None
         async with anyio.create_task_group() as tasks:
 
             async def poll() -> None:
@@ -139,13 +134,12 @@ class RunningJobs:
             if until is not None:
                 tasks.start_soon(stop, until)
             try:
-                ended = await anext(reading)
+                await _fill(reading)
             except Exception as error:  # noqa: BLE001 - as above
                 fault = error
             tasks.cancel_scope.cancel()
         if fault is not None:
             raise fault
-        return ended
 
     async def _poll_others(self, others: Iterable[RunningPart], record: Record) -> None:
         while True:
@@ -173,6 +167,17 @@ class RunningJobs:
             await running.reading.aclose()
         jobs = [running.job for running in self._jobs if running.job in self._starter.running]
         await cancel_all(self._starter.running, jobs)
+
+
+def _is_filled(reading: UpdateIterator[Any]) -> bool:
+    """Whether the iterator has items that need no waiting."""
+    return reading.block.at < len(reading.block.items)
+
+
+async def _fill(reading: UpdateIterator[Any]) -> None:
+    """Wait until the iterator has items, or has ended. The items stay in the iterator."""
+    while not (reading.finished or _is_filled(reading)):
+        await reading.fill()
 
 
 def _record_ended(running: RunningPart, ended: tuple[int, Any], record: Record) -> None:
