@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import math
+import time
 from collections import Counter
 from random import Random
 
@@ -30,6 +31,7 @@ from tidewire import AsyncClient, Client, RetryPolicy
 from tidewire.errors import (
     ConcurrentReadError,
     InvalidInputError,
+    InvalidValueError,
     ItemFailedError,
     JobExpiredError,
     JobNotFoundError,
@@ -338,6 +340,53 @@ async def test_an_error_is_raised_although_the_wait_is_cancelled_while_the_jobs_
                 values = client.map("fails", [{"x": x} for x in range(16)], batch_size=4)
                 with pytest.raises(ItemFailedError, match="no"):
                     await in_spite_of_cancellations(values, Random(seed))
+
+
+def test_errors_name_the_input_and_not_the_item_of_its_job(server, client):
+    server.endpoint("picky").calls(lambda x: x if x != 6 else "six")
+    results = [*client.map("picky", range(8), batch_size=4, returns=int, return_exceptions=True)]
+    assert [result for result in results if type(result) is int] == [0, 1, 2, 3, 4, 5, 7]
+    assert (results[6].index, results[6].value) == (6, "six")
+    assert str(results[6]).startswith("input 6: the value is not a valid int")
+    with pytest.raises(InvalidValueError, match="^input 6: "):
+        [*client.map("picky", range(8), batch_size=4, returns=int)]
+
+
+def test_the_failure_of_a_later_job_names_the_input():
+    server = Server()
+
+    @server.endpoint
+    async def picky(x: int) -> int:
+        if x == 6:
+            raise ItemError("no six")
+        return x
+
+    with server.running() as url, Client(url) as client:
+        values = client.map("picky", [{"x": x} for x in range(8)], batch_size=4, return_exceptions=True)
+        (failed,) = [value for value in values if isinstance(value, ItemFailedError)]
+    assert failed.index == 6
+    assert str(failed).startswith("input 6 failed: no six")
+
+
+def test_a_map_whose_waiting_jobs_would_be_cancelled_is_refused(client):
+    with pytest.raises(ValueError, match="map does not accept on_disconnect='cancel'"):
+        client.with_options(on_disconnect="cancel").map("double", [1])
+
+
+def test_a_slow_loop_body_does_not_count_towards_the_timeout():
+    server = Server()
+
+    @server.endpoint
+    async def quick(x: int) -> int:
+        await asyncio.sleep(0.02)
+        return x
+
+    with server.running() as url, Client(url, timeout=0.8) as client:
+        values = []
+        for value in client.map("quick", [{"x": x} for x in range(10)], batch_size=5, concurrency=1):
+            values.append(value)
+            time.sleep(0.2)
+        assert values == [*range(10)]
 
 
 @pytest.mark.anyio

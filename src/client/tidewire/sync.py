@@ -493,7 +493,7 @@ class Client:
         The loop receives each value as soon as the client has received this value and all values before it. The client
         submits the inputs in batch jobs if the endpoint supports batches, and otherwise submits one job for each input.
         It consumes the inputs lazily, at most `concurrency` × `batch_size` ahead of the yielded values, so `inputs` may
-        be endless. The client's `timeout` applies to each job.
+        be endless. The client's `timeout` applies to the time in which it reads each job.
 
         Args:
             endpoint: Endpoint name, or None if the server has exactly one.
@@ -522,6 +522,7 @@ class Client:
         Raises:
             ResumeFileError: During iteration: the resume file cannot be used, or contains another input at this index.
             ItemFailedError: During iteration: an item failed or was cancelled.
+            InvalidValueError: During iteration: a value is not of the type `returns`. The error message names the input.
             InvalidInputError: During iteration: an input does not match the endpoint's schema. The error message and
                 `pointer` name the input.
             TypeError: During iteration: an input contains an object without a JSON form, such as bytes or a set.

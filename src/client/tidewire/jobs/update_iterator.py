@@ -239,6 +239,13 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             except TidewireError as fault:
                 self._fault = fault
 
+    def postpone(self, seconds: float) -> None:
+        """Extend the time limits of the iterator by a time in which no one has read it."""
+        if self._deadline is not None:
+            self._deadline += seconds
+        if self._queue_until is not None:
+            self._queue_until += seconds
+
     def _check_open(self) -> None:
         """Raise an error if this iterator was closed, or if the conversion of an update or reading ahead has failed."""
         if self.closed:

@@ -122,6 +122,11 @@ class MapWork(Generic[T]):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
         check_key(key)
+        if options.on_disconnect == "cancel":
+            raise ValueError(
+                "map does not accept on_disconnect='cancel', because the server would cancel the jobs that wait to be read; "
+                "leaving the loop cancels them anyway. Use client.with_options(on_disconnect='continue').map(…)"
+            )
         self.finished: bool = False
         self.closed: bool = False
         self._starter = starter
@@ -464,7 +469,9 @@ class MapWork(Generic[T]):
         digest = part.remove(number)
         part.losses = 0
         if isinstance(outcome, ItemFailedError):
-            outcome.index = number
+            # The error has the index of the item in its job.
+            reason = outcome.what.removeprefix(f"item {outcome.index}")
+            outcome.what, outcome.index = f"input {number}{reason}", number
         if self._file is not None:
             self._file.add_outcome(number, digest, outcome)
         self._outcomes.add(number, outcome)

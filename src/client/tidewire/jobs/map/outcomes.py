@@ -2,7 +2,7 @@
 
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from tidewire.errors import ItemFailedError
+from tidewire.errors import InvalidValueError, ItemFailedError
 from tidewire.jobs.map.resume_file import ReceivedValue, ResumeFile
 from tidewire.result_type import ResultType
 
@@ -106,7 +106,10 @@ class MapOutcomes(Generic[T]):
         if outcome is _IN_FILE and self._file is not None:
             outcome = self._file.outcome(number)
         if isinstance(outcome, ReceivedValue):
-            return self._shape.validate(outcome.value, where=outcome.where)
+            try:
+                return self._shape.validate(outcome.value, where=outcome.where)
+            except InvalidValueError as error:
+                outcome = _invalid(number, outcome.value, error)
         if isinstance(outcome, _Fault):
             raise outcome.error
         if self._return_exceptions:
@@ -120,3 +123,11 @@ class MapOutcomes(Generic[T]):
     def clear(self) -> None:
         """Drop all outcomes that were not delivered."""
         self._outcomes.clear()
+
+
+def _invalid(number: int, value: Any, error: InvalidValueError) -> ItemFailedError:
+    """Create the error of an input whose value is not of the type that the caller expects."""
+    error.what = f"input {number}: {error.what}"
+    failed = ItemFailedError(error.what, where=error.where)
+    failed.index, failed.value, failed.__cause__ = number, value, error
+    return failed

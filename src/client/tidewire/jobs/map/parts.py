@@ -70,6 +70,8 @@ class RunningPart:
     job: AsyncBatchJob[Any]
     items: Sequence[int]
     reading: UpdateIterator[tuple[int, Any]]
+    left_at: float | None = None
+    """Time at which the client stopped reading the job, or None if it has not begun."""
 
 
 class NotValidated(ResultType[ReceivedValue]):

@@ -87,10 +87,16 @@ class RunningJobs:
         """
         others = [other for other in self._jobs if other is not running]
         reading = running.reading
-        if others or until is not None:
-            await self._fill_and_poll_others(reading, others, record, until)
-        else:
-            await _fill(reading)
+        if running.left_at is not None:
+            # The caller may need longer for the values than the timeout of a job, which has ended meanwhile.
+            reading.postpone(self._clock() - running.left_at)
+        try:
+            if others or until is not None:
+                await self._fill_and_poll_others(reading, others, record, until)
+            else:
+                await _fill(reading)
+        finally:
+            running.left_at = self._clock()
         # The iterator keeps outcomes until here. Do not wait from here on: a cancellation would lose them.
         while _is_filled(reading):
             _record_ended(running, await anext(reading), record)
