@@ -656,7 +656,8 @@ async def test_repeatedly_cancelled_anext_still_detects_a_silent_connection():
             assert texts == ["Hel", "lo", " world"]
             await updates.aclose()
         assert waits
-        assert len(server.requests) == 2
+        # A wait may be cancelled while the second connection is opened.
+        assert 2 <= len(server.requests) <= 4
 
 
 async def test_cancelling_result_closes_its_connection():

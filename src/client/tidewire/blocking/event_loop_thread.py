@@ -1,26 +1,29 @@
 """`LoopThread`, the background thread that runs the blocking client's event loop.
 
-A blocking call runs a coroutine on the thread, through anyio's portal, and waits for its result. A blocking loop over a
-job starts one coroutine, which fetches a block of updates whenever the loop asks for the next one. A separate call for each
-block would double the CPU time of a stream whose events arrive one by one. An update counts as delivered when the caller has
-received it.
+A blocking call runs a coroutine on the thread, and waits for its result. A blocking loop over a job starts one coroutine,
+which fetches a block of updates whenever the loop asks for the next one. A separate call for each block would double the CPU
+time of a stream whose events arrive one by one. An update counts as delivered when the caller has received it.
+
+The caller's thread and the background thread share only objects whose locks are held by C code: a `SimpleQueue`, and a
+`Lock` in a `with` block. A KeyboardInterrupt in the Python code of a Future, an Event or a Condition would leave it locked,
+and the background thread would wait for it forever.
 """
 
 import asyncio
 import os
-import queue
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass
+from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
 
 import anyio
-import anyio.from_thread
 
 from tidewire.errors import ClientClosedError, EventLoopError, TidewireError
 from tidewire.hooks import ClientThread
@@ -34,6 +37,9 @@ INTERRUPT_TIMEOUT: Final = 5.0
 CLOSE_TIMEOUT: Final = 10.0
 """Maximum time that `close` waits for the thread to end, in seconds. The wait can take so long only if a hook or an
 `auth` function does not return."""
+
+_CHECK_INTERVAL: Final = 1.0
+"""Time after which a waiting call checks that the thread has not ended, in seconds."""
 
 X = TypeVar("X")
 
@@ -76,18 +82,22 @@ class LoopThread:
         self._state.warn_in_event_loop(stacklevel=4)
         running = self._state.running()
         pending = _Interruptible(work, args)
-        return self._wait(running, pending, lambda: running.portal.start_task_soon(pending.run).result())
+
+        def run() -> X:
+            pending.start(running)
+            found: X = pending.next(running).result()
+            return found
+
+        return self._wait(running, pending, run)
 
     def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
         """Iterate over a job's async iterator. A task on the thread fetches each block when the loop asks for it."""
         # Check once per iterator and not for each block, because the check takes several microseconds.
         self._state.warn_in_event_loop(stacklevel=3)
         blocks = _Blocks(iterator)
-        pending = _Interruptible(blocks.fetch, ())
+        pending = blocks.pending
         try:
-            while self._wait(
-                running := self._state.running(), pending, partial(blocks.next, running, pending)
-            ):
+            while self._wait(running := self._state.running(), pending, partial(blocks.next, running)):
                 block = iterator.block
                 items = block.items
                 for at in range(len(items)):
@@ -101,27 +111,25 @@ class LoopThread:
             # reference to the generator, and this may be the background thread itself. At interpreter exit, Python has
             # already stopped the background thread, perhaps while it held a lock.
             if not sys.is_finalizing():
-                blocks.stop(pending)
+                blocks.stop()
                 iterator.close_soon()
 
-    def _wait(self, running: "_Running", pending: "_Interruptible[Any]", wait: Callable[[], X]) -> X:
+    def _wait(self, running: "_Running", pending: "_Interruptible", wait: Callable[[], X]) -> X:
         """Wait for a coroutine on the thread, and cancel it if a signal interrupts the wait."""
         try:
             return wait()
         except TidewireError as error:
             # Drop the frames of the background thread. They would hide the caller's own line in a traceback.
             raise error.with_traceback(None)  # noqa: B904 - the same exception
-        except _EndingError as wrapped:
-            raise wrapped.error from None
         except BaseException as error:
-            if self._state.closed and isinstance(error, CancelledError | RuntimeError):
+            if self._state.closed and isinstance(error, asyncio.CancelledError | RuntimeError):
                 raise ClientClosedError("the client was closed during the call") from None
-            if not pending.ended.is_set():
+            if not pending.ended:
                 # A signal, such as Ctrl-C, has interrupted the wait. Wait until the coroutine has ended, because until
                 # then it may change the state of the job.
                 with suppress(RuntimeError):
                     running.loop.call_soon_threadsafe(pending.cancel)
-                    pending.ended.wait(INTERRUPT_TIMEOUT)
+                    pending.wait_until_ended(INTERRUPT_TIMEOUT)
             raise
 
     def finish(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -147,22 +155,21 @@ class _Blocks:
 
     def __init__(self, iterator: UpdateIterator[Any]) -> None:
         self._iterator = iterator
+        self.pending = _Interruptible(self._fetch, ())
         self._running: _Running | None = None
         self._wanted = False
         """Whether the caller's thread waits for a block."""
         self._sleeps = False
         """Whether the coroutine waits until a block is wanted."""
         self._wake = asyncio.Event()
-        self._fetched: queue.SimpleQueue[Future[None] | None] = queue.SimpleQueue()
-        """None for each block that was fetched, then the future of the coroutine, when it has ended."""
 
-    async def fetch(self) -> None:
+    async def _fetch(self) -> None:
         while True:
             await self._iterator.fill()
             if self._iterator.finished:
                 return
             self._wanted = False
-            self._fetched.put(None)
+            self.pending.entries.put(None)
             await self._iterator.read_ahead()
             # Both threads first set their own flag and then read the other one. Thus one of them sees the other's flag.
             self._sleeps = True
@@ -171,7 +178,7 @@ class _Blocks:
                 self._wake.clear()
             self._sleeps = False
 
-    def next(self, running: "_Running", pending: "_Interruptible[None]") -> bool:
+    def next(self, running: "_Running") -> bool:
         """Wait for the next block, on the caller's thread.
 
         Returns:
@@ -180,63 +187,106 @@ class _Blocks:
         self._wanted = True
         if self._running is None:
             self._running = running
-            running.portal.start_task_soon(pending.run).add_done_callback(self._fetched.put)
+            self.pending.start(running)
         elif self._sleeps:
             running.loop.call_soon_threadsafe(self._wake.set)
-        ended = self._fetched.get()
+        ended = self.pending.next(running)
         if ended is not None:
             ended.result()
         return ended is None
 
-    def stop(self, pending: "_Interruptible[None]") -> None:
+    def stop(self) -> None:
         """Cancel the coroutine, without waiting for its end."""
-        if self._running is not None and not pending.ended.is_set():
+        if self._running is not None and not self.pending.ended:
             with suppress(RuntimeError):
-                self._running.loop.call_soon_threadsafe(pending.cancel)
+                self._running.loop.call_soon_threadsafe(self.pending.cancel)
 
 
-class _Interruptible(Generic[X]):
+@dataclass(slots=True)
+class _Outcome:
+    """Result or error of a coroutine function."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class _Interruptible:
     """A coroutine function that can be cancelled at any time: before it starts, while it runs, or after it has ended.
 
     Attributes:
-        ended: Set when the coroutine function has ended or will not run.
+        entries: Queue of the entries for the caller's thread. The last one is the outcome of the coroutine function. Before it,
+            the coroutine function may add others, which are None.
+        ended: Whether the coroutine function has ended or will not run.
     """
 
-    def __init__(self, work: Callable[..., Awaitable[X]], args: tuple[Any, ...]) -> None:
-        self.ended = threading.Event()
+    def __init__(self, work: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        self.entries: SimpleQueue[_Outcome | None] = SimpleQueue()
+        self.ended: bool = False
         self._work = work
         self._args = args
         self._scope: anyio.CancelScope | None = None
         self._cancelled = False
 
-    async def run(self) -> X:
+    # ---- on the caller's thread ----------------------------------------------------------------------------------
+
+    def start(self, running: "_Running") -> None:
+        """Start the coroutine function, with a copy of the caller's context."""
+        running.loop.call_soon_threadsafe(self._start, running, context=copy_context())
+
+    def next(self, running: "_Running") -> Any:
+        """Wait for the next entry."""
+        while True:
+            has_ended = running.ended
+            try:
+                return self.entries.get(timeout=0 if has_ended else _CHECK_INTERVAL)
+            except Empty:
+                if has_ended:  # before it has called `_start`
+                    raise asyncio.CancelledError from None
+
+    def wait_until_ended(self, timeout: float) -> None:
+        """Wait until the coroutine function has ended, and drop its entries."""
+        until = time.monotonic() + timeout
+        while not self.ended and (left := until - time.monotonic()) > 0:
+            with suppress(Empty):
+                self.entries.get(timeout=left)
+
+    # ---- on the event loop ---------------------------------------------------------------------------------------
+
+    def _start(self, running: "_Running") -> None:
+        if running.stopped:
+            self._end(_Outcome(error=asyncio.CancelledError()))
+            return
+        task = running.loop.create_task(self._run())
+        running.tasks.add(task)  # The event loop has only weak references to tasks.
+        task.add_done_callback(running.tasks.discard)
+
+    async def _run(self) -> None:
         try:
             with anyio.CancelScope() as self._scope:
                 if not self._cancelled:
-                    return await self._work(*self._args)
-        except (Exception, asyncio.CancelledError):
-            raise
-        except BaseException as error:  # noqa: BLE001 - it would end the event loop
-            raise _EndingError(error) from None
-        finally:
-            self.ended.set()
-        raise asyncio.CancelledError
+                    self._end(_Outcome(await self._work(*self._args)))
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too, belongs to the caller's thread
+            self._end(_Outcome(error=error))
+        self._end(_Outcome(error=asyncio.CancelledError()))
 
     def cancel(self) -> None:
-        """Cancel the coroutine. This method runs on the event loop."""
+        """Cancel the coroutine function."""
         self._cancelled = True
         if self._scope is None:
-            self.ended.set()
+            self._end(_Outcome(error=asyncio.CancelledError()))
         else:
             self._scope.cancel()
 
-
-class _EndingError(Exception):
-    """Wraps an exception such as SystemExit, which would end the event loop, for the caller's thread."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
+    def _end(self, outcome: _Outcome) -> None:
+        """Set the outcome, if there is none."""
+        if not self.ended:
+            self.ended = True
+            self.entries.put(outcome)
 
 
 class _State:
@@ -249,7 +299,7 @@ class _State:
         self._at_close = at_close
         self._lock = threading.Lock()
         self.closed = False
-        self._running: Future[_Running] | None = None
+        self._start: _Start | None = None
         self._thread: threading.Thread | None = None
         self._process: int | None = None
         self._warned = False
@@ -264,7 +314,7 @@ class _State:
     @property
     def unclosed(self) -> bool:
         """Whether this process has started the thread and has not called `close`."""
-        started = self._running is not None and not self._running.cancelled()
+        started = self._start is not None and not self._start.cancelled
         return started and not self.closed and not self._forked
 
     def is_current(self) -> bool:
@@ -292,22 +342,22 @@ class _State:
         with self._lock:
             if self.closed:
                 raise ClientClosedError("the client was closed")
-            if self._running is None or self._running.cancelled():
+            if self._start is None or self._start.cancelled:
                 self._process = os.getpid()
-                running: Future[_Running] = Future()
+                start = _Start()
                 thread = ClientThread(
-                    target=_serve, args=(running, self._at_close), name="tidewire-client", daemon=True
+                    target=_serve, args=(start, self._at_close), name="tidewire-client", daemon=True
                 )
                 # Store the thread before starting it, because a KeyboardInterrupt may interrupt `start` when the thread
                 # is already running.
-                self._running, self._thread = running, thread
+                self._start, self._thread = start, thread
                 try:
                     thread.start()
                 except BaseException:
-                    running.cancel()
+                    start.cancel()
                     raise
-            running = self._running
-        return running.result()
+            start = self._start
+        return start.result()
 
     def warn_in_event_loop(self, *, stacklevel: int) -> None:
         """Emit a warning if the caller's thread has a running event loop, at most once per client."""
@@ -342,7 +392,7 @@ class _State:
             running.alive.release()
         if running.ended:
             thread.join()
-            self._running = self._thread = None
+            self._start = self._thread = None
 
     def end(self) -> "_Running | None":
         """Make the thread end, without waiting for its end. This method may be called on any thread and in finalizers.
@@ -354,10 +404,10 @@ class _State:
             return None
         with self._lock:
             self.closed = True
-            running = self._running
-        if running is None or running.cancelled():
+            start = self._start
+        if start is None or start.cancelled:
             return None
-        started = running.result()
+        started = start.result()
         # If the event loop has already ended, `call_soon_threadsafe` raises a RuntimeError.
         with suppress(RuntimeError):
             started.loop.call_soon_threadsafe(started.closing.set)
@@ -368,35 +418,81 @@ class _State:
 class _Running:
     """A thread that has started, with the objects that control it."""
 
-    portal: anyio.from_thread.BlockingPortal
     loop: asyncio.AbstractEventLoop
     closing: asyncio.Event
     alive: threading.Lock
     """Lock that the thread holds until the event loop has ended."""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    stopped: bool = False
+    """Whether the event loop starts no more tasks."""
     ended: bool = False
 
 
-def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]]) -> None:
-    """Run the event loop until the client is closed. The thread runs this function.
+class _Start:
+    """Start of the thread, for which any number of threads can wait.
 
-    `anyio.from_thread.start_blocking_portal` is not used. With it, a forked process would wait at exit for a thread
-    that does not exist in the forked process.
+    Attributes:
+        cancelled: Whether the thread did not start, and will not.
     """
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self._claimed = threading.Lock()
+        """Lock that either the thread or `cancel` acquires."""
+        self._unset = threading.Lock()
+        """Lock that is released with the result."""
+        self._unset.acquire()
+        self._running: _Running | None = None
+        self._error: BaseException | None = None
+
+    def claim(self) -> bool:
+        """Return whether the thread may run. Afterwards, `cancel` has no effect."""
+        return self._claimed.acquire(blocking=False)
+
+    def cancel(self) -> None:
+        """Prevent the thread from running, unless it runs already."""
+        self.cancelled = self._claimed.acquire(blocking=False)
+
+    def set(self, running: _Running | None, error: BaseException | None = None) -> None:
+        """Set the result, once."""
+        self._running, self._error = running, error
+        self._unset.release()
+
+    @property
+    def is_set(self) -> bool:
+        return self._running is not None
+
+    def result(self) -> _Running:
+        """Wait for the thread to start."""
+        if self._running is None:
+            with self._unset:
+                pass
+        if self._running is None:
+            assert self._error is not None  # noqa: S101 - see `set`
+            raise self._error
+        return self._running
+
+
+def _serve(start: _Start, at_close: Callable[[], Awaitable[None]]) -> None:
+    """Run the event loop until the client is closed. The thread runs this function."""
     alive = threading.Lock()
     running: _Running | None = None
 
     async def run_loop() -> None:
         nonlocal running
-        async with anyio.from_thread.BlockingPortal() as portal:
-            running = _Running(portal, asyncio.get_running_loop(), asyncio.Event(), alive)
-            started.set_result(running)
-            await running.closing.wait()
-            try:
-                await at_close()
-            finally:
-                await portal.stop(cancel_remaining=True)
+        running = _Running(asyncio.get_running_loop(), asyncio.Event(), alive)
+        start.set(running)
+        await running.closing.wait()
+        try:
+            await at_close()
+        finally:
+            running.stopped = True
+            if running.tasks:
+                for task in running.tasks:
+                    task.cancel()
+                await asyncio.wait(running.tasks)
 
-    if not started.set_running_or_notify_cancel():
+    if not start.claim():
         return
     try:
         with alive:
@@ -406,6 +502,6 @@ def _serve(started: "Future[_Running]", at_close: Callable[[], Awaitable[None]])
                 if running is not None:
                     running.ended = True
     except BaseException as error:
-        if started.done():
+        if start.is_set:
             raise
-        started.set_exception(error)
+        start.set(None, error)
