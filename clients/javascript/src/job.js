@@ -152,7 +152,10 @@ export class JobBase {
     if (applied === null) return;
     const { position, firstSeq, isVisible, reason } = applied;
     // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
-    if (!this.#isLooping && this.#delivered !== null) this.#saved ??= this.checkpoint();
+    if (!this.#isLooping && this.#delivered !== null) {
+      this.#saved ??= this.checkpoint();
+      this.#delivered = null;
+    }
     this.#last = position;
     const changed = changedItems(applied);
     for (const [index, ops] of changed) {

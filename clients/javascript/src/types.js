@@ -75,7 +75,8 @@
  *   reason: string | null, ops: Op[] | null}} Applied
  *
  * A change of one item. `length` is that of the text after it, `stable` that of the part of the text that no event retracts.
- * @typedef {Omit<Applied, "type" | "before"> & TextChange & {index: number, length: number, stable: number}} Change
+ * `opsLength` is the length of merged ops as JSON.
+ * @typedef {Omit<Applied, "type" | "before"> & TextChange & {index: number, length: number, stable: number, opsLength?: number}} Change
  *
  * @typedef {{id: string, url: string, eventsUrl?: string | null, initial?: any, checkpoint?: Checkpoint | null, listener?: Listener}} JobParts
  */

@@ -5,10 +5,13 @@ import { VoidTextError } from "./errors.js";
 import { ENDED } from "./messages.js";
 import { copy } from "./strict_json.js";
 
-/** @import { Change, Problem } from "./types.js" */
+/** @import { Change, Op, Problem } from "./types.js" */
 
-/** Ops of merged changes that are kept. Beyond it, `update.ops` is null. */
-const MAX_MERGED_OPS = 1024;
+/**
+ * Length of the ops of merged changes that are kept, as JSON. Beyond it, `update.ops` is null. Without a limit, a value that is
+ * replaced often would be kept in all its versions until a loop reads them.
+ */
+const MAX_MERGED_LENGTH = 65_536;
 
 /** The error for a change that retracts text. @param {Change} change @param {string} [jobId] */
 export function voidText({ deleted, reason, position }, jobId) {
@@ -18,10 +21,15 @@ export function voidText({ deleted, reason, position }, jobId) {
   return new VoidTextError(what, { jobId, lastEventId: position.id.text });
 }
 
+/** @param {Op[]} ops */
+function lengthOfOps(ops) {
+  return ops.reduce((length, { name, path, argument }) => length + JSON.stringify([name, path, argument]).length, 0);
+}
+
 /** Two changes of an item as one. @param {Change} earlier @param {Change} change @returns {Change} */
 export function merged(earlier, change) {
   const rest = withoutLast(earlier.text, change.deleted);
-  const ops = earlier.ops && change.ops && [...earlier.ops, ...change.ops];
+  const opsLength = earlier.ops && change.ops ? (earlier.opsLength ?? lengthOfOps(earlier.ops)) + lengthOfOps(change.ops) : Infinity;
   return {
     ...change,
     firstSeq: earlier.firstSeq,
@@ -29,7 +37,8 @@ export function merged(earlier, change) {
     text: (rest ?? "") + change.text,
     isVisible: earlier.isVisible || change.isVisible,
     reason: change.reason ?? earlier.reason,
-    ops: ops && ops.length <= MAX_MERGED_OPS ? ops : null,
+    ops: opsLength > MAX_MERGED_LENGTH ? null : [...(earlier.ops ?? []), ...(change.ops ?? [])],
+    opsLength,
   };
 }
 
@@ -97,7 +106,8 @@ export class Update {
   /**
    * The ops that lead from the value before this update to its value, in order, with paths relative to the value:
    * `["a", path, piece]` appends, `["t", path, n]` removes from the end, `["s", path, value]` sets, `["i", path, value]`
-   * inserts, `["d", path]` deletes. Null if a snapshot replaced the value. Reading them costs no copy of the value.
+   * inserts, `["d", path]` deletes. Null if a snapshot replaced the value, or
+   * if this update covers many events whose ops are larger than 64 KiB. Reading them costs no copy of the value.
    * @returns {[op: string, path: string, argument?: any][] | null}
    */
   get ops() {

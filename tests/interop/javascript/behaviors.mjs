@@ -3,6 +3,8 @@
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { crc32 } from "../../../clients/javascript/src/digests.js";
 import { Document } from "../../../clients/javascript/src/document.js";
 import * as tidewire from "../../../clients/javascript/src/index.js";
@@ -16,6 +18,17 @@ const textOf = async (loop) => {
   for await (const update of loop) text += update.text;
   return text;
 };
+
+const firstOf = async (loop) => {
+  for await (const update of loop) return { ops: update.ops, value: update.value, seq: update.seq };
+};
+
+/** Bytes of the heap that are in use after a garbage collection. */
+function heapUsed() {
+  setFlagsFromString("--expose-gc");
+  runInNewContext("gc")();
+  return process.memoryUsage().heapUsed;
+}
 
 /**
  * Serves the job JOB, whose stream consists of snapshots and diffs, on one connection or several, and other paths as JSON. In
@@ -80,6 +93,30 @@ const BEHAVIORS = {
     const updates = [];
     for await (const update of job) updates.push(update);
     assert.deepEqual(updates.map((update) => [update.text, update.value, update.firstSeq]), [[value, value, 1]]);
+  },
+
+  async "versions of a value that no loop reads are not kept"() {
+    const valueAt = (seq) => `${seq}`.padEnd(300_000, "x");
+    const versions = function* () {
+      for (let seq = 2; seq <= 101; seq += 1) yield [`1-${seq}`, [["s", VALUE, valueAt(seq)]]];
+    };
+    const { url } = await scripted({ connections: [[["1-1", ...snapshot("")]], versions()] });
+    const job = new Client(url, { retry: { attempts: 1 } }).job(JOB);
+    await firstOf(job);
+    const before = heapUsed();
+    await assert.rejects(job.wait(), tidewire.TransportError);
+    const grown = heapUsed() - before;
+    assert.ok(grown < 5e6, `${grown} bytes for a value of 300,000`);
+    assert.deepEqual(await firstOf(job), { ops: null, value: valueAt(101), seq: 101 });
+  },
+
+  async "an update that covers several events has all their ops"() {
+    const pieces = [1, 2, 3].map((at) => [`1-${at + 1}`, `${at}`]);
+    const { url } = await scripted({ connections: [[["1-1", ...snapshot("")]], pieces] });
+    const job = new Client(url, { retry: { attempts: 1 } }).job(JOB);
+    await firstOf(job);
+    await assert.rejects(job.wait(), tidewire.TransportError);
+    assert.deepEqual((await firstOf(job)).ops, [["a", "", "1"], ["a", "", "2"], ["a", "", "3"]]);
   },
 
   async "a second loop is refused"(url) {
