@@ -100,7 +100,7 @@ const KINDS = [
   [NoTextError, "Read the value instead: update.value in a loop over the job, or await job.result()."],
   [SeveralItemsError, "Read it as a batch job: client.batchJob(id).results(), or a loop over client.batchJob(id)."],
   [ConcurrentReadError, "Create a separate job object for each reader: client.job(job.id)."],
-  [ClientClosedError, "To resume the job, call client.job({ checkpoint: job.checkpoint() })."],
+  [ClientClosedError, "To continue, start another loop over the same job object."],
   [StateTooLargeError, "Raise maxStateBytes of the client. Data received before this error is valid."],
   [UnsupportedProtocolError, "Use a newer version of this client."],
   [NotATidewireServerError, "Check the URL: scheme, host, port, and the path under which the server is mounted."],

@@ -22,10 +22,13 @@ const MAX_HELD = 1024;
 export class JobBase {
   /** Changes that wait for a loop, merged by item. @type {Map<number, Change>} */
   #pending = new Map();
-  #isLooping = false;
+  /** Identity of the loop that takes the changes, or null. @type {object | null} */
+  #loop = null;
   #readers = 0;
   #pulling = /** @type {Promise<void> | null} */ (null);
   #closes = 0;
+  /** Changes whose text a loop holds back. The next loop begins with them. @protected @type {Change[]} */
+  held = [];
   /** Position of the last event. @type {Position | null} */
   #last = null;
   /** Position of the last delivered change. @type {Position | null} */
@@ -97,9 +100,16 @@ export class JobBase {
     return (await this.client.session.request(`${this.stream.jobUrl}/cancel`, "job", options)).body.status;
   }
 
-  /** Close the connection. The job continues on the server. Pending loops and calls throw ClientClosedError. */
+  /**
+   * Close the connection. The job continues on the server. Calls and loops that have not received everything throw ClientClosedError,
+   * a loop whose body runs at its next step. Another loop may start at once, and continues after the last delivered update.
+   */
   close() {
-    this.#closes += 1;
+    this.#loop = null;
+    if (!this.ended || this.#pending.size > 0) {
+      this.#closes += 1;
+      this.#readers = 0;
+    }
     this.stream.close();
   }
 
@@ -124,26 +134,32 @@ export class JobBase {
   /** Yields before the first and after each read of the stream, until the job has ended. @protected @param {WaitOptions} [options] */
   async *reads({ timeoutMs = Infinity, signal } = {}) {
     const until = performance.now() + timeoutMs;
+    const closes = this.#closes;
     this.#readers += 1;
     try {
       for (;;) {
         if (this instanceof Job && this.itemCount > 1) throw new SeveralItemsError(`this job has ${this.itemCount} items, not one`, { jobId: this.id });
         yield;
+        this.#requireOpen(closes);
         if (this.ended) return;
         const left = until - performance.now();
         if (left <= 0) throw new TotalTimeoutError("the time limit timeoutMs has passed, and the job has not ended", { jobId: this.id });
         signal?.throwIfAborted();
-        const closes = this.#closes;
         this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
         const end = new AbortController();
         signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
         await Promise.race([this.#pulling, sleep(left, end.signal)]).finally(() => end.abort("done"));
-        if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
+        this.#requireOpen(closes);
       }
     } finally {
-      this.#readers -= 1;
-      if (this.#readers === 0) this.stream.close();
+      // After a close, the connection belongs to later readers.
+      if (closes === this.#closes && --this.#readers === 0) this.stream.close();
     }
+  }
+
+  /** @param {number} closes Number of calls of `close` before the caller started to read. */
+  #requireOpen(closes) {
+    if (closes !== this.#closes) throw new ClientClosedError("the job was closed", { jobId: this.id });
   }
 
   /** Read the stream once, for all callers that wait. */
@@ -152,7 +168,7 @@ export class JobBase {
     if (applied === null) return;
     const { position, firstSeq, isVisible, reason } = applied;
     // Without a loop, the delivered position may stay behind for long, and its distance must not use memory.
-    if (!this.#isLooping && this.#delivered !== null) {
+    if (this.#loop === null && this.#delivered !== null) {
       this.#saved ??= this.checkpoint();
       this.#delivered = null;
     }
@@ -166,17 +182,18 @@ export class JobBase {
 
   /** Changes in order, also those that changed no value. @protected @param {LoopOptions} [options] */
   async *changes({ signal } = {}) {
-    if (this.#isLooping) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
-    this.#isLooping = true;
+    if (this.#loop !== null) throw new ConcurrentReadError("another loop reads this job", { jobId: this.id });
+    const loop = (this.#loop = {});
+    for (const change of this.held.splice(0).reverse()) this.#requeue(change);
     try {
       for await (const _ of this.reads({ signal })) {
-        for (let change; (change = this.#pending.values().next().value); ) {
+        for (let change; this.#loop === loop && (change = this.#pending.values().next().value); ) {
           this.#pending.delete(change.index);
           yield change;
         }
       }
     } finally {
-      this.#isLooping = false;
+      if (this.#loop === loop) this.#loop = null;
     }
   }
 
@@ -193,8 +210,8 @@ export class JobBase {
     this.#pending.set(change.index, earlier ? merged(earlier, change) : change);
   }
 
-  /** Return a change that was not delivered, for the next loop. @protected @param {Change} change */
-  requeue(change) {
+  /** Put a change that was not delivered before the pending ones. @param {Change} change */
+  #requeue(change) {
     const later = this.#pending.get(change.index);
     this.#pending.set(change.index, change);
     if (later) this.#enqueue(later);
@@ -300,23 +317,18 @@ export class Job extends JobBase {
    * @throws {VoidTextError} The server retracted text that was yielded. @throws {NoTextError} The server streams no text.
    */
   async *iterText({ signal } = {}) {
-    /** Changes whose text is not stable yet. None of them shortens the text of an earlier one. @type {Change[]} */
-    const held = [];
-    try {
-      for await (let change of this.changes({ signal })) {
-        for (let last; (last = held.at(-1)) && (last.length > change.length - lengthOf(change.text) || held.length >= MAX_HELD); held.pop()) {
-          change = merged(last, change);
-        }
-        held.push(change);
-        if (change.deleted > 0) throw voidText(change, this.id);
-        const ready = held.splice(0, held.filter(({ length }) => length <= change.stable).length);
-        if (ready.length === 0) continue;
-        this.commit(ready[ready.length - 1].position);
-        const piece = ready.map(({ text }) => text).join("");
-        if (piece !== "") yield piece;
+    const { held } = this; // none of these changes shortens the text of an earlier one
+    for await (let change of this.changes({ signal })) {
+      for (let last; (last = held.at(-1)) && (last.length > change.length - lengthOf(change.text) || held.length >= MAX_HELD); held.pop()) {
+        change = merged(last, change);
       }
-    } finally {
-      for (const change of held.reverse()) this.requeue(change);
+      held.push(change);
+      if (change.deleted > 0) throw voidText(change, this.id);
+      const ready = held.splice(0, held.filter(({ length }) => length <= change.stable).length);
+      if (ready.length === 0) continue;
+      this.commit(ready[ready.length - 1].position);
+      const piece = ready.map(({ text }) => text).join("");
+      if (piece !== "") yield piece;
     }
     this.requireSuccess();
     if (this.textColumn(0) === undefined) throw new NoTextError("the server streams no text in the value of this job", { jobId: this.id });

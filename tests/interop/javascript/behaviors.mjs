@@ -173,6 +173,56 @@ const BEHAVIORS = {
     assert.ok(states.includes("closed"));
   },
 
+  async "close ends a loop whose body runs, and another loop takes over"(url) {
+    const job = await new Client(url).submit("talk", { words: 40, slow: true });
+    let text = "";
+    const body = {};
+    body.ends = new Promise((resolve) => (body.end = resolve));
+    body.runs = new Promise((resolve) => (body.begin = resolve));
+    const first = (async () => {
+      for await (const update of job) {
+        text += update.text;
+        if (text.length > 10) await (body.begin(), body.ends);
+      }
+    })();
+    await body.runs;
+    job.close();
+    assert.equal(text + (await textOf(job)), await job.result());
+    body.end();
+    await assert.rejects(first, tidewire.ClientClosedError);
+  },
+
+  async "a loop that takes over gets the text that the closed loop held back"() {
+    const stable = [["s", "/items/0/stable", { "": 3 }]];
+    const events = [["1-1", ...snapshot("", { stable: { "": 0 } })], ["1-2", "abc"], ["1-3", "de"], ["1-4", stable]];
+    const { url } = await scripted({ connections: [events, [["1-5", "f"]]] });
+    const job = new Client(url, { retry: { attempts: 1 } }).job(JOB);
+    const deltas = [];
+    const readRest = async () => {
+      for await (const delta of job.iterTextDeltas()) deltas.push(delta);
+    };
+    await assert.rejects(async () => {
+      for await (const text of job.iterText()) {
+        assert.equal(text, "abc");
+        job.close();
+        await assert.rejects(readRest(), tidewire.TransportError);
+      }
+    }, tidewire.ClientClosedError);
+    assert.deepEqual(deltas, [{ deleted: 0, text: "de" }, { deleted: 0, text: "f" }]);
+  },
+
+  async "close after the end of a job ends no loop"(url) {
+    const job = await new Client(url).submit("talk", { words: 3 });
+    await job.wait();
+    let text = "";
+    for await (const update of job) {
+      text += update.text;
+      job.close();
+      assert.equal(await textOf(job), "");
+    }
+    assert.equal(text, await job.result());
+  },
+
   async "an aborted loop throws the reason, and another loop continues"(url) {
     const job = await new Client(url).submit("talk", { words: 40, slow: true });
     const controller = new AbortController();
