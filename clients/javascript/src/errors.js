@@ -16,7 +16,7 @@ export class TidewireError extends Error {
     /** Machine-readable code of the problem, or null. */
     this.code = this.problem?.code ?? null;
     /** JSON Pointer to the invalid member in the body of a request, or null. */
-    this.pointer = this.problem?.pointer ?? null;
+    this.pointer = details.pointer ?? this.problem?.pointer ?? null;
     /** Whether the same call may succeed later without changes. */
     this.retryable = this.problem?.retryable === true;
     /** HTTP status of the response, or of the problem. @type {number | null} */

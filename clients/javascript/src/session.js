@@ -1,9 +1,9 @@
 /** Requests to one server: credentials, time limits, redirects and retries. */
 
-import { NotATidewireServerError, ProtocolError, RequestError, SilenceTimeoutError, TransportError, UnsupportedProtocolError } from "./errors.js";
+import { InvalidInputError, NotATidewireServerError, ProtocolError, RequestError, SilenceTimeoutError, TransportError, UnsupportedProtocolError } from "./errors.js";
 import { FITS, PROTOCOL } from "./messages.js";
 import { RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
-import { InvalidData, copy, parse } from "./strict_json.js";
+import { InvalidData, copy, parse, violation } from "./strict_json.js";
 
 /** @import { Action, ClientOptions, ErrorDetails } from "./types.js" */
 /** @typedef {{headers?: Record<string, string>, body?: string, timeoutMs?: number, signal?: AbortSignal}} RequestOptions A body makes it a POST. */
@@ -195,9 +195,15 @@ export class Session {
    * Send a request until it has a response that fits a schema. With the member `json` it is a POST, with a `key` a submit.
    * @param {string} url @param {string} schema @param {{json?: any, key?: string, jobId?: string, signal?: AbortSignal}} [options]
    * @returns {Promise<{body: any, connection: Connection}>}
+   * @throws {InvalidInputError} A value cannot be sent as JSON. Nothing was sent.
    */
   async request(url, schema, { json, key, jobId, signal } = {}) {
     const method = json === undefined ? "GET" : "POST";
+    const invalid = violation(json);
+    if (invalid) {
+      const { pointer, why } = invalid;
+      throw new InvalidInputError(`the input is not valid JSON under the protocol's rules: at '${pointer}': ${why}`, { pointer, sent: false });
+    }
     const sent = { ...(json === undefined ? {} : { "content-type": "application/json" }), ...(key === undefined ? {} : { "idempotency-key": key }) };
     const request = { headers: { accept: "application/json", ...sent }, body: JSON.stringify(json), signal };
     const state = this.retryState();

@@ -47,6 +47,31 @@ function countMembers(value, depth, hasEscapes) {
   return count;
 }
 
+/**
+ * The first part of a value that a request cannot contain, or null. `JSON.stringify` would send null instead of NaN, and `{}` instead
+ * of bytes.
+ * @param {any} value @param {number} [depth] @returns {{pointer: string, why: string} | null}
+ */
+export function violation(value, depth = 0) {
+  /** @param {string} why */
+  const found = (why) => ({ pointer: "", why });
+  if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer || value instanceof Blob) return found("binary data is not JSON; send bytes as a base64 text, and numbers as an array");
+  if (typeof value?.toJSON === "function") value = value.toJSON();
+  if (typeof value === "bigint") return found("a BigInt is not a JSON number; send a number, or a string");
+  if (typeof value === "number" && !Number.isFinite(value)) return found(`${value} is not a JSON number`);
+  // From 1e21, a number is written with an exponent, so it is not an integer for the server.
+  const isTooLarge = typeof value === "number" && Number.isInteger(value) && Math.abs(value) > 2 ** 53 && Math.abs(value) < 1e21;
+  if (isTooLarge) return found("integer beyond ±2^53; send it as a string");
+  if (typeof value === "string" && LONE_SURROGATE.test(value)) return found("lone surrogate");
+  if (typeof value !== "object" || value === null) return null;
+  if (depth === MAX_DEPTH) return found(`nested deeper than ${MAX_DEPTH} levels`);
+  for (const [name, each] of Array.isArray(value) ? value.entries() : Object.entries(value)) {
+    const inside = violation(name, depth) ?? violation(each, depth + 1);
+    if (inside) return { ...inside, pointer: `/${String(name).replaceAll("~", "~0").replaceAll("/", "~1")}${inside.pointer}` };
+  }
+  return null;
+}
+
 /** @param {string} text */
 function withDecimals(text) {
   let isString = false;

@@ -57,7 +57,7 @@
  * Problem details that a server sent (RFC 9457), with all members that it sent.
  * @typedef {{code: string, title: string, status: number, detail?: string | null, pointer?: string | null,
  *   retryable?: boolean | null, retry_after_ms?: number | null, [name: string]: unknown}} Problem
- * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null, problem?: Problem | null,
+ * @typedef {{method?: string, url?: string, status?: number, jobId?: string, lastEventId?: string | null, problem?: Problem | null, pointer?: string,
  *   advice?: string, value?: unknown, index?: number, ended?: string, sent?: boolean, silentMs?: number,
  *   retryAfterMs?: number | null, interruption?: "cut" | "goaway" | "wait" | "resync" | null, cause?: unknown}} ErrorDetails
  *

@@ -343,6 +343,43 @@ const BEHAVIORS = {
     await assert.rejects(new Client(url).submit("talk", { words: "many" }), (error) => error instanceof tidewire.InvalidInputError && error.pointer === "/input/words");
   },
 
+  async "an input that is not JSON is refused before it is sent"() {
+    const nested = (levels) => (levels === 0 ? 1 : [nested(levels - 1)]);
+    const circular = {};
+    circular.self = circular;
+    const refused = [
+      [NaN, "", /NaN is not a JSON number/],
+      [[0, -Infinity], "/1", /-Infinity is not a JSON number/],
+      [{ "a/b": { "~": 2 ** 53 + 2 } }, "/a~1b/~0", /integer beyond/],
+      [10n, "", /BigInt/],
+      ["a\ud800", "", /lone surrogate/],
+      [{ "\ud800": 1 }, "/\ud800", /lone surrogate/],
+      [{ toJSON: () => [NaN] }, "/0", /NaN/],
+      [new Uint8Array(2), "", /base64/],
+      [Buffer.from("ab"), "", /base64/],
+      [new ArrayBuffer(2), "", /base64/],
+      [new Blob(["ab"]), "", /base64/],
+      [nested(63), "/0".repeat(62), /deeper than 64/],
+      [circular, "/self".repeat(62), /deeper than 64/],
+    ];
+    const { url, requests } = await scripted({ connections: [] });
+    for (const [x, pointer, message] of refused) {
+      const error = await new Client(url).submit("echo", { x }).catch((error) => error);
+      assert.ok(error instanceof tidewire.InvalidInputError && message.test(error.message), error.stack);
+      assert.equal(error.pointer, `/input/x${pointer}`);
+    }
+    assert.equal(requests.length, 0);
+    const error = await new Client(url).submitBatch("echo", [{}, NaN]).catch((error) => error);
+    assert.equal(error.pointer, "/inputs/1");
+  },
+
+  async "all that JSON can express is sent"(url) {
+    const date = new Date(0);
+    const words = [2 ** 53, 1e308, -0, 5e-324, "\ud83d\ude00\u0000", null, undefined, date];
+    const error = await new Client(url).submit("talk", { words, none: undefined }).catch((error) => error);
+    assert.equal(error.status, 422, error.stack);
+  },
+
   async "a body that a proxy refuses as too large is named"() {
     const refuse = (response) => response.writeHead(413, { "content-type": "text/html" }).end("<html>");
     const { url } = await scripted({ connections: [refuse] });

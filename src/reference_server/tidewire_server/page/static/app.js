@@ -252,7 +252,7 @@ function callPanel(endpoint, input) {
       if (!discovery.capabilities.includes("list")) session.remember({ id: job.id, endpoint: endpoint.name, label: labelOfJob(job.id), at: Date.now() });
       location.hash = `#/jobs/${job.id}`;
     } catch (error) {
-      form.showProblem({ message: error.problem?.detail ?? error.message, pointer: error.problem?.pointer, field: error.field });
+      form.showProblem({ message: error.problem?.detail ?? error.message, pointer: error.pointer, field: error.field });
     } finally {
       run.disabled = false;
       run.textContent = "Run";
