@@ -1,5 +1,6 @@
 /** `Client`, which submits jobs to a server and attaches to jobs. */
 
+import { onAbort } from "./abort_callbacks.js";
 import { CheckpointError, EndpointNotFoundError, TotalTimeoutError } from "./errors.js";
 import { BatchJob, Job } from "./job.js";
 import { FITS } from "./messages.js";
@@ -44,10 +45,14 @@ export class Client {
       end.abort(new TotalTimeoutError(`the time of ${timeoutMs} ms has passed, and the submit has no response`, { advice }));
     };
     const abort = () => end.abort(signal?.reason);
-    signal?.addEventListener("abort", abort, { signal: end.signal });
+    const removeAbort = onAbort(signal, abort);
     if (signal?.aborted) abort();
     sleep(timeoutMs, end.signal).then(late, () => {});
-    const job = await this.submit(endpoint, input, { ...options, idempotencyKey, signal: end.signal }).finally(() => end.abort());
+    const ended = () => {
+      removeAbort();
+      end.abort();
+    };
+    const job = await this.submit(endpoint, input, { ...options, idempotencyKey, signal: end.signal }).finally(ended);
     return job.result({ timeoutMs: until - performance.now(), signal });
   }
 

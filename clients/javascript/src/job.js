@@ -1,5 +1,6 @@
 /** Jobs: loops over their updates, text and tokens, and calls that wait for their end. */
 
+import { onAbort } from "./abort_callbacks.js";
 import { lengthOf } from "./code_points.js";
 import { changeOfText, textAt, tokensOf, valueAt } from "./document.js";
 import {
@@ -147,8 +148,11 @@ export class JobBase {
         signal?.throwIfAborted();
         this.#pulling ??= this.#advance().finally(() => (this.#pulling = null));
         const end = new AbortController();
-        signal?.addEventListener("abort", () => end.abort(signal.reason), { signal: end.signal });
-        await Promise.race([this.#pulling, sleep(left, end.signal)]).finally(() => end.abort("done"));
+        const removeAbort = onAbort(signal, () => end.abort(signal?.reason));
+        await Promise.race([this.#pulling, sleep(left, end.signal)]).finally(() => {
+          removeAbort();
+          end.abort("done");
+        });
         this.#requireOpen(closes);
       }
     } finally {

@@ -1,5 +1,6 @@
 /** Requests to one server: credentials, time limits, redirects and retries. */
 
+import { onAbort } from "./abort_callbacks.js";
 import { InvalidInputError, NotATidewireServerError, ProtocolError, RequestError, SilenceTimeoutError, TransportError, UnsupportedProtocolError } from "./errors.js";
 import { FITS, PROTOCOL } from "./messages.js";
 import { RetryState, actionFor, retryAfterMs } from "./retry_policy.js";
@@ -26,12 +27,12 @@ export function sleep(ms, signal) {
     signal?.throwIfAborted();
     const end = () => {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", end);
+      removeAbort();
       if (signal?.aborted) reject(signal.reason);
       else resolve();
     };
     const timer = setTimeout(end, Math.min(ms, LONGEST_TIMER_MS));
-    signal?.addEventListener("abort", end);
+    const removeAbort = onAbort(signal, end);
   });
 }
 
@@ -134,6 +135,7 @@ export class Session {
     this.answerTimeoutMs = options.answerTimeoutMs ?? 30_000;
     this.maxStateBytes = options.maxStateBytes ?? 16 * 2 ** 20;
     this.fetch = options.fetch ?? globalThis.fetch.bind(globalThis);
+    if (typeof options.token === "string") checkedToken(options.token);
     this.retryState = () => new RetryState(options.retry);
   }
 
@@ -144,12 +146,12 @@ export class Session {
     let refreshes = typeof token === "function" ? 1 : 0;
     let redirects = body === undefined ? MAX_REDIRECTS : 0;
     for (;;) {
-      this.#credentials ??= (await (typeof token === "function" ? token() : token)) ?? null;
+      this.#credentials ??= checkedToken(await (typeof token === "function" ? token() : token));
       const all = new Headers({ ...headers, ...(IS_BROWSER ? {} : { "accept-encoding": "identity" }), ...this.options.headers });
       if (this.#credentials !== null) all.set("authorization", `Bearer ${this.#credentials}`);
       signal?.throwIfAborted();
       const controller = new AbortController();
-      signal?.addEventListener("abort", () => controller.abort(signal.reason), { signal: controller.signal });
+      onAbort(controller.signal, onAbort(signal, () => controller.abort(signal?.reason)));
       const sent = this.fetch(url, { method, headers: all, body, cache: "no-store", redirect: "manual", signal: controller.signal });
       const response = await arrived(sent, timeoutMs, controller, { method, url }).catch((error) => {
         // No attempt succeeds with a wrong scheme. Later, the certificate may be about to be replaced.
@@ -285,6 +287,13 @@ export class Session {
       return null;
     }
   }
+}
+
+/** A token, or null. @param {string | null | undefined} token @throws {TypeError} The token is not valid. The message does not contain it. */
+function checkedToken(token) {
+  if (token === undefined || token === null) return null;
+  if (/^[\x21-\x7e]+$/.test(token)) return token;
+  throw new TypeError("the option token must be one or more visible ASCII characters without spaces; leave out the word 'Bearer'");
 }
 
 /** The problem details in the body of a response, or null. @param {string} text */

@@ -699,6 +699,44 @@ const BEHAVIORS = {
     assert.ok(requests.every((request) => !request.url.includes("secret")));
   },
 
+  async "a token that a header cannot contain is refused without naming it"() {
+    for (const token of ["se\ncret", "se cret", "s\u00e9cret", ""]) {
+      const late = new Client("http://a", { token: async () => token }).discover().catch((error) => error);
+      const early = (() => {
+        try {
+          return new Client("http://a", { token });
+        } catch (error) {
+          return error;
+        }
+      })();
+      for (const error of [early, await late]) {
+        assert.ok(error instanceof TypeError && /visible ASCII/.test(error.message), error.stack);
+        assert.ok(!error.stack.includes("cret"));
+      }
+    }
+  },
+
+  async "one signal ends many jobs without a warning"(url) {
+    const warnings = [];
+    const warned = (warning) => warnings.push(warning);
+    process.on("warning", warned);
+    const client = new Client(url);
+    const controller = new AbortController();
+    const { signal } = controller;
+    const jobs = await Promise.all(Array.from({ length: 15 }, () => client.submit("forever", {}, { signal })));
+    const loops = jobs.map((job) => assert.rejects(async () => {
+      for await (const _ of job.updates({ signal })) {
+        await new Promise((resolve) => setTimeout(resolve));
+        controller.abort(new Error("hidden"));
+      }
+    }, /hidden/));
+    await Promise.all(loops);
+    await new Promise((resolve) => setImmediate(resolve)); // Node reports warnings later
+    process.off("warning", warned);
+    assert.deepEqual(warnings, []);
+    await Promise.all(jobs.map((job) => job.cancel()));
+  },
+
   async "a URL with credentials or another scheme is refused"() {
     for (const url of ["ftp://a", "http://user:password@a", "not a url"]) assert.throws(() => new Client(url), TypeError);
     const client = new Client("http://a/under/");
