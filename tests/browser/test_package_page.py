@@ -12,11 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from browser.package_adapter import HOST, RESOLVE
 from support.chromium import CHROMIUM, chromium
 from support.foreign_programs import address, cut_inside_events
+from support.page_browser import watched
 from support.sample_server import sentence, served
+from support.server_process import ServerProcess
 from tidewire_conformance.wire.fault_proxy import FaultProxy
 
 ROOT = Path(__file__).parents[2]
@@ -60,9 +63,17 @@ HARNESS = """
 """
 
 
-def how_to_page(url):
-    text = (ROOT / "docs/how-to/javascript.md").read_text(encoding="utf-8")
+def html_of(source):
+    """Return the page in a file of the documentation."""
+    text = (ROOT / source).read_text(encoding="utf-8")
+    if source.endswith(".html"):
+        return text
     (page,) = re.findall(r"^```html\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return page
+
+
+def how_to_page(url):
+    page = html_of("docs/how-to/javascript.md")
     started = '"story", { hero: "Ada" }'
     assert started in page
     page = page.replace(
@@ -134,15 +145,67 @@ def test_request_that_a_browser_forbids_names_the_option_of_the_server(browser):
     with served() as url:
         page = context.new_page()
         page.goto("http://pages.test/")
-        message = page.evaluate(
+        messages = page.evaluate(
             """async (url) => {
                  const { Client } = await import("/index.js");
-                 return new Client(url).discover().catch((error) => error.message);
+                 const why = new Promise((resolve) => {
+                   const job = new Client(url).job("a", { listener: ({ why }) => why && (resolve(why), job.close()) });
+                   job.result().catch(() => {});
+                 });
+                 return [await why, await new Client(url).discover().catch((error) => error.message)];
                }""",
             url,
         )
     context.close()
-    assert "tidewire serve --cors-origin http://pages.test" in message
+    for message in messages:
+        assert "tidewire serve --cors-origin http://pages.test" in message
+
+
+@pytest.mark.parametrize(
+    ("source", "submit", "state", "text"),
+    [
+        ("docs/how-to/javascript.md", '"story", { hero: "Ada" }', "#state", "#text"),
+        ("docs/examples/own_page.html", '"poem", { topic: event.target.topic.value }', "#status", "#poem"),
+    ],
+)
+def test_a_documented_page_shows_what_happens(browser, tmp_path, source, submit, state, text):
+    """Two clicks start one job. The page says that the server is away, and that it has lost the job."""
+    html = html_of(source)
+    assert submit in html
+    with (
+        ServerProcess(tmp_path, "support.sample_server:sample_server", retry=0.05) as server,
+        watched(browser) as visitor,
+    ):
+        html = html.replace(submit, f'"talk", {{ words: {WORDS}, slow: true }}')
+        html = re.sub(r"new Client\(.*?\)", f'new Client("{server.url}")', html)
+        # The files of the page are there while the server is away.
+        visitor.context.route(
+            f"{server.url}/pages/", lambda route: route.fulfill(content_type="text/html", body=html)
+        )
+        visitor.context.route(
+            f"{server.url}/pages/tidewire/*.js",
+            lambda route, request: route.fulfill(path=SOURCES / request.url.rpartition("/")[2]),
+        )
+        page = visitor.open(f"{server.url}/pages/")
+        button = page.get_by_role("button").first
+        button.evaluate("(button) => [button.click(), button.click()]")
+        expect(page.locator(text)).to_have_text(sentence(WORDS).strip())
+        expect(button).to_be_enabled()
+        submits = [request for request in visitor.requests if request.method == "POST"]
+        assert len(submits) == 1
+
+        server.kill()
+        page.reload()
+        expect(page.locator(state)).to_contain_text(re.compile("lost|the connection failed"))
+        server.start()
+        expect(page.locator(state)).to_contain_text("job_not_found")
+        assert page.evaluate("location.hash") == ""
+
+        server.kill()
+        page.reload()
+        button.click()
+        expect(page.locator(state)).to_contain_text("The client gave up")
+        expect(button).to_be_enabled()
 
 
 def test_the_page_shows_a_text_through_cuts(results):

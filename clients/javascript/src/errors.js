@@ -39,6 +39,8 @@ export class TidewireError extends Error {
     /** What happened, without the place and the advice. */
     this.what = `${what}${code ? `: ${detail ?? title} [${code}]` : ""}${pointer && !detail?.includes(pointer) ? ` at ${pointer}` : ""}`;
     const advice = details.advice ?? KINDS.find(([kind]) => kind === new.target)?.[1];
+    /** What to do, or "". */
+    this.advice = advice ?? "";
     const request = this.url && `${details.method ?? "GET"} ${this.url}${this.status ? ` → ${this.status}` : ""}`;
     const job = this.jobId && !this.url?.includes(this.jobId) && `job ${this.jobId}`;
     const place = [request, job, this.lastEventId && `last event ${this.lastEventId}`].filter(Boolean).join("; ");

@@ -78,7 +78,9 @@ export class JobStream {
         const isFirstContact = !this.session.contacted && !error.sent;
         const retryInMs = this.#retries.waitAfter(error, { isFirstContact, hasProgress });
         const state = error.interruption === "resync" ? "resync" : "lost";
-        this.#report(state, { why: error.what, retryInMs, failures: this.#retries.failures });
+        // A page with a wrong URL looks like a page that was loaded while the server is away, so the client cannot give up.
+        const why = !this.session.contacted && error.advice ? `${error.what}. ${error.advice}` : error.what;
+        this.#report(state, { why, retryInMs, failures: this.#retries.failures });
         await sleep(retryInMs, stop).catch(() => {});
       }
     }
