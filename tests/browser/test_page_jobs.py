@@ -93,6 +93,33 @@ def test_tokens_are_shaded_and_show_their_alternatives(page, url):
     expect(details).to_contain_text("token 600")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "members", "tabs"),
+    [
+        ("talk", {"words": 20, "pause": 0}, ["Text", "JSON"]),
+        ("flood_tokens", {"messages": 20}, ["Tokens", "Text", "JSON"]),
+        ("caption", {"scored": False}, ["Text", "JSON"]),
+        ("caption", {"scored": True}, ["JSON", "Text"]),
+    ],
+)
+def test_copy_copies_what_the_chosen_tab_shows(page, url, endpoint, members, tabs):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
+    job = run_job(page, url, endpoint, **members)
+    status(page, "✓ succeeded")
+    value = httpx.get(f"{url}/v1/jobs/{job}").json()["state"]["items"][0]["value"]
+    text = value if isinstance(value, str) else value["text"]
+    assert page.get_by_role("tab").all_inner_texts() == tabs
+    expect(page.get_by_role("tab", selected=True)).to_have_text(tabs[0])
+    button = page.locator(".job-head button").last
+    for tab in tabs:
+        page.get_by_role("tab", name=tab).click()
+        expect(button).to_have_text("Copy")
+        button.click()
+        expect(button).to_have_text("Copied")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == (json.dumps(value, indent=2, ensure_ascii=False) if tab == "JSON" else text)
+
+
 def test_a_tap_shows_alternatives_on_a_phone(browser, url):
     with watched(browser, viewport=PHONE, has_touch=True, is_mobile=True) as visitor:
         page = visitor.open(url)

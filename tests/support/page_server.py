@@ -115,6 +115,11 @@ def page_server(**settings: Any) -> Server:
         """Take a picture, and return the size of its base64."""
         return len(image)
 
+    @server.endpoint(concurrency_limit=None)
+    async def caption(scored: bool = True) -> dict[str, Any]:
+        """Describe a picture."""
+        return {"text": "a cat"} | ({"score": 0.4} if scored else {})
+
     @server.endpoint(concurrency_limit=1)
     async def wait_in_line(seconds: float = 3.0) -> AsyncIterator[Append[str]]:
         """One at a time, so that others wait in the queue."""

@@ -49,7 +49,7 @@ export class JobView {
     this.panel = h("div", { class: "panel", id: "result", role: "tabpanel", tabindex: "-1" });
     this.error = h("div", { class: "banner bad", hidden: true });
     this.notes = h("ul", { class: "notes", hidden: true });
-    const copyValue = copyButton("Copy", () => asText(this.feed.value(this.#shownItem)));
+    const copyValue = copyButton("Copy", () => this.#shownText());
     this.element = h("section", { class: "job", "aria-label": "Job" },
       h("div", { class: "job-head" }, this.chip, h("span", { class: "spring" }), this.cancel, copyButton("Copy link", () => context.link), copyValue),
       this.facts, this.connection, this.queue, this.progress, this.error, this.notes,
@@ -191,8 +191,7 @@ export class JobView {
       if (this.panel.textContent !== text) this.panel.replaceChildren(h("p", { class: "quiet", text }));
       return true;
     }
-    const names = this.#viewNames(value);
-    const name = names.includes(this.#chosen) ? this.#chosen : names[0];
+    const { names, name } = this.#views(value);
     this.#drawTabs(names, name);
     if (this.#view?.name !== name) {
       this.#view = { name, ...this.#made(name) };
@@ -204,7 +203,19 @@ export class JobView {
     return this.#view.show(value, feed.takeChanged(this.#shownItem));
   }
 
-  /** The views that fit a value, the best one first. */
+  /** The views that fit a value, the best one first, and the one that is shown. */
+  #views(value) {
+    const names = this.#viewNames(value);
+    return { names, name: names.includes(this.#chosen) ? this.#chosen : names[0] };
+  }
+
+  /** The value as text, in the form that is shown. */
+  #shownText() {
+    const value = this.feed.value(this.#shownItem) ?? null;
+    if (value === null || this.#views(value).name === "JSON") return JSON.stringify(value, null, 2);
+    return typeof value === "string" ? value : value.text;
+  }
+
   #viewNames(value) {
     const schema = this.#valueSchema();
     if (typeof value === "string") {
@@ -212,7 +223,10 @@ export class JobView {
     }
     if (typeof value !== "object" || Array.isArray(value) || typeof value.text !== "string") return ["JSON"];
     const hasTokens = Array.isArray(value.token_ids) && Array.isArray(value.logprobs) && (this.context.vocabulary || value.token_text);
-    return hasTokens ? ["Tokens", "Text", "JSON"] : ["Text", "JSON"];
+    if (hasTokens) return ["Tokens", "Text", "JSON"];
+    // The other members of a generation describe its text. Those of other values are a part of the result.
+    const isText = this.context.endpoint?.capabilities?.model || Object.keys(value).length === 1;
+    return isText ? ["Text", "JSON"] : ["JSON", "Text"];
   }
 
   #valueSchema() {
@@ -288,10 +302,4 @@ export class JobView {
 function progressText({ current, total, unit, phase }) {
   const count = current === undefined ? "" : number.format(current) + (total ? ` of ${number.format(total)}` : "");
   return [phase, count && `${count}${unit ? ` ${unit}${(total ?? current) === 1 ? "" : "s"}` : ""}`].filter(Boolean).join(", ");
-}
-
-/** A value as text: a text as it is, everything else as JSON. */
-function asText(value) {
-  if (typeof value === "string") return value;
-  return typeof value?.text === "string" ? value.text : JSON.stringify(value ?? null, null, 2);
 }
