@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from support.hostile_page_server import NAMES, SCRIPT
 from support.page_browser import run_job, shown_text, status, watched
-from support.server_process import running
+from support.server_process import ServerProcess, running
 
 pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
 
@@ -62,6 +62,44 @@ def test_server_with_tokens_asks_for_one_and_keeps_it_in_the_tab(visitor, locked
     page.get_by_role("button", name="Forget token").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_page_of_an_application_shows_that_the_visitor_is_not_signed_in(visitor):
+    unknown = "this server does not know the caller; sign in, and retry"
+    with running("support.page_server:application_server") as url:
+        page = visitor.open(url)
+        expect(page.locator("#main")).to_contain_text(unknown)
+        visitor.context.add_cookies([{"name": "session", "value": "ada", "url": url}])
+        page.get_by_role("button", name="Retry").click()
+        run_job(page, url, "talk", words=2000)
+        status(page, "● running")
+        visitor.context.clear_cookies()
+        page.goto(f"{url}/#/endpoints/talk")
+        page.get_by_role("button", name="Run").click()
+        expect(page.locator(".form > .error")).to_contain_text(unknown)
+        expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_server_that_no_longer_accepts_the_token_asks_for_another_one(visitor, tmp_path):
+    settings = {"log": f"sqlite:///{tmp_path}/log.db", "retry": 0.05}
+    with ServerProcess(
+        tmp_path, "support.page_server:page_server", tokens=[f"ada:{TOKEN}"], **settings
+    ) as server:
+        page = visitor.open(server.url)
+        enter(page, TOKEN)
+        first = run_job(page, server.url, "talk", words=2000)
+        status(page, "● running")
+        server.kill()
+        server.start(tokens=["ada:another-one"])
+        expect(page.locator(".banner.bad")).to_contain_text("Reload the page to sign in again")
+        status(page, "● running")
+        page.goto(f"{server.url}/#/endpoints/talk")
+        page.get_by_role("button", name="Run").click()
+        expect(page.get_by_text("no longer accepts the token")).to_be_visible()
+        enter(page, "another-one")
+        page.wait_for_url("**/#/jobs/*")
+        assert first not in page.url
+        status(page, "● running")
 
 
 def test_page_without_storage_keeps_its_token_in_memory(visitor, locked):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
+from starlette.requests import HTTPConnection
 
 from tidewire_server import Append, Context, ItemError, Server, Stream
 
@@ -156,6 +157,11 @@ def page_server(**settings: Any) -> Server:
 
     _add_floods(server)
     return server
+
+
+def application_server(**settings: Any) -> Server:
+    """Return the server as a part of an application whose session cookie contains the name of the account."""
+    return page_server(principal=lambda scope: HTTPConnection(scope).cookies.get("session"), **settings)
 
 
 VOCABULARY = [*(f" {word}" for word in WORDS), ".\n", "é", "<end>"]

@@ -38,7 +38,10 @@ PrincipalFunction = Callable[[MutableMapping[str, Any]], "str | Awaitable[str | 
 MAX_NAME_LENGTH: Final = 256
 """Maximum length of a name that a `PrincipalFunction` returns, in code points. Names are stored with each job."""
 
-_CHALLENGE: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
+_BEARER: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
+
+_APPLICATION: Final = {"www-authenticate": 'Application realm="tidewire"'}
+"""Challenge of an application that signs its callers in. With `Bearer`, the page would ask for a token, which may not exist."""
 
 _UNKNOWN_ADDRESS: Final = "unknown"
 
@@ -137,7 +140,7 @@ class TokenPrincipals:
         found = [name for known, name in self._principals.items() if hmac.compare_digest(known, digest)]
         if scheme.lower() != "bearer" or not found:
             detail = "send 'Authorization: Bearer TOKEN' with a token that this server accepts"
-            raise refuse("unauthorized", detail, headers=_CHALLENGE)
+            raise refuse("unauthorized", detail, headers=_BEARER)
         return found[0]
 
 
@@ -170,7 +173,7 @@ async def principal_from(function: PrincipalFunction, scope: MutableMapping[str,
         raise PrincipalFunctionError(f"the function `principal` raised {type(error).__name__}") from error
     if name is None:
         raise refuse(
-            "unauthorized", "this server does not know the caller; sign in, and retry", headers=_CHALLENGE
+            "unauthorized", "this server does not know the caller; sign in, and retry", headers=_APPLICATION
         )
     if not isinstance(name, str):
         raise PrincipalFunctionError(

@@ -82,22 +82,40 @@ function askForToken(role, title, text, error = "") {
   });
 }
 
+/** Whether the server accepts bearer tokens. An application that signs its callers in itself sends another challenge. */
+async function acceptsTokens() {
+  const response = await fetch(new URL("v1", base)).catch(() => null);
+  return /^bearer\b/i.test(response?.headers.get("www-authenticate") ?? "Bearer");
+}
+
+/** Send a request with `client`, again with each token that the visitor enters while the server responds with 401. */
+async function authorized(send, error = "") {
+  for (; ; error = "The server does not accept this token.") {
+    try {
+      return await send();
+    } catch (problem) {
+      if (problem.status !== 401) throw problem;
+      session.setToken("caller", null);
+      if (!(await acceptsTokens())) throw problem;
+      const text = "This server answers only callers with a token. It is kept in this tab, until you close the tab.";
+      const asked = await askForToken("caller", "Token needed", text, error);
+      if (!asked) throw Object.assign(new Error("Without a token, this server answers no requests."), { status: 401, action: "Enter a token" });
+      client = newClient();
+    }
+  }
+}
+
 // ---- start -----------------------------------------------------------------------------------------------------------
 
 async function connect() {
-  for (let error = ""; ; ) {
+  for (;;) {
     try {
       client = newClient();
-      discovery = await client.discover();
+      discovery = await authorized(() => client.discover());
       break;
     } catch (problem) {
       if (problem.status === 401) {
-        session.setToken("caller", null);
-        const text = "This server answers only callers with a token. It is kept in this tab, until you close the tab.";
-        const asked = await askForToken("caller", "Token needed", text, error);
-        error = "The server does not accept this token.";
-        if (asked) continue;
-        main.replaceChildren(banner("Without a token, this server answers no requests.", "Enter a token", () => location.reload()));
+        main.replaceChildren(banner(problem.problem?.detail ?? problem.message, problem.action ?? "Retry", () => location.reload()));
         return false;
       }
       main.replaceChildren(banner(`The server cannot be reached: ${problem.message} The page tries again.`));
@@ -182,7 +200,7 @@ async function vocabularyOf(endpoint) {
 async function showEndpoint(name) {
   show({ element: h("p", { class: "quiet", text: `Loading ${name} …` }) }, name);
   const mine = view;
-  const endpoint = await describe(name).catch((error) => error);
+  const endpoint = await authorized(() => describe(name)).catch((error) => error);
   if (view !== mine) return;
   if (endpoint instanceof Error) return show({ element: banner(endpoint.message) }, name);
   const empty = h("section", { class: "job empty", "aria-label": "Result" },
@@ -247,7 +265,7 @@ function callPanel(endpoint, input) {
     run.textContent = "Submitting …";
     try {
       const given = await form.read();
-      const job = await client.submit(endpoint.name, given);
+      const job = await authorized(() => client.submit(endpoint.name, given), "The server no longer accepts the token.");
       inputs.set(job.id, given);
       if (!discovery.capabilities.includes("list")) session.remember({ id: job.id, endpoint: endpoint.name, label: labelOfJob(job.id), at: Date.now() });
       location.hash = `#/jobs/${job.id}`;

@@ -31,6 +31,7 @@ export class JobFeed {
   endedAt = null;
   error = null;
   lost = null; // why there is nothing to follow
+  gone = false; // whether the server does not have the job any more
   notes = [];
   received = 0;
   resumes = 0;
@@ -73,7 +74,8 @@ export class JobFeed {
   }
 
   get status() {
-    return this.lost !== null ? "lost" : this.job.state?.status ?? "queued";
+    if (this.gone) return "lost";
+    return this.job.state?.status ?? (this.lost === null ? "queued" : "unknown");
   }
 
   /** Status of each item. */
@@ -193,7 +195,7 @@ export class JobFeed {
   #failed(error, lostText) {
     if (error instanceof JobNotFoundError) this.lost = lostText ?? "The server does not know this job.";
     else if (error instanceof JobExpiredError) this.lost = "This job has expired: the server has deleted its result.";
-    else if (error instanceof AuthenticationError) this.lost = "The server no longer accepts the token. Reload the page to enter another one.";
+    else if (error instanceof AuthenticationError) this.lost = "The server no longer knows you. Reload the page to sign in again.";
     else this.lost = error.message;
     this.gone = ["job_not_found", "job_expired"].includes(error.code);
     this.#told();
