@@ -5,6 +5,7 @@ import json
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any
 
 import numpy as np
@@ -311,14 +312,34 @@ def test_numpy_values_are_accepted_as_input_and_as_value(client, value, expected
     assert server.call("give") == expected
 
 
+class NaT(datetime):
+    """A missing date, whose members are NaN, as in pandas."""
+
+    year = float("nan")
+
+
+class MetaTensor:
+    """A tensor without data, as on the device `meta` of PyTorch."""
+
+    def tolist(self):
+        raise NotImplementedError("no data")
+
+
 @pytest.mark.parametrize(
     ("value", "place", "why"),
     [
         ([1, {"a/b": object()}], "/input/of/1/a~1b", "object has no JSON form"),
         ([np.array([1j])], "/input/of/0", "complex numbers have no JSON form"),
+        ([{"when": NaT(2026, 1, 1)}], "/input/of/0/when", "'float' object"),
+        ({"x": MetaTensor()}, "/input/of/x", "no data"),
         (np.array([0.5, np.nan]), "/input/of/1", "nan is not a JSON number"),
     ],
 )
 def test_input_that_has_no_json_form_is_refused_at_its_place(client, value, place, why):
-    with pytest.raises(InvalidInputError, match=f"{place}'.*{why}"):
+    with pytest.raises(InvalidInputError, match=f"{place}(:|').*{why}"):
         client.run("echo", of=value)
+
+
+def test_bytes_in_an_array_are_refused_like_other_bytes(client):
+    with pytest.raises(TypeError, match=r"^input\.of: bytes; pass them in a model"):
+        client.run("echo", of=np.array([b"abc"]))

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, PlainSerializer, RootModel, WrapSerializer
+from pydantic import BaseModel, PlainSerializer, RootModel, TypeAdapter, WrapSerializer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError
 
@@ -39,7 +39,7 @@ def convert_input(value: Any, pointer: str) -> JsonValue:
         if "invalid utf-8" in str(error):
             raise TypeError(f"{_path_of(place)}: {_BYTES}") from None
         raise InvalidInputError(
-            f"the input at {place!r} cannot be serialized as JSON: {error}",
+            f"{place}: the value cannot be serialized as JSON: {error}",
             advice="Convert it to a JSON type first.",
         ) from None
     _refuse_altered(value, plain, path, frozenset())
@@ -53,7 +53,17 @@ def _path_of(pointer: str) -> str:
 
 
 def _plain(value: Any, path: str = "") -> Any:
-    return converted(_ANYTHING, _checked(value, path, MAX_VALUE_DEPTH))
+    return _converted(_ANYTHING, _checked(value, path, MAX_VALUE_DEPTH))
+
+
+def _converted(rows: TypeAdapter[list[Any]], value: Any) -> Any:
+    """Convert a checked value. Raise a ValueError for all errors of the value's own conversion, such as those of pandas' `NaT`,
+    because a TypeError is the error of a value that `_checked` refuses.
+    """
+    try:
+        return converted(rows, value)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(str(error)) from None
 
 
 _BYTES: Final = (
@@ -107,10 +117,10 @@ def _checked(value: Any, path: str, depth_left: int) -> Any:
         if isinstance(value, BaseModel):
             return value
         kind: Any = type(value)
-        return converted(rows_of_dataclass(kind), value)
+        return _converted(rows_of_dataclass(kind), value)
     if isinstance(value, set | frozenset):
         raise TypeError(f"{path}: {_SET}")
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, bytes | bytearray | memoryview) or _is_array_of_bytes(value):
         raise TypeError(f"{path}: {_BYTES}")
     if isinstance(value, complex):
         raise TypeError(f"{path}: {_COMPLEX}")
@@ -259,6 +269,13 @@ def _asked_by(annotation: Any, seen: tuple[Any, ...] = ()) -> frozenset[Any]:
         if issubclass(kind, Mapping) and parts and tuple in _asked_by(parts[0], seen):
             found.add(Mapping)
     return frozenset(found).union(*(_asked_by(each, seen) for each in parts))
+
+
+def _is_array_of_bytes(value: Any) -> bool:
+    """Whether the value is an array of NumPy whose elements are bytes."""
+    dtype = getattr(value, "dtype", None)
+    kind = getattr(dtype, "kind", None)
+    return kind == "S" or (kind == "V" and getattr(dtype, "names", None) is None)
 
 
 def _is_file(value: Any) -> bool:
