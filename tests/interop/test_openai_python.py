@@ -219,6 +219,8 @@ REFUSED = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
      "messages[0].content[0].type", "'text'"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "'assistant'"),
+    ({"messages": [{"role": "user", "name": "bob", "content": "x"}]}, "messages[0].name",
+     "messages[0].name is not supported; remove it"),
     ({"messages": []}, "messages", "at least 1"),
     ({"temperature": "hot"}, "temperature", "number"),
     ({"temperature": -1}, "temperature", "greater than or equal to 0"),

@@ -54,6 +54,12 @@ def invalid(param: str, message: str) -> ApiError:
     return ApiError(400, f"{param} {message}", param=param, code="invalid_value")
 
 
+def unsupported(param: str, reason: str = "") -> ApiError:
+    """Create the error for a member that is not served, or not with its value. The caller must raise it."""
+    message = f"{param} is not supported{reason}; remove it"
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
 def error_of(
     found: Problem, params: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> ApiError:

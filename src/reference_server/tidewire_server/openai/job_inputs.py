@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
 from tidewire.protocol import strict_json
-from tidewire_server.openai.api_errors import ApiError, invalid
+from tidewire_server.openai.api_errors import ApiError, invalid, unsupported
 from tidewire_server.openai.request_members import MAX_SHOWN, Members, boolean, count
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
@@ -79,6 +79,8 @@ class _Message(_Shape):
     content: str | list[_TextPart]
     id: str = ""
     status: str = ""
+    reasoning_content: str = ""
+    reasoning: str = ""
 
     def turn(self) -> dict[str, str]:
         content = self.content
@@ -227,4 +229,6 @@ def _read(shape: TypeAdapter[_T], value: JsonValue, param: str) -> _T:
             elif part != "str" and not part.startswith("list["):  # not a member of the union
                 param += f".{part}"
         param = param[:MAX_SHOWN]
+        if first["type"] == "extra_forbidden":
+            raise unsupported(param) from None
         raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None

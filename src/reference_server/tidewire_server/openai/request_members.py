@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import JsonValue
 
-from tidewire_server.openai.api_errors import ApiError, invalid
+from tidewire_server.openai.api_errors import invalid, unsupported
 
 
 class Member(NamedTuple):
@@ -116,13 +116,12 @@ def served_members(members: Members, body: Mapping[str, JsonValue]) -> dict[str,
         if value is None or (member is not None and (member.ignored or _is_neutral(value, member))):
             continue
         if member is None or member.refused:
-            shown = name[:MAX_SHOWN]
-            message = f"{shown} is not supported"
+            reason = ""
             if member is not None:
                 neutral = " or ".join(map(repr, member.neutral))
-                message += f" with another value than {neutral}" if neutral else ""
-                message += f": {member.refused}"
-            raise ApiError(400, f"{message}; remove it", param=shown, code="unsupported_parameter")
+                reason = f" with another value than {neutral}" if neutral else ""
+                reason += f": {member.refused}"
+            raise unsupported(name[:MAX_SHOWN], reason)
         given[name] = value
     return given
 
