@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import OpenAI
+from tokenizers import Tokenizer, decoders, models
 
 from support.openai_surface import openai_client
 from support.reference_server import QUICK
@@ -69,3 +71,92 @@ def test_conversation_with_a_model_that_reasons_is_continued_with_its_answers(en
     assert first.reasoning_content == "Hmm."
     more = [*MESSAGES, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "more"}]
     assert [entry["body"]["messages"] for entry in engine.journal()] == [MESSAGES, more, more, more]
+
+
+# ---- log-probabilities --------------------------------------------------------------------------------------------------
+
+TOKENS = ["Hm", "m.", "</think>", " Yes", ",", " it", " is", "."]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made = Tokenizer(
+        models.BPE(vocab={token.replace(" ", "Ġ"): at for at, token in enumerate(TOKENS)}, merges=[])
+    )
+    made.decoder = decoders.ByteLevel()
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def scored(*ids: int, **delta: str) -> str:
+    """Return a chunk with several tokens. The log-probability of each one follows from its id."""
+    tokens = [{"token": f"token_id:{each}", "logprob": -1.0 - each} for each in ids]
+    return chunk(delta=delta, logprobs={"content": [each | {"top_logprobs": [each]} for each in tokens]})
+
+
+# The engine leaves out the space at the beginning of a text, as engines do for tokenizers of the kind of SentencePiece.
+TEXT = [
+    scored(3, content="Yes"),
+    scored(4, 5, content=", it"),
+    scored(6, content=" is"),
+    scored(7, content="."),
+]
+ANSWERS = {
+    "space": TEXT,
+    "reasoning": [
+        scored(0, reasoning_content="Hm"),
+        scored(1, reasoning_content="m."),
+        scored(2, content=""),
+        *TEXT,
+    ],
+    "both in one chunk": [scored(0, 1, 2, 3, content="Yes", reasoning_content="Hmm."), *TEXT[1:]],
+}
+
+
+def check_pieces(found: list[tuple[str, list[Any]]]) -> None:
+    """Check the parts of a text and their log-probabilities."""
+    for text, tokens in found:
+        assert "".join(each.token for each in tokens).removeprefix(" ") == text.removeprefix(" ")
+        assert all(each.logprob == -1.0 - TOKENS.index(each.token) for each in tokens)
+    assert "".join(text for text, _ in found) == "Yes, it is."
+    assert [each.token for _, tokens in found for each in tokens] == TOKENS[3:]
+
+
+@pytest.mark.parametrize("steps", ANSWERS.values(), ids=ANSWERS)
+def test_log_probabilities_belong_to_the_text_that_they_come_with(
+    engine: ScriptedEngine, tokenizer: Path, steps: list[str]
+):
+    engine.script(answers=[{"send": [*steps, chunk(delta={}, finish_reason="stop")]}], kind="vllm")
+    chat = {"model": MODEL, "messages": MESSAGES, "logprobs": True, "top_logprobs": 1}
+    response = {"model": MODEL, "input": "?", "include": ["message.output_text.logprobs"]}
+    with front(engine.url, tokenizer=tokenizer) as client:
+        whole = client.chat.completions.create(**chat).choices[0]
+        check_pieces([(whole.message.content, whole.logprobs.content)])
+        chunks = [each.choices[0] for each in client.chat.completions.create(**chat, stream=True)]
+        check_pieces(
+            [
+                (each.delta.content, each.logprobs.content if each.logprobs else [])
+                for each in chunks
+                if each.delta.content
+            ]
+        )
+        assert not any(each.logprobs for each in chunks if not each.delta.content)
+        (part,) = client.responses.create(**response).output[0].content
+        check_pieces([(part.text, part.logprobs)])
+        events = list(client.responses.create(**response, stream=True, background=True))
+        name = events[0].response.id
+        for at, event in enumerate(events):
+            rest = client.responses.retrieve(name, stream=True, starting_after=event.sequence_number)
+            deltas = [e for e in [*events[: at + 1], *rest] if e.type == "response.output_text.delta"]
+            check_pieces([(each.delta, each.logprobs) for each in deltas])
+
+
+def test_offsets_of_tokens_are_those_in_a_text_without_its_first_space(
+    engine: ScriptedEngine, tokenizer: Path
+):
+    logprobs = {"tokens": ["token_id:3", "token_id:4"], "token_logprobs": [-1.0, -1.0]}
+    engine.script(answers=[{"send": [chunk(text="Yes,", logprobs=logprobs, finish_reason="stop")]}])
+    with front(engine.url, tokenizer=tokenizer) as client:
+        found = client.completions.create(model=MODEL, prompt="?", logprobs=0).choices[0]
+    assert (found.text, found.logprobs.text_offset) == ("Yes,", [0, 3])

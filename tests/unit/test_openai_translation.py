@@ -22,9 +22,9 @@ TURNS = [{"role": "user", "content": "hi"}]
 VOCABULARY = json.dumps(
     {
         "hash": "",
-        "tokens": ["YQ==", "8J8=", "mIA=", "Ymk=", "PHw+"],
+        "tokens": ["YQ==", "8J8=", "mIA=", "Ymk=", "PHw+", "IGE="],
         "special": [4],
-    }  # a, 2 + 2 bytes of 😀, bi, <|>
+    }  # a, 2 + 2 bytes of 😀, bi, <|>, " a"
 ).encode()
 
 
@@ -201,6 +201,16 @@ def test_the_tokens_of_a_text_do_not_depend_on_the_blocks_in_which_it_is_read():
     assert together == [("a😀bi", [0, 1, 2, 3])]
 
 
+def test_a_text_that_lacks_the_space_of_its_first_token_has_the_tokens_of_its_parts():
+    states, progress = States(), TextProgress(1, TokenBytes(VOCABULARY))
+    singly = [
+        change
+        for each in (row("a", 5), row("a", 0), row("bi", 3))
+        for change in texts(progress, states.after(each))
+    ]
+    assert singly == [("a", [5]), ("a", [0]), ("bi", [3])]
+
+
 def test_the_tokens_that_add_no_text_come_with_the_end():
     states, progress = States(), TextProgress(1, TokenBytes(VOCABULARY))
     assert texts(progress, states.after(row("a", 0), row("", 3))) == [("a", [0])]
@@ -324,7 +334,7 @@ def test_a_token_with_a_part_of_a_character_has_its_true_bytes():
         ],
     }
     rows, lengths = [TokenRow(token, -1.0, (), ()) for token in (0, 1, 2, 0)], TextLengths()
-    legacy = tokens.completion_logprobs(rows, lengths)
+    legacy = tokens.completion_logprobs(rows, lengths, "a😀a")
     assert legacy["tokens"] == ["a", "bytes:\\xf0\\x9f", "bytes:\\x98\\x80", "a"]
     assert legacy["text_offset"] == [0, 1, 1, 2]
     assert legacy["top_logprobs"] is None
@@ -336,6 +346,7 @@ def test_offsets_do_not_depend_on_where_a_text_is_cut_into_chunks():
     for cut in range(5):
         lengths = TextLengths()
         parts = [
-            tokens.completion_logprobs(part, lengths)["text_offset"] for part in (rows[:cut], rows[cut:])
+            tokens.completion_logprobs(part, lengths, "a😀bi")["text_offset"]
+            for part in (rows[:cut], rows[cut:])
         ]
         assert [*parts[0], *parts[1]] == [0, 1, 1, 2]

@@ -92,7 +92,8 @@ class CompletionWriter:
     def _delta(self, change: TextChange) -> dict[str, Any]:
         logprobs = None
         if self._tokens is not None and change.rows:
-            logprobs = self._tokens.completion_logprobs(change.rows, self._lengths[change.index])
+            lengths = self._lengths[change.index]
+            logprobs = self._tokens.completion_logprobs(change.rows, lengths, change.text)
         return {"text": change.text, "logprobs": logprobs}
 
 

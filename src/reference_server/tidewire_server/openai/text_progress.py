@@ -41,6 +41,7 @@ class _Item:
 
     def __init__(self) -> None:
         self.length = self.reasoning_length = self.rows = 0
+        self.beginning = ""
         self.lengths = TextLengths()
         self.ended = False
 
@@ -70,6 +71,7 @@ class TextProgress:
         text = self._new_text(view, (*at, "value", "text"), item.length)
         reasoning = self._new_text(view, (*at, "value", "reasoning"), item.reasoning_length)
         item.length += len(text)
+        item.beginning = item.beginning or text
         item.reasoning_length += len(reasoning)
         found = None
         item.ended = view.node((*at, "status")) in ENDED
@@ -103,6 +105,6 @@ class TextProgress:
                 break
             item.rows += 1
             if self._tokens.adds_text(row.token_id):
-                item.lengths.add(self._tokens.bytes_of(row.token_id))
+                item.lengths.add(self._tokens.bytes_of(row.token_id), item.beginning)
                 rows.append(row)
         return rows

@@ -42,11 +42,11 @@ class TokenBytes:
         """Return the bytes that a token adds to a text. The bytes of a special token are its name."""
         return self._tokens[token_id] if 0 <= token_id < len(self._tokens) else b""
 
-    def rows_of(self, rows: Sequence[TokenRow], length: int) -> Sequence[TokenRow]:
-        """Return the first tokens up to the one with which their text has this length in code points."""
+    def rows_of(self, rows: Sequence[TokenRow], text: str) -> Sequence[TokenRow]:
+        """Return the first tokens, up to the one with which a text at the beginning is complete."""
         lengths, count = TextLengths(), 0
-        while lengths.total < length and count < len(rows):
-            lengths.add(self.bytes_of(rows[count].token_id))
+        while lengths.total < len(text) and count < len(rows):
+            lengths.add(self.bytes_of(rows[count].token_id), text)
             count += 1
         return rows[:count]
 
@@ -55,9 +55,11 @@ class TokenBytes:
         top = [self._entry(one, logprob) for one, logprob in zip(row.top_ids, row.top_logprobs, strict=True)]
         return {**self._entry(row.token_id, row.logprob), "top_logprobs": top}
 
-    def completion_logprobs(self, rows: Sequence[TokenRow], lengths: "TextLengths") -> dict[str, Any]:
-        """Return tokens as `logprobs` of a completion contains them. `lengths` are those of the tokens before, and the call adds
-        these tokens.
+    def completion_logprobs(
+        self, rows: Sequence[TokenRow], lengths: "TextLengths", text: str
+    ) -> dict[str, Any]:
+        """Return the tokens of a part of a text as `logprobs` of a completion contains them. `lengths` are those of the tokens
+        before, and the call adds these tokens.
         """
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for row in rows:
@@ -66,7 +68,7 @@ class TokenBytes:
             top = zip((*row.top_ids, row.token_id), (*row.top_logprobs, row.logprob), strict=True)
             found["top_logprobs"].append({self._label(one): _number(logprob) for one, logprob in top})
             found["text_offset"].append(lengths.total)
-            lengths.add(self.bytes_of(row.token_id))
+            lengths.add(self.bytes_of(row.token_id), text)
         if not any(row.top_ids for row in rows):
             found["top_logprobs"] = None
         return found
@@ -93,8 +95,14 @@ class TextLengths:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = False
         self.total = 0
 
-    def add(self, token: bytes) -> None:
-        """Add a token."""
-        self.total += len(self._decoder.decode(token))
+    def add(self, token: bytes, text: str) -> None:
+        """Add a token. With the first one, `text` is the beginning of the text of all tokens."""
+        added = self._decoder.decode(token)
+        self.total += len(added)
+        if added and not self._begun:
+            self._begun = True
+            # Some tokenizers begin a text with a space, which engines leave out.
+            self.total -= added[0] == " " and text[:1] not in {"", " "}

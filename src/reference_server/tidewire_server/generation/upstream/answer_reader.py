@@ -117,6 +117,8 @@ class AnswerReader:
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self._stops = StopStrings(request.stops)
         self._rows = 0
+        self._before_text = False
+        """Whether the model reasons: text has not followed its reasoning yet."""
         self._usage: TokenUsage | None = None
         self.done = False
         """Whether the engine has sent `[DONE]`."""
@@ -193,8 +195,9 @@ class AnswerReader:
         sent = choice.delta or _ChunkDelta()
         if sent.tool_calls:
             raise EngineError("the model called a tool, which this endpoint does not support")
-        delta.reasoning = self._reasoning.feed(sent.reasoning_content or sent.reasoning or "")
-        shown = self._stops.feed(self._text.feed(choice.text or sent.content or ""))
+        reasoning, content = sent.reasoning_content or sent.reasoning or "", choice.text or sent.content or ""
+        delta.reasoning = self._reasoning.feed(reasoning)
+        shown = self._stops.feed(self._text.feed(content))
         if self._stops.stopped:
             self.finish_reason = "stop"
         elif reason := choice.finish_reason:
@@ -205,18 +208,29 @@ class AnswerReader:
                 raise UrlError(f"ended an answer with the reason {reason}", began=True)
             shown += self._stops.flush()
         tokens = [] if choice.logprobs is None else _tokens_of(choice.logprobs)
+        self._rows += len(tokens)
+        if len(self._columns) > 1 and (reasoning or self._before_text):
+            tokens, self._before_text = self._tokens_of_text(tokens, content), not content
         if len(self._columns) == 1:
             delta.rows = [(shown,)] if shown else []
         elif tokens:
             # The text of a chunk belongs to all of its tokens, and is complete after the last one.
             texts = [""] * (len(tokens) - 1) + [shown]
             delta.rows = [self._row(text, token) for text, token in zip(texts, tokens, strict=True)]
-            self._rows += len(tokens)
             self._check_rows(spare=self.finish_reason is not None)
-        elif (choice.text or sent.content) and not choice.finish_reason:
+        elif content and not choice.finish_reason:
             raise EngineError("the engine sent no log-probabilities; request the text without them")
         else:
             delta.text_after = shown
+
+    def _tokens_of_text(self, tokens: list[_Token], content: str) -> list[_Token]:
+        """Return the last tokens of a chunk, to which its text belongs. Those before it belong to the reasoning."""
+        assert self._vocabulary is not None  # noqa: S101 - columns with token ids require it
+        ids = [self._known(_id_of(token)) for token in tokens]
+        first = 0
+        while first < len(ids) and len(self._vocabulary.text_of_all(ids[first + 1 :])) >= len(content):
+            first += 1
+        return tokens[first:]
 
     def _check_rows(self, *, spare: bool) -> None:
         """Check that all tokens that the engine has counted had log-probabilities. An end-of-text token may have none."""
