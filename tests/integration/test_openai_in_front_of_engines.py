@@ -1,11 +1,13 @@
 """The OpenAI surface in front of a scripted engine, with the Python package `openai`."""
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from openai import OpenAI
 from tokenizers import Tokenizer, decoders, models
@@ -14,7 +16,7 @@ from support.openai_surface import openai_client
 from support.reference_server import QUICK
 from support.scripted_engine import ScriptedEngine, scripted_engine, until_ready
 from tidewire_server import Server
-from tidewire_server.generation.upstream import add_upstream
+from tidewire_server.generation.upstream import add_upstream, url_pool
 
 MODEL = "scripted"
 MESSAGES = [{"role": "user", "content": "?"}]
@@ -71,6 +73,26 @@ def test_conversation_with_a_model_that_reasons_is_continued_with_its_answers(en
     assert first.reasoning_content == "Hmm."
     more = [*MESSAGES, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "more"}]
     assert [entry["body"]["messages"] for entry in engine.journal()] == [MESSAGES, more, more, more]
+
+
+# ---- failures -----------------------------------------------------------------------------------------------------------
+
+
+def test_request_that_the_engine_answers_with_500_is_sent_three_times_and_holds_up_no_other(
+    engine: ScriptedEngine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(url_pool.PAUSES, "failed", 1000.0)
+    reason = "Conversation roles must alternate"
+    engine.script(
+        answers=[{"status": 500, "body": {"error": {"message": reason}}}] * 3 + [{"send": REASONED}]
+    )
+    with front(engine.url) as client, caplog.at_level(logging.WARNING):
+        with pytest.raises(openai.InternalServerError, match=f"status 500: {reason}") as error:
+            client.with_options(max_retries=2).chat.completions.create(model=MODEL, messages=MESSAGES)
+        assert error.value.code == "worker_lost"
+        assert reason in caplog.text
+        client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert len(engine.journal()) == 4
 
 
 # ---- log-probabilities --------------------------------------------------------------------------------------------------

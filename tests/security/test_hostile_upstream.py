@@ -143,15 +143,19 @@ def test_redirect_does_not_carry_the_key_away(client: Client, shared_engine: Scr
         assert thief.journal() == []
 
 
-@pytest.mark.parametrize("code", [None, 400, 500])
+@pytest.mark.parametrize(("status", "code"), [(400, None), (500, None), (200, 400), (200, 500)])
 def test_key_in_a_message_of_the_engine_is_hidden(
-    client: Client, shared_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture, code: int | None
+    client: Client,
+    shared_engine: ScriptedEngine,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    code: int | None,
 ):
-    """The engine rejects the request, or reports a fault of the request or of its own in the stream."""
+    """The engine rejects the request or fails, or reports a fault of the request or of its own in the stream."""
     broken = {"message": f"the key {KEY} is odd", "code": code}
     with caplog.at_level(logging.DEBUG):
         if code is None:
-            error = failure(client, shared_engine, status=400, body={"error": broken})
+            error = failure(client, shared_engine, status=status, body={"error": broken})
         else:
             error = failure(client, shared_engine, event(json.dumps({"error": broken})))
     assert "the key *** is odd" in str(error)

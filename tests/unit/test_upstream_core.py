@@ -140,6 +140,31 @@ def test_calls_follow_the_urls_and_their_trouble_is_readable_without_them():
     assert (calls[0], max(calls), calls[-1]) == (0, 3, 0)
 
 
+@pytest.mark.parametrize(
+    ("urls", "of_request", "pauses"),
+    [("a", True, [MIN_PAUSE]), ("a", False, [PAUSES["failed"]]), ("ab", True, [PAUSES["failed"], MIN_PAUSE])],
+)
+def test_only_the_last_url_is_asked_at_once_after_a_failure_of_a_request(
+    urls: str, of_request: bool, pauses: list[float]
+):
+    async def answers(_: str) -> None: ...
+
+    async def use() -> None:
+        loop = asyncio.get_running_loop()
+        pool = UrlPool([*urls], 2, answers, lambda _: None)
+        while any(each.trouble for each in pool._states):
+            await asyncio.sleep(0)
+        for url, pause in zip(pool._states, pauses, strict=True):
+            before = loop.time()
+            with pytest.raises(UrlError), pool.request() as chosen:
+                raise UrlError("answers with the status 500: bad", began=True, of_request=of_request)
+            assert chosen == url.url
+            assert before + pause <= url.until <= loop.time() + pause
+        await pool.close()
+
+    asyncio.run(use())
+
+
 # ---- bodies -----------------------------------------------------------------------------------------------------------
 
 

@@ -77,7 +77,8 @@ def error_of(
     further: dict[str, Any] = dict(headers or {})
     if found.retry_after_ms is not None:
         further["retry-after"] = str(math.ceil(found.retry_after_ms / 1000))
-    if not found.retryable:
-        # Otherwise the clients of OpenAI would repeat a request that has failed with a status of 500 or above.
+    if not found.retryable or found.code == "worker_lost":
+        # Otherwise the clients of OpenAI would repeat a request that has failed with a status of 500 or above. A worker is
+        # lost only after several attempts of the server.
         further["x-should-retry"] = "false"
     return ApiError(status, message, param=param, code=code, headers=further)

@@ -112,6 +112,8 @@ class EngineRequests:
         options = {"json": body, "headers": trace_headers(), "timeout": timeout}
         async with self._answer("POST", f"{url}/{path}", **options) as response:
             _check_status(response)
+            if response.status_code >= 500:
+                raise self._failure(response.status_code, await _json_of(response))
             if response.status_code != 200:
                 raise self._rejection(response.status_code, path, await _json_of(response))
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -140,6 +142,11 @@ class EngineRequests:
         """Return a text of the engine without the key."""
         return text.replace(self._key, "***") if self._key else text
 
+    def _failure(self, status: int, content: Any) -> UrlError:
+        """Return the error for an answer that reports a failure of the engine, or of a proxy."""
+        reason = f": {self.hide(reason_of(content))}" if isinstance(content, dict) else ""
+        return UrlError(f"answers with the status {status}{reason}", began=True, of_request=status == 500)
+
     def _rejection(self, status: int, path: str, content: Any) -> EngineError | InputError:
         """Return the error for an answer that rejects the request."""
         reason = self.hide(reason_of(content))
@@ -162,8 +169,6 @@ def _check_status(response: httpx.Response) -> None:
         raise UrlError(f"is busy or loads its model ({status})", "busy", wait=seconds)
     if 300 <= status < 400:
         raise UrlError(f"answers with a redirect ({status}), which is not followed", began=True)
-    if status >= 500 and response.request.method == "POST":
-        raise UrlError(f"answers with the status {status}", began=True)
 
 
 async def _json_of(response: httpx.Response) -> Any:

@@ -7,7 +7,8 @@
   failed   | refused, silent, another 5xx, a redirect, a lost answer | takes none until it has answered
   rejected | the key is wrong, or the model or kind is another one   | the same; new jobs get 503 if no URL is usable
 
-The table has no row for an error that the request itself has caused, because it says nothing about the URL.
+A 500 may be due to the request. The last URL that takes requests is therefore asked at once after it, so that the
+other requests do not wait. The table has no row for an error that the request itself has caused, because it says nothing about the URL.
 """
 
 from __future__ import annotations
@@ -34,15 +35,21 @@ MAX_PAUSE: Final = 30.0
 
 
 class UrlError(EngineError):
-    """A URL does not process a request. `wait` is the number of seconds from `Retry-After`, and `began` is whether the engine may
-    have processed a part of the request.
+    """A URL does not process a request. `wait` is the number of seconds from `Retry-After`, `began` is whether the engine may have
+    processed a part of the request, and `of_request` is whether the request itself may be the reason.
     """
 
     def __init__(
-        self, message: str, event: Event = "failed", *, wait: float | None = None, began: bool = False
+        self,
+        message: str,
+        event: Event = "failed",
+        *,
+        wait: float | None = None,
+        began: bool = False,
+        of_request: bool = False,
     ) -> None:
         super().__init__(message)
-        self.event, self.wait, self.began = event, wait, began
+        self.event, self.wait, self.began, self.of_request = event, wait, began, of_request
 
 
 @dataclass(eq=False)
@@ -121,6 +128,8 @@ class UrlPool:
             self._update()
 
     def _leave_out(self, url: UrlState, error: UrlError) -> None:
+        if error.of_request and all(each.trouble for each in self._states if each is not url):
+            error.wait = 0.0
         if url.apply(error, self._loop.time()):
             severity = logging.ERROR if error.event == "rejected" else logging.WARNING
             _log.log(severity, "upstream %s %s", url.url, error)
