@@ -2,17 +2,18 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
 from tokenizers import Tokenizer, decoders, models
 
-from support.openai_surface import openai_client
+from support.openai_surface import openai_client, read_until_error
 from support.reference_server import QUICK
 from support.scripted_engine import ScriptedEngine, scripted_engine, until_ready
 from tidewire_server import Server
@@ -93,6 +94,44 @@ def test_request_that_the_engine_answers_with_500_is_sent_three_times_and_holds_
         assert reason in caplog.text
         client.chat.completions.create(model=MODEL, messages=MESSAGES)
     assert len(engine.journal()) == 4
+
+
+REJECTED = {"status": 400, "body": {"error": {"message": "maximum context length is 8 tokens"}}}
+
+
+STREAMS: dict[str, Callable[[OpenAI], Any]] = {
+    "completions": lambda client: client.completions.create(model=MODEL, prompt="?", stream=True),
+    "chat": lambda client: client.chat.completions.create(model=MODEL, messages=MESSAGES, n=2, stream=True),
+    "responses": lambda client: client.responses.create(model=MODEL, input="?", stream=True),
+}
+
+
+@pytest.mark.parametrize("call", STREAMS.values(), ids=STREAMS)
+def test_stream_whose_input_the_engine_refuses_has_the_status_of_the_error(
+    engine: ScriptedEngine, call: Callable[[OpenAI], Any]
+):
+    engine.script(answers=[REJECTED])
+    with front(engine.url, {"heartbeat": 60.0}) as client, pytest.raises(openai.BadRequestError) as error:
+        call(client)
+    assert error.value.code == "context_length_exceeded"
+
+
+def test_stream_of_a_response_in_the_background_has_its_failure_as_an_event(engine: ScriptedEngine):
+    engine.script(answers=[REJECTED])
+    with front(engine.url) as client:
+        stream = client.responses.create(model=MODEL, input="?", stream=True, background=True)
+        events, error = read_until_error(stream)
+    assert (events[0].type, events[-1].type) == ("response.created", "response.failed")
+    assert error.code == "context_length_exceeded"
+
+
+def test_head_of_a_stream_waits_for_a_limited_time(engine: ScriptedEngine):
+    engine.script(answers=[{"silent": True}])
+    with front(engine.url, {"heartbeat": 0.05}) as client:
+        stream = client.completions.create(model=MODEL, prompt="?", stream=True)
+        (job,) = httpx.get(str(client.base_url.join("/v1/jobs"))).json()["jobs"]
+        assert job["status"] == "queued"
+        stream.close()
 
 
 # ---- log-probabilities --------------------------------------------------------------------------------------------------

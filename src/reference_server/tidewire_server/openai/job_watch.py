@@ -15,6 +15,9 @@ from tidewire_server.store.records import JobRecord
 COMMENT_HEARTBEATS: Final = 3
 """Number of heartbeats (the setting `heartbeat`) without an event after which a stream sends a comment: by default, 15 s."""
 
+HELD_HEARTBEATS: Final = 1
+"""Number of heartbeats for which the head of a stream waits for the start of its job: by default, 5 s."""
+
 
 class JobWatch:
     """Reader of one job. All methods must be called on the event loop of the service."""
@@ -51,6 +54,17 @@ class JobWatch:
             unwatch()
             detach(0.0)
             self._release_slot()
+
+    async def begun(self) -> None:
+        """Wait until the job has begun or ended, but not longer than `HELD_HEARTBEATS`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HELD_HEARTBEATS * self.service.settings.heartbeat):
+                while not self._leaves:
+                    self._wake.clear()
+                    ended, at = self._log.extent().ended, await self._log.state()
+                    if ended or at.view.node(("status",)) != "queued":
+                        return
+                    await self._wake.wait()
 
     async def states(self) -> AsyncIterator[StateAt | None]:
         """Yield the state of the job now and after each change, and None after some time without one. The last state is that

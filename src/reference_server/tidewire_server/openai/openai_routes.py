@@ -150,7 +150,7 @@ class OpenAIHandlers:
         writer = writer_type(job, watch.record, self._names[0], tokens)
         progress = TextProgress(job.items, tokens)
         if job.stream:
-            return OpenAIStream(watch, writer, progress, headers)
+            return OpenAIStream(watch, writer, progress, headers, holds_head=True)
         return _json(writer.completion(*await whole_texts(watch, progress, request.receive)), headers)
 
     # ---- responses ---------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class OpenAIHandlers:
                 await self._app.service.purge(watch.record)
 
         if job.stream:
-            return OpenAIStream(watch, writer, progress, headers, end)
+            return OpenAIStream(watch, writer, progress, headers, end, holds_head=not job.background)
         if job.background:
             with watch.attached():
                 return _json(writer.response(watch.record.status), headers)

@@ -40,15 +40,19 @@ class OpenAIStream:
         progress: TextProgress,
         headers: Mapping[str, str],
         on_end: Callable[[], Awaitable[None]] | None = None,
+        *,
+        holds_head: bool = False,
     ) -> None:
         """Prepare a stream. `progress` must not have been read. The names of the additional `headers` are in lowercase.
-        `on_end` is called after the end of the stream.
+        `on_end` is called after the end of the stream. With `holds_head`, the head waits for `JobWatch.begun`, so that a job that
+        fails without a text has the status of its error.
         """
         self._watch = watch
         self._writer = writer
         self._progress = progress
         self._headers = [*HEADERS, *((name.encode(), value.encode()) for name, value in headers.items())]
         self._on_end = on_end
+        self._holds_head = holds_head
         self._span = tracing.start_stream(watch.record, resumed=writer.after >= 0)
         self._status = "disconnected"
 
@@ -86,17 +90,28 @@ class OpenAIStream:
 
     async def _send(self, sender: BackpressuredSender, request: Request) -> None:
         failed: TextChange | None = None
+        unsent = self._writer.begin() or _COMMENT
         try:
-            await sender.write(self._writer.begin() or _COMMENT)
+            if self._holds_head:
+                await self._watch.begun()
+            else:
+                await sender.write(unsent)
+                unsent = b""
             async for at in self._watch.states():
                 if at is None:
                     await sender.write(_COMMENT)
                     continue
                 for change in self._progress.changes(at):
-                    await _write(sender, self._writer.change(change))
-                    if (error := _error_of_item(change)) is not None:
+                    error = _error_of_item(change)
+                    if error is None or change.text or change.reasoning or not unsent:
+                        frames, unsent = unsent + self._writer.change(change), b""
+                        await _write(sender, frames)
+                    if error is not None:
                         failed = change
                         raise error
+                if unsent:
+                    await sender.write(unsent)
+                    unsent = b""
             await _write(sender, self._writer.end(await self._watch.ended_record()))
         except RetractedError:
             error = ApiError(500, _RETRACTED, code="text_retracted")
@@ -106,11 +121,17 @@ class OpenAIStream:
             error = error_of(found.problem)
         except (GoneError, StalledError, ClientDisconnect):
             raise
-        except Exception as found:  # noqa: BLE001 - logged; the response has begun, so the error must be a part of it
+        except Exception as found:  # noqa: BLE001 - logged; the error must be a part of a response that has begun
             error = error_of(failure(request, found))
         else:
             return
-        await _write(sender, self._writer.fail(error.body, failed))
+        if unsent:
+            self._watch.service.metrics.problems.labels(error.code).inc()
+            response = error.response()
+            sender.begin(response.raw_headers, response.status_code)
+            await sender.write(bytes(response.body))
+        else:
+            await _write(sender, self._writer.fail(error.body, failed))
 
 
 async def whole_texts(
