@@ -203,9 +203,17 @@ MISSING = object()
 
 @pytest.mark.parametrize(
     ("kind", "prompt", "messages"),
-    [("vllm", None, MISSING), ("llama.cpp", -1, -1), ("openai", "refused", MISSING), ("transformers", "refused", "refused")],
-)  # fmt: skip
-def test_rest_of_the_context_is_asked_for_as_the_engine_understands_it(kind: str, prompt: Any, messages: Any):
+    [
+        ("vllm", None, MISSING),
+        ("llama.cpp", -1, -1),
+        ("openai", "refused", MISSING),
+        ("tgi", "refused", MISSING),
+        ("transformers", "refused", 1024),
+    ],
+)
+def test_text_without_a_limit_is_asked_for_as_the_engine_understands_it(
+    kind: str, prompt: Any, messages: Any
+):
     for expected, source in ((prompt, {}), (messages, {"messages": [{"role": "user", "content": "a"}]})):
         request = Generate(max_tokens=None, **source)
         if expected == "refused":

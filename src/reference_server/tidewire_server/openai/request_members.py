@@ -31,7 +31,7 @@ Members = Mapping[str, Member]
 
 _IGNORED: Final = Member(ignored=True)
 _TEXT_ONLY: Final = "the model only generates text"
-_REST: Final = "the rest of the context if absent"
+_REST: Final = "if absent, the rest of the context, or [the limit of the engine](upstream.md)"
 _FORMATS: Final = "`text`, `json_object` or `json_schema`"
 _SEND_ALL: Final = Member(refused="send the earlier messages again")
 

@@ -19,6 +19,9 @@ OMIT: Final = object()
 """Value of a member that is left out of the body."""
 GENERATION_CONFIG: Final = "generation_config"
 """Member of the body of `transformers serve` that contains further parameters as JSON text."""
+TRANSFORMERS_MAX_TOKENS: Final = 1024
+"""Limit of a chat without `max_tokens` at `transformers serve`: its own default, which it does not apply with a
+`generation_config`."""
 
 
 class Sent(NamedTuple):
@@ -115,15 +118,15 @@ class EngineKind:
     engine does not report the numbers of tokens in each chunk."""
     salt: str = ""
     """Member of the body that separates the prefix caches of callers."""
-    rest_of_context: Mapping[str, Any] = field(default_factory=dict)
-    """What is sent as `max_tokens` with a prompt and with messages, if the text may fill the context. A missing value cannot."""
+    without_limit: Mapping[str, Any] = field(default_factory=dict)
+    """What is sent as `max_tokens` with a prompt and with messages, if it is null. Without a value, the input is refused."""
 
 
 _USAGE: Final = {"stream_options": {"include_usage": True}}
 _USAGE_IN_CHUNKS: Final = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 
 ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
-    "openai": EngineKind("any other", _OPENAI, _USAGE, rest_of_context={"messages": OMIT}),
+    "openai": EngineKind("any other", _OPENAI, _USAGE, without_limit={"messages": OMIT}),
     "vllm": EngineKind(
         "vLLM",
         _VLLM,
@@ -131,7 +134,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         with_ids={"return_tokens_as_token_ids": True},
         continues={"continue_final_message": True, "add_generation_prompt": False},
         salt="cache_salt",
-        rest_of_context={"prompt": None, "messages": OMIT},
+        without_limit={"prompt": None, "messages": OMIT},
     ),
     "sglang": EngineKind(
         "SGLang",
@@ -139,9 +142,9 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         _USAGE_IN_CHUNKS,
         logprobs_mode="processed",
         continues={"continue_final_message": True},
-        rest_of_context={"messages": OMIT},
+        without_limit={"messages": OMIT},
     ),
-    "tgi": EngineKind("TGI", _TGI, _USAGE),
+    "tgi": EngineKind("TGI", _TGI, _USAGE, without_limit={"messages": OMIT}),
     "llama.cpp": EngineKind(
         "llama.cpp",
         _LLAMA_CPP,
@@ -160,9 +163,14 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         },
         with_ids={},
         continues={},
-        rest_of_context={"prompt": -1, "messages": -1},
+        without_limit={"prompt": -1, "messages": -1},
     ),
-    "transformers": EngineKind("transformers serve", _TRANSFORMERS, {f"{GENERATION_CONFIG}.do_sample": True}),
+    "transformers": EngineKind(
+        "transformers serve",
+        _TRANSFORMERS,
+        {f"{GENERATION_CONFIG}.do_sample": True},
+        without_limit={"messages": TRANSFORMERS_MAX_TOKENS},
+    ),
 }
 """All kinds, by the name that `--upstream-kind` accepts. `openai` has only the members of OpenAI's API."""
 
@@ -183,7 +191,7 @@ def check_kind(request: Generate, kind: EngineKind) -> None:
     member = reason = ""
     if request.json_schema is not None and schema is not None and schema.only_messages and source == "prompt":
         member, reason = "json_schema", "works only with messages, and not with a prompt"
-    elif request.max_tokens is None and source not in kind.rest_of_context:
+    elif request.max_tokens is None and source not in kind.without_limit:
         member = "max_tokens"
         reason = "must be a number, because the engine cannot fill the rest of its context"
     elif "logprobs" in request.columns and request.logprobs_mode != kind.logprobs_mode:
@@ -216,7 +224,7 @@ def request_body(
         neutral = value == _DEFAULTS[name] and sent.neutral is not None
         body[sent.name] = sent.neutral if neutral else sent.convert(value)
     if request.max_tokens is None:
-        body["max_tokens"] = kind.rest_of_context["prompt" if request.messages is None else "messages"]
+        body["max_tokens"] = kind.without_limit["prompt" if request.messages is None else "messages"]
     else:
         body["max_tokens"] = request.max_tokens - generated
     body = {name: value for name, value in body.items() if value is not OMIT}
