@@ -151,6 +151,19 @@ def test_engine_without_exactly_one_model_needs_the_option_model(engine: Scripte
     assert engine.journal()[0]["body"]["model"] == "a"
 
 
+@pytest.mark.parametrize("path", ["", "/v1/chat/completions", "/page"])
+def test_url_without_a_list_of_models_is_one_clear_error(
+    engine: ScriptedEngine, path: str, caplog: pytest.LogCaptureFixture
+):
+    engine.script(pages={"/page/models": "<html>"})
+    wrong = engine.url.removesuffix("/v1") + path
+    with caplog.at_level(logging.WARNING), front(wrong, wait=False, model="scripted") as client:
+        eventually(lambda: "usually ends with /v1" in httpx.get(f"{client.url}/readyz").text)
+        assert not is_ready(client.url)
+    status = 200 if path == "/page" else 404
+    assert f"upstream {wrong} answers GET …/models with the status {status}" in caplog.text
+
+
 def test_wrong_model_is_one_clear_error(engine: ScriptedEngine):
     with front(engine.url, wait=False, model="other") as client:
         eventually(lambda: "other" in httpx.get(f"{client.url}/readyz").text)

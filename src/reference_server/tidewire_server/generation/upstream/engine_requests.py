@@ -65,7 +65,7 @@ class EngineRequests:
 
     async def describe(self, url: str, kind: str | None) -> EngineDescription:
         """Ask an engine for its models and its limits, and for its kind unless it is known. An engine that does not answer, is
-        loading its model, or rejects the key is a `UrlError`.
+        loading its model, rejects the key, or has no list of models is a `UrlError`.
         """
         root = url.removesuffix("/v1")
         answer, models = await self._get(f"{url}/models")
@@ -88,8 +88,13 @@ class EngineRequests:
                 paths = (await self._get(f"{root}/openapi.json"))[1].get("paths")
                 if isinstance(paths, dict) and "/load_model" in paths and "/v1/completions" in paths:
                     kind = "transformers"
-        if answer.status_code >= 500 and kind == "openai":
-            raise UrlError(f"answers with the status {answer.status_code}")
+        lists = answer.status_code == 200 and isinstance(data, list)
+        # `transformers serve` fails to list its models, if it serves a folder.
+        if not lists and (kind != "transformers" or answer.status_code < 500):
+            raise UrlError(
+                f"answers GET …/models with the status {answer.status_code}, and not with a list of models; check "
+                "--upstream, whose URL usually ends with /v1"
+            )
         context = next((each for each in contexts if type(each) is int and 0 < each < 2**31), None)
         return EngineDescription(kind, names, context, chat)
 
