@@ -190,6 +190,14 @@ def test_a_response_format_is_a_json_schema(client):
     assert response.status == "completed"
 
 
+def test_a_schema_may_have_the_bounds_of_int64(client):
+    schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+    chosen = {"type": "json_schema", "json_schema": {"name": "id", "schema": schema}}
+    same = {"model": ALIAS, "messages": MESSAGES, "seed": 2**62 + 1, "max_tokens": 4}
+    chat = client.chat.completions.create(**same, response_format=chosen)
+    assert chat.choices[0].message.content.strip().isdecimal()
+
+
 def test_a_conversation_is_continued_with_the_objects_of_earlier_answers(client):
     chat = client.chat.completions.create(model=ALIAS, messages=MESSAGES, max_tokens=4)
     again = [

@@ -5,12 +5,15 @@ import zlib
 
 import pytest
 
+from support.tables import for_each_case
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.problems import problem
+from tidewire_server.errors import ProblemError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.openai.api_errors import ApiError, error_of
 from tidewire_server.openai.job_inputs import chat_request, completion_request, response_request
+from tidewire_server.openai.request_body import read_request_body
 from tidewire_server.openai.request_members import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES, served_members
 from tidewire_server.openai.response_events import CRC_BITS, ResponseWriter
 from tidewire_server.openai.text_progress import RetractedError, TextChange, TextProgress
@@ -58,6 +61,58 @@ def test_no_member_is_both_served_and_refused():
         for name, member in members.items():
             assert not (member.generate and member.refused), name
             assert not (member.ignored and (member.refused or member.generate)), name
+
+
+def read(text):
+    return read_request_body(text.encode(), max_values=1000)
+
+
+def test_a_seed_beyond_2_to_the_53_is_reduced():
+    large = 2**62 + 1
+    assert chat(**read(f'{{"seed":{large}}}')).inputs[0]["seed"] == 1
+    assert chat(seed=2**53).inputs[0]["seed"] == 0
+    assert [each["seed"] for each in completion(prompt=["p", "q"], seed=large).inputs] == [1, 1]
+
+
+def test_bounds_of_a_schema_beyond_2_to_the_53_are_left_out():
+    schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1, "exclusiveMaximum": 5}
+    kept = {"type": "integer", "exclusiveMaximum": 5}
+    body = {
+        "format": {"type": "json_schema", "schema": {"properties": {"id": schema}}},
+        "note": f"{2**63}: né",
+    }
+    for name in ("response_format", "text"):
+        expected = {"format": {"type": "json_schema", "schema": {"properties": {"id": kept}}}}
+        assert read(json.dumps({name: body})) == {name: expected | {"note": body["note"]}}
+
+
+@for_each_case(
+    [
+        (f'{{"max_tokens": {2**60}}}', "max_tokens"),
+        (f'{{"seed": -{2**60}}}', "seed"),
+        (f'{{"response_format": {{"schema": {{"enum": [1, {2**60}]}}}}}}', "response_format.schema.enum.1"),
+        (f'{{"metadata": {{"maximum": {2**60}}}}}', "metadata.maximum"),
+    ]
+)
+def test_another_integer_beyond_2_to_the_53_is_refused_by_name(text, param):
+    with pytest.raises(ApiError) as found:
+        read(text)
+    assert found.value.body["error"]["param"] == param
+
+
+@for_each_case(
+    [
+        ('{"seed": 1%s}' % ("0" * 50),),
+        (f'{{"seed": {2**60}, "seed": 1}}',),
+        (f'{{"seed": 0{2**60}}}',),
+        (f'{{"seed": {2**60}, "prompt": "\\ud800"}}',),
+        (f'{{"seed": {2**60}, "prompt": NaN}}',),
+        (f"[{2**60}]",),
+    ]
+)
+def test_a_body_with_large_integers_obeys_all_other_rules(text):
+    with pytest.raises(ProblemError):
+        read(text)
 
 
 def test_an_absent_limit_is_null_and_16_for_completions():

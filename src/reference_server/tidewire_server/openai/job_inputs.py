@@ -18,6 +18,9 @@ DEFAULT_COMPLETION_TOKENS: Final = 16
 MAX_SAMPLES: Final = 64
 """Maximum of `n`, as in the input of `generate`."""
 
+SEEDS: Final = 2**53
+"""Number of different seeds. A larger one is reduced."""
+
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 """Value of `include` with which a response has log-probabilities."""
 
@@ -131,7 +134,7 @@ def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest
     else:
         # A job with several inputs has no samples, so each sample is a separate input with its seed.
         seed = given.get("seed")
-        seeds = [{"seed": (seed + i) % 2**53} if type(seed) is int else {} for i in range(n)]
+        seeds = [{"seed": (seed + i) % SEEDS} if type(seed) is int else {} for i in range(n)]
         request.inputs = [{"prompt": each, **common, **own} for each in prompts for own in seeds]
     return request
 
@@ -194,6 +197,8 @@ def _request(
     sets = {name: member.generate for name, member in members.items() if member.generate}
     params = {sets[name]: name for name in [*sets, *given] if name in sets}
     generated = {sets[name]: value for name, value in given.items() if name in sets and name not in read_here}
+    if type(seed := generated.get("seed")) is int and seed >= SEEDS:
+        generated["seed"] = seed % SEEDS
     return JobRequest([], stream, params, samples, include_usage=include_usage), generated
 
 

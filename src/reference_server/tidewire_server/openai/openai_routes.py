@@ -32,11 +32,11 @@ from tidewire_server.http.authentication import principal_of
 from tidewire_server.http.problem_responses import failure
 from tidewire_server.http.request_parameters import choice, idempotency_key, integer
 from tidewire_server.http.request_reading import read_body, root_of
-from tidewire_server.jobs.admission.submit_body import read_json
 from tidewire_server.openai.api_errors import ApiError, error_of, invalid
 from tidewire_server.openai.completion_objects import ChatWriter, CompletionWriter
 from tidewire_server.openai.job_inputs import JobRequest, chat_request, completion_request, response_request
 from tidewire_server.openai.job_watch import JobWatch
+from tidewire_server.openai.request_body import read_request_body
 from tidewire_server.openai.request_members import ENDPOINTS, MAX_SHOWN, Members, served_members
 from tidewire_server.openai.response_events import ID_PREFIX, ResponseWriter
 from tidewire_server.openai.text_progress import TextProgress
@@ -227,7 +227,9 @@ class OpenAIHandlers:
         key = idempotency_key(request)
         with self._app.handlers.bodies.counting() as count:
             limits: dict[str, Any] = {"max_bytes": settings.max_body_bytes, "within": settings.body_timeout}
-            body = read_json(await read_body(request, count, **limits), max_values=settings.max_body_values)
+            content = await read_body(request, count, **limits)
+            body = read_request_body(content, max_values=settings.max_body_values)
+            del content
             self._check_available()
             self._check_model(body.get("model"))
             job = translate(served_members(ENDPOINTS[endpoint], body), ENDPOINTS[endpoint])

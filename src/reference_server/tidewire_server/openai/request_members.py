@@ -43,7 +43,8 @@ _COMMON: Final[Members] = {
 }
 _SAMPLED: Final[Members] = {
     "stream_options": Member(note="`include_usage`; `include_obfuscation` has no effect"),
-    **{name: Member(name) for name in ("n", "stop", "seed", "logit_bias")},
+    **{name: Member(name) for name in ("n", "stop", "logit_bias")},
+    "seed": Member("seed", note="modulo 2^53"),
     **{name: Member(name) for name in ("presence_penalty", "frequency_penalty")},
 }
 _CONVERSED: Final[Members] = {
