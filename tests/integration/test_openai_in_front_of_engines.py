@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,44 @@ def test_conversation_with_a_model_that_reasons_is_continued_with_its_answers(en
     assert first.reasoning_content == "Hmm."
     more = [*MESSAGES, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "more"}]
     assert [entry["body"]["messages"] for entry in engine.journal()] == [MESSAGES, more, more, more]
+
+
+# ---- parameters ---------------------------------------------------------------------------------------------------------
+
+UNSUPPORTED: list[tuple[str, str, dict[str, Any], str, str]] = [
+    ("llamacpp", "chat", {"frequency_penalty": 0.5}, "frequency_penalty", "remove it"),
+    ("x", "chat", {"response_format": {"type": "json_object"}}, "response_format", "remove it"),
+    ("vllm", "completions", {"logprobs": 2}, "logprobs", "--tokenizer"),
+    ("vllm", "chat", {"logprobs": True, "top_logprobs": 2}, "logprobs", "--tokenizer"),
+    ("vllm", "responses", {"top_logprobs": 2}, "top_logprobs", "--tokenizer"),
+    ("vllm", "responses", {"include": ["message.output_text.logprobs"]}, "include", "--tokenizer"),
+]
+PAGES = {
+    "/props": {"chat_template": "x"},
+    "/openapi.json": {"paths": {"/load_model": {}, "/v1/completions": {}}},
+}
+
+
+@pytest.mark.parametrize("kind", sorted({case[0] for case in UNSUPPORTED}))
+def test_parameter_that_the_engine_lacks_is_refused_in_the_words_of_the_request(
+    engine: ScriptedEngine, kind: str
+):
+    """The engine of the kind `x` is recognized as `transformers serve` by its pages."""
+    engine.script(kind=kind, pages=PAGES)
+    with front(engine.url) as client:
+        calls: dict[str, Callable[..., Any]] = {
+            "completions": partial(client.completions.create, prompt="?"),
+            "chat": partial(client.chat.completions.create, messages=MESSAGES),
+            "responses": partial(client.responses.create, input="?"),
+        }
+        for _, api, members, param, message in [case for case in UNSUPPORTED if case[0] == kind]:
+            with pytest.raises(openai.BadRequestError, match=f" {param}[: ].*{message}") as error:
+                calls[api](model=MODEL, **members)
+            assert (error.value.param, error.value.code) == (param, "unsupported_parameter")
+            assert "Also" not in str(error.value)
+        calls["completions"](
+            model=MODEL, max_tokens=2, frequency_penalty=0, presence_penalty=0.0, logit_bias={}
+        )
 
 
 # ---- failures -----------------------------------------------------------------------------------------------------------

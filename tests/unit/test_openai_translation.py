@@ -200,6 +200,9 @@ def test_an_error_of_the_job_names_the_member_of_the_request():
     }
     several = problem("invalid_input", "bad", pointer="/inputs/3/prompt")
     assert error_of(several, completion().params).body["error"]["param"] == "prompt"
+    both = problem("invalid_input", "/input/top_p: bad. Also /input/max_tokens: bad", pointer="/input/top_p")
+    message = error_of(both, params).body["error"]["message"]
+    assert message == "top_p: bad. Also max_output_tokens: bad"
     schema = problem("invalid_input", "bad", pointer="/input/json_schema/type")
     assert error_of(schema, chat().params).body["error"]["param"] == "response_format"
     assert error_of(schema, response().params).body["error"]["param"] == "text"

@@ -70,8 +70,11 @@ def error_of(
     pointer = found.pointer or ""
     # A pointer into the job's body, such as `/input/max_tokens` or `/inputs/3/prompt`.
     path = re.sub("^/inputs/[0-9]+", "/input", pointer).split("/")
-    param = (params or {}).get(path[2]) if len(path) > 2 else None
+    params = params or {}
+    param = params.get(path[2]) if len(path) > 2 else None
     message = (found.detail or found.title).removeprefix(f"{pointer}: ")
+    # A message about several members has the pointers of the others.
+    message = re.sub("/input(?:s/[0-9]+)?/([a-z_]+)", lambda other: params.get(other[1], other[1]), message)
     if param is not None and param not in message:
         message = f"{param}: {message}"
     further: dict[str, Any] = dict(headers or {})

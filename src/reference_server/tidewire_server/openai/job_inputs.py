@@ -2,7 +2,7 @@
 validated by `generate` itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -46,6 +46,19 @@ class JobRequest:
     def items(self) -> int:
         """Number of items of the job."""
         return self.samples if len(self.inputs) == 1 else len(self.inputs)
+
+    def check_served(self, served: Collection[str], reasons: Mapping[str, str]) -> None:
+        """Raise an `ApiError` if an input has a member that is not among those that the engine serves. `reasons` has messages about
+        some of these members.
+        """
+        for name in self.inputs[0]:
+            if name in served:
+                continue
+            param = self.params.get(name, name)
+            if name in reasons:
+                message = f"{param}: {reasons[name]}"
+                raise ApiError(400, message, param=param, code="unsupported_parameter")
+            raise unsupported(param, " by the engine of this server")
 
     def body(self) -> bytes:
         """Return the body of the job. Equal requests have equal bodies, as an idempotency key requires."""
@@ -127,6 +140,7 @@ def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest
     common.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
     if "logprobs" in given:
         request.has_logprobs = True
+        request.params["logprobs"] = "logprobs"
         common |= {"logprobs": True, "top_logprobs": count(given, "logprobs", 0)}
     n = request.samples
     if len(prompts) == 1:
@@ -176,6 +190,7 @@ def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
     top = count(given, "top_logprobs", 0)
     if include or top:
         request.has_logprobs = True
+        request.params["logprobs"] = "include" if include else "top_logprobs"
         generated |= {"logprobs": True, "top_logprobs": top}
     chosen = _read(_TEXT_CONFIG, given.get("text", {}), "text").format
     limit = {"max_tokens": given.get("max_output_tokens")}

@@ -234,6 +234,8 @@ class OpenAIHandlers:
             self._check_model(body.get("model"))
             job = translate(served_members(ENDPOINTS[endpoint], body), ENDPOINTS[endpoint])
             del body
+            if (model := self._endpoints[ENDPOINT].capabilities(1).model) is not None:
+                job.check_served(model.features, self._endpoints[ENDPOINT].input.unsupported)
             # Read the tokens and acquire the slot before the job is submitted. Otherwise it would run despite an error.
             tokens = await self._tokens() if job.has_logprobs else None
             release_slot = service.readers.acquire_slot(principal)

@@ -43,9 +43,10 @@ _COMMON: Final[Members] = {
 }
 _SAMPLED: Final[Members] = {
     "stream_options": Member(note="`include_usage`; `include_obfuscation` has no effect"),
-    **{name: Member(name) for name in ("n", "stop", "logit_bias")},
+    **{name: Member(name) for name in ("n", "stop")},
+    "logit_bias": Member("logit_bias", neutral=({},)),
     "seed": Member("seed", note="modulo 2^53"),
-    **{name: Member(name) for name in ("presence_penalty", "frequency_penalty")},
+    **{name: Member(name, neutral=(0, 0.0)) for name in ("presence_penalty", "frequency_penalty")},
 }
 _CONVERSED: Final[Members] = {
     **dict.fromkeys(("metadata", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"), _IGNORED),
