@@ -1,7 +1,7 @@
 """What each kind of engine accepts (`ENGINE_KINDS`): one table for the request's body, the input's check and the documentation.
 
 Every sampling parameter is sent, because engines have other defaults, partly from the checkpoint. A parameter that
-a kind does not have is refused before the job starts, unless it has the value that disables it.
+a kind does not have is refused before the job starts.
 """
 
 from __future__ import annotations
