@@ -291,8 +291,11 @@ async def test_a_snapshot_above_the_size_limit_raises_and_names_the_setting():
     large = STREAM + hello() + snapshot("1-1", state("x" * 2**20), columns=[TEXT])
     with ScriptedServer(by_turn([large, HOLD])) as server:
         async with with_timing(AsyncClient(server.url, max_state_bytes=1000), timing) as client:
-            with pytest.raises(StateTooLargeError, match=r"max_event_bytes=1048576 .*Raise max_state_bytes"):
+            with pytest.raises(
+                StateTooLargeError, match=r"than 1048576 bytes, the limit .*Raise max_state_bytes"
+            ):
                 await client.job("j1").result()
+            assert len(server.requests) == 1
 
 
 async def test_repeated_protocol_errors_raise():

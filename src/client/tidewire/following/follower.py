@@ -266,6 +266,8 @@ class Follower:
 
     def oversized(self, why: str) -> Outcome:
         """Report an event that exceeds the size limit. The client then requests a snapshot, which may be smaller."""
+        if self.cursor is None:
+            return Fatal(FatalKind.TOO_LARGE, why)  # The event is the snapshot.
         return self._resync(why, kind=FatalKind.TOO_LARGE)
 
     def read_job(self, job: JobResource) -> Outcome:

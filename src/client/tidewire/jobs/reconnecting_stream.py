@@ -148,7 +148,8 @@ class JobStream:
                     self._pending = self._read_failed(connection, error)
                 except EventTooLargeError as error:
                     events.extend(error.events)
-                    self._oversized = str(error)
+                    reason = f"an event is larger than {error.limit} bytes"
+                    self._oversized = f"{reason}, the limit for a job's state (max_state_bytes)"
                 if decoder.retry_ms is not None:
                     self._policy.delay = decoder.retry_ms / 1000
         except Exception:
