@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from support.client_timing import with_timing
 from tidewire import AsyncClient, Client, Hooks, RetryPolicy
 from tidewire.errors import (
+    ConcurrentReadError,
     EndpointNotFoundError,
     InvalidInputError,
     InvalidValueError,
@@ -628,6 +629,19 @@ def test_a_second_map_is_refused_while_the_first_one_runs(server, client, file):
         list(client.map("double", range(20), resume_file=file))
     first.close()
     assert list(client.map("double", range(20), resume_file=file)) == VALUES
+
+
+@pytest.mark.anyio
+async def test_a_map_takes_over_the_file_of_one_whose_wait_was_cancelled(server, file):
+    server.endpoint("slow").streams(["a", "b"]).stalls_after(1)
+    async with AsyncClient(server.url) as client:
+        first = client.map("slow", [1], resume_file=file)
+        with anyio.move_on_after(0.2):
+            await anext(first)
+        assert [value async for value in client.map("slow", [1], resume_file=file)] == ["ab"]
+        with pytest.raises(ConcurrentReadError, match="this map was closed"):
+            await anext(first)
+    assert len(server.submits) == 1
 
 
 def test_the_file_is_released_when_a_map_ends_or_fails(client, file):

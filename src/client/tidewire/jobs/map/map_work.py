@@ -507,6 +507,11 @@ class MapWork(Generic[T]):
         """Whether the map has a resume file, which may contain values that need no waiting."""
         return self._file is not None
 
+    def mark_interrupted(self, *, interrupted: bool) -> None:
+        """Record whether the last wait was cancelled. Another map may then use the resume file."""
+        if self._file is not None:
+            self._file.interrupted = interrupted
+
     @property
     def needs_closing(self) -> bool:
         """Whether there is a running job, or an open resume file."""

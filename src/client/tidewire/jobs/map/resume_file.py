@@ -118,6 +118,8 @@ class ResumeFile:
     Attributes:
         endpoint: Name of the endpoint in the first line. None if the file is new.
         key: Key from which the idempotency keys of all submits are derived.
+        interrupted: Whether the last wait of the map was cancelled. Another map of this process may then take over the file: a
+            notebook keeps an interrupted map alive until the next error.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, retry_failed: bool) -> None:
@@ -129,6 +131,7 @@ class ResumeFile:
         """
         self.endpoint: str | None = None
         self.key: str = ""
+        self.interrupted: bool = False
         self._path = Path(path)
         self._retry_failed = retry_failed
         self._file: BinaryIO | None = None
@@ -183,6 +186,10 @@ class ResumeFile:
         return self._file is not None
 
     def _lock(self, file: BinaryIO) -> None:
+        for other in [*_open_files]:
+            held = other._file
+            if other.interrupted and held is not None and os.path.sameopenfile(held.fileno(), file.fileno()):
+                other.close()
         try:
             _lock(file.fileno())
         except OSError as error:
