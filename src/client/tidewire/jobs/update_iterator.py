@@ -155,6 +155,9 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         interrupted: Whether the last wait was cancelled.
     """
 
+    _prepared = False
+    """Whether the iterator has begun. Set in the class, because a KeyboardInterrupt may end `__init__` early."""
+
     def __init__(self, job: "JobReader", projection: Projection[X]) -> None:
         self.block: UpdateBatch[X] = UpdateBatch(())
         self.finished: bool = False
@@ -165,7 +168,6 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self._after_fault: list[Change] = []
         """Updates after the one whose conversion to items raised an error."""
         self._fault: TidewireError | None = None
-        self._prepared = False
         self._ended = False
         self._final_batch_built = False
         self._deadline: float | None = None
