@@ -164,12 +164,14 @@ class _Blocks:
         self._wake = asyncio.Event()
 
     async def _fetch(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await self._iterator.fill()
             if self._iterator.finished:
                 return
             self._wanted = False
-            self.pending.entries.put(None)
+            # Wake the caller's thread just before the event loop waits. Until then, it would wait for the interpreter lock.
+            loop.call_soon(self.pending.entries.put, None)
             await self._iterator.read_ahead()
             # Both threads first set their own flag and then read the other one. Thus one of them sees the other's flag.
             self._sleeps = True
