@@ -89,6 +89,19 @@ def test_a_benign_variant_passes(name):
         assert findings(run_checks(url, chosen)) == []
 
 
+@pytest.mark.heavy
+def test_relative_links_are_resolved():
+    """Links such as `../../jobs/<id>` and `events` are URI references (TW-OVR-013)."""
+    checks = {
+        "framing.streams_begin_with_hello", "resume.running_job_resumes_after_each_disconnect",
+        "resume.disconnect_does_not_affect_the_job", "resume.ids_are_consecutive", "state.diffs_reconstruct_the_value",
+        "jobs.submit_returns_the_job", "jobs.submit_can_return_the_stream", "jobs.links_resolve_to_their_resources",
+    }  # fmt: skip
+    with running_server("relative_links") as url:
+        report = run_checks(url, [each for each in registry.checks() if each.name in checks])
+    assert {each.check for each in report.run.verdicts if each.outcome is Outcome.PASS} == checks
+
+
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_faulty_client_fails_only_for_the_expected_reason(name):
     row = client_kill_matrix.judge_client_briefly(name)

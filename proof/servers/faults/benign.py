@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import posixpath
 import re
 
 from proof.servers.fault_helpers import (
@@ -68,6 +69,27 @@ def _absolute_links(exchange, status, body):
 def _absolute_link_headers(exchange, status, headers):
     for name in {"location", "content-location"} & headers.keys():
         headers[name] = exchange.shared["origin"].decode() + headers[name]
+
+
+def _relative(exchange, text):
+    """Make each link relative to the path of the request."""
+    return re.sub(rb'(?<=")/v1/[^"?]*', lambda link: _path_from(exchange, link[0].decode()).encode(), text)
+
+
+def _path_from(exchange, target):
+    folder, name = posixpath.split(target)
+    return posixpath.normpath(
+        posixpath.join(posixpath.relpath(folder, posixpath.dirname(exchange.path)), name)
+    )
+
+
+def _relative_links(exchange, status, body):
+    return (status, _relative(exchange, body)) if status < 400 and body[:1] == b"{" else None
+
+
+def _relative_link_headers(exchange, status, headers):
+    for name in {"location", "content-location"} & headers.keys():
+        headers[name] = _path_from(exchange, headers[name])
 
 
 def _add_query_to_headers(exchange, status, headers):
@@ -140,6 +162,10 @@ variant("absolute_links",
         "All links are absolute and name the first address of the server, even in responses of the second one.",
         requests=_note_origin, heads=_absolute_link_headers, bodies=_absolute_links,
         frames=lambda exchange, frame: _absolute(exchange, frame) if b"event:hello" in frame else frame)
+variant("relative_links",
+        "All links are relative to the path of the request, such as `../../jobs/<id>` and `events`.",
+        heads=_relative_link_headers, bodies=_relative_links,
+        frames=lambda exchange, frame: _relative(exchange, frame) if b"event:hello" in frame else frame)
 variant("links_with_a_query",
         "Each link to a job, its stream and its cancel request has a query.",
         requests=rewrite_query(rb"^shard=1&?", b""), heads=_add_query_to_headers,

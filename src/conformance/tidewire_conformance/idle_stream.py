@@ -50,12 +50,11 @@ class IdleStream:
     async def _read(self, sample: SampleRequest, quick: SampleRequest) -> None:
         with contextlib.suppress(IncompleteResponseError):
             async with self._submit(sample) as idle:
-                place = idle.exchange.response_header("location")
                 try:
                     if await idle.until(_has_begun, SECOND_JOB_SECONDS) and await self._ends(quick):
                         await idle.until(lambda now: now.of_type("done"), 60 * IDLE_MINUTES)
                 finally:
-                    if "/v1/jobs/" in place and not idle.exchange.of_type("done"):
+                    if job_of(idle.exchange) and not idle.exchange.of_type("done"):
                         await self._wire.request("POST", f"/v1/jobs/{job_of(idle.exchange)}/cancel")
 
     async def _ends(self, quick: SampleRequest) -> bool:

@@ -8,7 +8,7 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.event_stream_decoder import CLOSING_TYPES, Block
-from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve, without_query
 from tidewire_conformance.wire.typed_json import EVENT_SCHEMAS
 
 HELLO_SECONDS = 1.0
@@ -172,8 +172,8 @@ async def streams_begin_with_hello(s: Session) -> None:
             continue
         hello = first.members
         s.at(each, first).expect("TW-FRM-058", hello.get("job") == job_of(each), f"job {job_of(each)}", hello)
-        link = str(hello.get("events", ""))
-        sound = link.partition("?")[0].endswith(f"{job_of(each)}/events")
+        link = resolve(each, str(hello.get("events", "")))
+        sound = without_query(link).endswith(f"/v1/jobs/{job_of(each)}/events")
         s.at(each, first).expect("TW-FRM-059", sound, "a link to the stream of this job", link)
         opening = each.blocks[: each.blocks.index(first) + 1]
         states_retry = any(block.retry is not None for block in opening)

@@ -11,7 +11,7 @@ from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.apply_diffs import InvalidDiffError, State
 from tidewire_conformance.schema_violations import schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
-from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve, without_query
 
 Key = tuple[int, int]
 """Event id as a pair of its epoch and its sequence number."""
@@ -244,8 +244,8 @@ def log_fault(exchange: RecordedExchange) -> str:
 def job_of(exchange: RecordedExchange) -> str:
     """Return the id of the job that a request is about, or an empty string if the request is not about a job."""
     place = exchange.response_header("location") if exchange.method == "POST" else ""
-    path = place or exchange.path
-    return path.partition("/v1/jobs/")[2].partition("/")[0].partition("?")[0]
+    path = without_query(resolve(exchange, place)) if place else exchange.path
+    return path.partition("/v1/jobs/")[2].partition("/")[0]
 
 
 def job_bodies(exchange: RecordedExchange) -> Iterator[dict[str, Any]]:
