@@ -121,6 +121,14 @@ def test_a_batch_with_one_item_instead_of_several_fails():
     assert verdict.outcome is Outcome.FAIL, verdict.note
 
 
+def test_streams_are_opened_before_the_job_of_an_example_ends():
+    verdict = verdict_on(
+        "responses_delayed_by_60_ms_without_a_script",
+        "limits_per_caller.stream_above_the_limit_returns_429",
+    )
+    assert verdict.outcome is Outcome.PASS, verdict.note
+
+
 def test_a_wrong_digest_is_reported_as_received_not_as_expected():
     verdict = verdict_on("wrong_digest", "state.diffs_reconstruct_the_value")
     (finding,) = [each for each in verdict.broken if each.requirement == "TW-DIF-055"]

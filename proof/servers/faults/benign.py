@@ -108,6 +108,13 @@ def _request_candidates(description):
     return description | {"examples": [each | asked for each in description["examples"]]}
 
 
+def _delay(seconds):
+    async def wait(exchange):
+        await asyncio.sleep(seconds)
+
+    return wait
+
+
 def _last_tied(most_probable):
     return lambda scores, order: [each for each in order if scores[each] == scores[order[0]]][-1]
 
@@ -140,6 +147,12 @@ variant("retry_in_separate_block",
 variant("no_script_endpoint",
         "The server has a durable log but no endpoint `tidewire.script`, so checks have to use the endpoints' examples.",
         has_script=False, has_durable_log=True)
+variant("responses_delayed_by_300_ms",
+        "Every response is delayed by 300 ms.",
+        requests=_delay(0.3))
+variant("responses_delayed_by_60_ms_without_a_script",
+        "Every response is delayed by 60 ms, and the longest job of an example ends after a second.",
+        has_script=False, has_durable_log=True, requests=_delay(0.06))
 variant("log_in_a_file",
         "The log is a file, and the server declares a higher durability than `process`.",
         has_durable_log=True)
@@ -267,12 +280,6 @@ def ops_instead_of_bare_strings(exchange, frame):
     )
 
 
-@benign_variant(hook="requests")
-async def responses_delayed_by_300_ms(exchange):
-    """Every response is delayed by 300 ms."""
-    await asyncio.sleep(0.3)
-
-
 @benign_variant()
 def slow_cancels_that_end_the_job(hooks):
     """Every response is delayed by 300 ms, and a cancel request is answered after the job may have ended."""
@@ -286,7 +293,7 @@ def slow_cancels_that_end_the_job(hooks):
         return await inner(*arguments)  # false if the job has ended
 
     JobService.cancel = cancel
-    hooks.requests.append(responses_delayed_by_300_ms)
+    hooks.requests.append(_delay(0.3))
 
 
 @benign_variant(hook="instead")

@@ -405,12 +405,18 @@ class Session:
         job = await self.submit(sample, **more)
         return job, await self.history(job, sound=sound)
 
-    async def concurrently(self, function: Callable[[A], Awaitable[R]], arguments: Iterable[A]) -> list[R]:
-        """Call a function with each argument, a few calls at the same time, and return the results in order.
+    async def concurrently(
+        self,
+        function: Callable[[A], Awaitable[R]],
+        arguments: Iterable[A],
+        *,
+        at_once: int = JOBS_PER_CHECK,
+    ) -> list[R]:
+        """Call a function with each argument, up to `at_once` calls at the same time, and return the results in order.
 
         If a call raises an exception, the other calls are cancelled.
         """
-        slots = asyncio.Semaphore(JOBS_PER_CHECK)
+        slots = asyncio.Semaphore(at_once)
 
         async def call(argument: A) -> R:
             async with slots:

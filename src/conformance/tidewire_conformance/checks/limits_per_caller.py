@@ -11,12 +11,14 @@ from tidewire_conformance.checks.queue_progress_ping_goaway import (
 )
 from tidewire_conformance.judging.server_probe import SampleRequest
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import BUSY_SECONDS, BUSY_STATUSES, BUSY_TRIES, Stream, Wire
 
 MAX_TESTED_CONCURRENCY = 100
 """Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
+STREAMS_AT_ONCE = 16
+"""Number of streams that a check opens at the same time: a job of a few seconds must not end before its last stream opens."""
 READ_SECONDS = 0.2
 """Time, in seconds, to read the events that a stream has already received."""
 END_SECONDS = 10.0
@@ -59,10 +61,28 @@ async def _stream(wire: Wire, place: str) -> RecordedExchange:
     return await _retry_until(send, "too_many_streams")
 
 
-async def _has_goaway(streams: Sequence[Stream]) -> bool:
-    """Whether the server has already ended one of several streams with `goaway`."""
+async def _open_streams(
+    s: Session, stack: AsyncExitStack, job: Job, count: int, wire: Wire | None = None
+) -> list[Stream]:
+    """Open several streams of a job, or skip the check if the server refuses one of them."""
+
+    async def open_stream(_: int) -> Stream:
+        return await stack.enter_async_context(s.follow(job, wire=wire))
+
+    streams = await s.concurrently(open_stream, range(count), at_once=STREAMS_AT_ONCE)
+    for answer in (each.exchange for each in streams):
+        s.skip_unless(
+            answer.is_stream, f"{answer} returned {answer.status} {answer.code}, before stream {count + 1}"
+        )
+    return streams
+
+
+async def _why_ended(s: Session, job: Job, streams: Sequence[Stream], wire: Wire | None = None) -> str:
+    """Say why streams of a job may have ended by now. The text is empty if all of them must still be open."""
     found = (each.until(lambda now: now.of_type("goaway"), READ_SECONDS) for each in streams)
-    return any(await asyncio.gather(*found))
+    if any(await asyncio.gather(*found)):
+        return "the server ended streams with goaway"
+    return "the job ended" if (await s.read(job, wire)).member("done") else ""
 
 
 async def _submit(wire: Wire, sample: SampleRequest) -> RecordedExchange:
@@ -81,20 +101,17 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
     sample = s.long_running_sample(20)
     job = await s.submit(sample)
     async with AsyncExitStack() as stack:
-        streams = [await stack.enter_async_context(s.follow(job)) for _ in range(limit)]
-        s.skip_unless(
-            all(each.exchange.is_stream for each in streams), f"the server did not open {limit} streams"
-        )
+        streams = await _open_streams(s, stack, job, limit)
         late = await _stream(s.wire, job.events)
-        if late.is_stream and await _has_goaway(streams):
-            s.skip_no_occasion(f"the server ended streams with goaway before the suite had opened {limit}")
+        if late.is_stream and (why := await _why_ended(s, job, streams)):
+            s.skip_no_occasion(f"{why} before {limit + 1} streams were open")
         for requirement in ("TW-SEC-024", "TW-DSC-012"):
             s.at(late).refused(requirement, 429, "too_many_streams", f"stream {limit + 1}")
         if "inband_problems" in s.server.capabilities:
             inband = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(inband.of_type("problem")), None)
-            # A stream that has ended with goaway in the meantime has made room for this one.
-            if block is not None or not await _has_goaway(streams):
+            # A stream that has ended in the meantime has made room for this one.
+            if block is not None or not await _why_ended(s, job, streams):
                 problem = block.members if block else {}
                 wanted = "a `problem` event without an id, because the client may retry"
                 s.at(inband, block).expect(
@@ -200,11 +217,10 @@ async def anonymous_caller_at_the_stream_limit_does_not_lock_out_others(s: Sessi
     limit = _limit(s, "max_streams_per_principal")
     first, second, job = await two_anonymous_callers(s, s.long_running_sample(20))
     async with AsyncExitStack() as stack:
-        for _ in range(limit):
-            opened = first.open("GET", job.events, header=EVENT_STREAM, once=True)
-            exchange = (await stack.enter_async_context(opened)).exchange
-            s.skip_unless(exchange.is_stream, f"{exchange} returned {exchange.status} {exchange.code}")
+        streams = await _open_streams(s, stack, job, limit, first)
         theirs = await _stream(second, job.events)
+        if theirs.is_stream and (why := await _why_ended(s, job, streams, first)):
+            s.skip_no_occasion(f"{why} before {limit + 1} streams were open")
         s.at(theirs).response("TW-SEC-024", theirs.is_stream, "a stream for another anonymous caller")
     await first.request("POST", f"{job.path}/cancel")
 
