@@ -1,6 +1,7 @@
 """The suite's own event stream decoder and diff engine, tested against vectors and two other decoders."""
 
 import base64
+import hashlib
 import json
 
 import httpx_sse._decoders
@@ -122,3 +123,23 @@ def test_applying_diffs_matches_the_vectors(name, vector):
         got = "refused"
     assert json.dumps(got, sort_keys=True) == json.dumps(vector.get("after", "refused"), sort_keys=True)
     assert json.dumps(state.value) == before, "what was held is not changed"
+
+
+DIGESTS = [vector for _, vector in vectors("diff") if {"items", "digest"} <= vector.keys()]
+
+
+@pytest.mark.parametrize("vector", DIGESTS, ids=lambda vector: vector["name"])
+def test_digests_match_the_vectors(vector):
+    assert apply_diffs.digest(vector["items"]) == vector["digest"]
+
+
+@pytest.mark.parametrize("number", [2**53 - 1, 2**53, 1 - 2**53, -(2**53)])
+def test_integers_up_to_2_to_the_53_have_the_digest_of_the_equal_number(number):
+    """The canonical JSON of each number is its digits (TW-OVR-003, TW-DIF-055)."""
+    items = [{"value": [number, True]}]
+    assert apply_diffs.digest(items) == hashlib.sha256(b'[{"value":[%d,true]}]' % number).hexdigest()[:16]
+
+
+def test_an_integer_beyond_2_to_the_53_has_no_digest():
+    with pytest.raises(InvalidDiffError, match="no digest"):
+        apply_diffs.digest([2**53, 2**53 + 1])

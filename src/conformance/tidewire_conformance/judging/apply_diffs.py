@@ -15,6 +15,7 @@ from typing import Any, Final
 import rfc8785
 
 from tidewire_conformance.schema_violations import json_text
+from tidewire_conformance.wire.json_violations import MAX_INTEGER
 
 ITEM_ENDS: Final = frozenset({"succeeded", "failed", "cancelled"})
 JOB_ENDS: Final = frozenset({"succeeded", "partially_failed", "failed", "cancelled"})
@@ -350,9 +351,26 @@ def digest(items: Any) -> str:
         InvalidDiffError: The items contain a number or a text that has no digest, such as NaN.
     """
     try:
-        return hashlib.sha256(rfc8785.dumps(items)).hexdigest()[:16]
+        return hashlib.sha256(_canonical(items)).hexdigest()[:16]
     except (rfc8785.CanonicalizationError, UnicodeError) as error:
         raise InvalidDiffError("TW-DIF-055", f"the items have no digest: {error}") from None
+
+
+def _canonical(value: Any) -> bytes:
+    try:
+        return rfc8785.dumps(value)
+    except rfc8785.IntegerDomainError:
+        # The library refuses the integers ±2^53, which are valid (TW-OVR-003), but writes the equal floats.
+        return rfc8785.dumps(_with_floats(value))
+
+
+def _with_floats(value: Any) -> Any:
+    """Return a value with floats in place of the integers ±2^53."""
+    if isinstance(value, list):
+        return [_with_floats(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _with_floats(each) for name, each in value.items()}
+    return float(value) if type(value) is int and abs(value) == MAX_INTEGER else value
 
 
 def end_of(items: Sequence[str]) -> str:
