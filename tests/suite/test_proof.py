@@ -129,6 +129,14 @@ def test_streams_are_opened_before_the_job_of_an_example_ends():
     assert verdict.outcome is Outcome.PASS, verdict.note
 
 
+def test_a_token_in_the_url_may_get_the_response_of_an_anonymous_caller():
+    """A server of anonymous callers answers 404, because the job is that of another caller (TW-JOB-044)."""
+    verdict = verdict_on(
+        "stream_limit_shared_by_anonymous_callers", "ownership.credentials_in_the_url_are_not_accepted"
+    )
+    assert verdict.outcome is Outcome.PASS, verdict.note
+
+
 def test_a_wrong_digest_is_reported_as_received_not_as_expected():
     verdict = verdict_on("wrong_digest", "state.diffs_reconstruct_the_value")
     (finding,) = [each for each in verdict.broken if each.requirement == "TW-DIF-055"]

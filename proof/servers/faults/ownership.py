@@ -38,7 +38,8 @@ fault("anonymous_callers_list_each_others_jobs", "TW-JOB-076", "ownership.anonym
 fault("anonymous_job_not_found_by_its_id", "TW-SEC-005", "ownership.an_anonymous_job_is_open_to_callers_with_its_id",
       "An anonymous caller who knows the id of an anonymous job cannot use the job.",
       **serve_anonymous_callers(lambda exchange: BOB if exchange.is_submit else ALICE),
-      also_fails=SHARED_LIMITS)
+      also_fails=SHARED_LIMITS | {"anonymous callers may use the jobs of the first caller":
+          "browser.stream_token_is_limited_to_its_stream"})
 fault("anonymous_job_cannot_be_purged", "TW-SEC-005", "ownership.an_anonymous_job_is_open_to_callers_with_its_id",
       "An anonymous caller who knows the id of an anonymous job can read and cancel the job, but not purge it.",
       **serve_anonymous_callers(lambda exchange: ALICE if exchange.method == "DELETE" else BOB),
