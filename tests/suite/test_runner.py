@@ -231,6 +231,15 @@ def test_invalid_arguments_have_their_exit_codes(arguments, code):
     assert done.exception is None or isinstance(done.exception, SystemExit)
 
 
+@pytest.mark.parametrize(
+    "option", [["--endpoint", "sqare"], ["--endpoint", "talk", "--example", 'sqare={"n": 3}']]
+)
+def test_an_unknown_endpoint_is_wrong_usage(url, option):
+    done = conformance(url, *FEW, *HEADER, *option)
+    assert done.exit_code == 2
+    assert re.search(r"the server has no endpoint sqare; it has .*square", done.stderr)
+
+
 def test_checks_that_fail_to_load_exit_with_3(tmp_path):
     # A checks module that raises on import replaces the original module.
     (tmp_path / "broken.py").write_text(

@@ -29,7 +29,7 @@ from tidewire_conformance.event_streams.judge_stream_server import (
     judge_stream_server,
 )
 from tidewire_conformance.judging.grade import Report, Settings, grade
-from tidewire_conformance.judging.server_probe import ProbeError
+from tidewire_conformance.judging.server_probe import ProbeError, UnknownEndpointError
 from tidewire_conformance.judging.verdict import Outcome, Verdict
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import badge, html_report, json_report, junit_report, terminal_report
@@ -76,7 +76,7 @@ tidewire conformance --profile sse https://example.org/events
 
 tidewire conformance --list   (prints the checks and their requirements)
 
-Exit codes: 0 no requirement failed; 1 a requirement failed or could not be judged; 2 wrong usage; 3 the server cannot be \
+Exit codes: 0 no requirement failed; 1 a requirement failed or is inconclusive; 2 wrong usage; 3 the server cannot be \
 reached, the client program's output cannot be parsed, the suite failed, or the run was cut short; 4 nothing ran.
 """
 
@@ -283,7 +283,7 @@ def conformance(
             report = _server_mode(server, checks, console)
     except parse_option_values.EmptySelectionError as error:
         _fail(str(error), NOTHING_RAN)
-    except parse_option_values.UsageError as error:
+    except (parse_option_values.UsageError, UnknownEndpointError) as error:
         _fail(str(error), USAGE)
     except (registry.BrokenChecksError, ProbeError, StreamUnreachableError) as error:
         _fail(str(error), UNREACHABLE)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from tidewire_conformance.judging.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.judging.state_history import grows
-from tidewire_conformance.schema_violations import json_text, usable, violation_of
+from tidewire_conformance.schema_violations import json_text, schema_violation, usable, violation_of
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
@@ -45,6 +45,10 @@ LONG_SECONDS: Final = 30.0
 
 class ProbeError(Exception):
     """Raised if no Tidewire server responds at the URL, so that no check can run."""
+
+
+class UnknownEndpointError(ProbeError):
+    """Raised if the user selected an endpoint, or passed an example for one, that the server does not have."""
 
 
 @dataclass(frozen=True)
@@ -313,6 +317,7 @@ async def probe(
         announce: Callback that is called with a message if an example takes long.
 
     Raises:
+        UnknownEndpointError: The server lacks an endpoint in `only` or `cli_examples`.
         ProbeError: No Tidewire server responds at the URL.
     """
     wire = wire.as_check("discovery")
@@ -333,8 +338,14 @@ async def probe(
         )
     server = Server(discovery)
     wanted = set(only)
-    for each in server.discovery_body.get("endpoints", ()):
-        if "name" in each and (not wanted or each["name"] in wanted | {SCRIPT}):
+    listed = {each["name"]: each for each in server.discovery_body.get("endpoints", ()) if "name" in each}
+    unknown = sorted((wanted | {name for name, _ in cli_examples}) - listed.keys())
+    if unknown and not schema_violation("discovery", discovery_body):
+        raise UnknownEndpointError(
+            f"the server has no endpoint {', '.join(unknown)}; it has {', '.join(listed) or 'none'}"
+        )
+    for name, each in listed.items():
+        if not wanted or name in wanted | {SCRIPT}:
             await _describe(wire, server, each)
     before_examples(server)
     for endpoint in server.endpoints.values():
