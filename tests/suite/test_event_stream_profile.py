@@ -158,6 +158,35 @@ def test_a_body_is_sent_with_post_and_the_stream_is_requested_once(tmp_path):
     assert asked == [("POST", b"a=b", b'{"stream": true}')]
 
 
+@pytest.mark.parametrize(
+    ("status", "other_origin", "asked"),
+    [
+        (307, False, [("POST", "Bearer a"), ("POST", "Bearer a")]),
+        (302, False, [("POST", "Bearer a"), ("GET", "Bearer a")]),
+        (308, True, [("POST", "Bearer a"), ("POST", "")]),
+    ],
+)
+def test_a_redirect_is_followed_without_credentials_for_other_origins(status, other_origin, asked):
+    seen = []
+
+    async def application(scope, receive, send):
+        headers = dict(scope["headers"])
+        seen.append((scope["method"], headers.get(b"authorization", b"").decode()))
+        if scope["path"] == "/events/":
+            host = headers[b"host"].replace(b"127.0.0.1", b"localhost") if other_origin else headers[b"host"]
+            head, body = {"status": status, "headers": [(b"location", b"http://%b/events" % host)]}, b""
+        else:
+            media = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+            head, body = {"status": 200, "headers": media}, b"data: a\n\n"
+        await send({"type": "http.response.start"} | head)
+        await send({"type": "http.response.body", "body": body})
+
+    with running(SimpleApplication(application)) as url:
+        found = conformance(f"{url}/events/", "--body", "{}", "--header", "Authorization: Bearer a")
+    assert found.exit_code == 0, found.output
+    assert seen == asked
+
+
 class SimpleApplication:
     """ASGI application without a lifespan of its own."""
 

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from tidewire_conformance.event_stream_options import EventStreamOptions
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS, StreamCheck, StreamRecording
@@ -13,13 +14,16 @@ from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
 from tidewire_conformance.parse_option_values import select
 from tidewire_conformance.registry import is_named
 from tidewire_conformance.runner import settle
-from tidewire_conformance.wire.recorded_exchange import RecordedExchange
+from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
 READ_SECONDS: Final = 10.0
 """Time, in seconds, for which the suite reads a stream that does not end. `--patience` multiplies it."""
 MAX_EVENTS: Final = 200
 """Number of events after which the suite stops reading a stream."""
+MAX_REDIRECTS: Final = 5
+_REDIRECTS: Final = {301: False, 302: False, 307: True, 308: True}
+"""Status codes of redirects, and whether the redirected request keeps the method POST and its body."""
 _REQUEST_HEADER: Final = {
     "Accept": "text/event-stream",
     "Accept-Encoding": "identity",
@@ -87,14 +91,23 @@ async def record_stream(wire: Wire, plan: EventStreamOptions) -> StreamRecording
 
 
 async def _read(wire: Wire, plan: EventStreamOptions, more: dict[str, str]) -> RecordedExchange:
-    header = {**_REQUEST_HEADER, **more}
-    if plan.body is not None:
-        header["Content-Type"] = "application/json"
-    header |= dict(plan.header)
-    method = "GET" if plan.body is None else "POST"
-    async with wire.open(method, plan.url, header=header, body=plan.body) as stream:
-        await stream.until(lambda seen: seen.ended or len(seen.events) >= MAX_EVENTS, READ_SECONDS)
-        return stream.exchange
+    """Request the stream, follow redirects as a client does (TW-SSE-017), and read the last response."""
+    url, body = plan.url, plan.body
+    for _ in range(MAX_REDIRECTS + 1):
+        header = {**_REQUEST_HEADER, **more}
+        if body is not None:
+            header["Content-Type"] = "application/json"
+        # The header of the user may contain credentials, which another origin must not receive.
+        header |= dict(plan.header) if urlsplit(url)[:2] == urlsplit(plan.url)[:2] else {}
+        async with wire.open("GET" if body is None else "POST", url, header=header, body=body) as stream:
+            await stream.until(lambda seen: seen.ended or len(seen.events) >= MAX_EVENTS, READ_SECONDS)
+            answer = stream.exchange
+        location = answer.response_header("location")
+        if answer.status not in _REDIRECTS or not location:
+            break
+        url = resolve(answer, location)
+        body = body if _REDIRECTS[answer.status] else None
+    return answer
 
 
 def _verdict(check: StreamCheck, recording: StreamRecording) -> Verdict:
