@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from proof.servers.fault_helpers import refuse
 from proof.servers.fault_proxy import FaultProxy
 from proof.servers.judge_server import CALLER
 from proof.servers.server_process import BOB, ORIGIN
@@ -307,6 +308,14 @@ def test_all_faults_of_a_job_are_reported_although_no_example_succeeds(tmp_path)
     assert "id: expected a string that matches" in finding.got
     assert "columns: missing; expected an array" in finding.got
     assert "no example of an endpoint succeeded: GET " in " ".join(told.split())
+
+
+def test_a_missing_stream_is_not_reported_as_a_content_coding():
+    hooks = FaultProxy(instead=[refuse(lambda exchange: exchange.path.endswith("/events"), 404, "not_found")])
+    names = {"framing.stream_request_returns_an_event_stream", "framing.streams_have_no_content_coding"}
+    with running(hooks) as url:
+        report = judged(url, checks=[check for check in CHECKS if check.name in names])
+    assert {each.requirement.id for each in report.failures} == {"TW-FRM-001"}
 
 
 # ---- faults in any response and event ------------------------------------------------------------------------------

@@ -4,8 +4,10 @@
 """
 
 import ast
+import asyncio
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from fnmatch import filter as filter_names
 from pathlib import Path
 
@@ -16,10 +18,19 @@ from proof import client_kill_matrix, server_kill_matrix
 from proof.server_kill_matrix import ServerRow, merge_runs
 from proof.servers import faults
 from proof.servers.faults import FAULTY_SERVERS
-from proof.servers.judge_server import findings, findings_by_check, is_noticed, leading_check, run_checks
+from proof.servers.judge_server import (
+    findings,
+    findings_by_check,
+    is_noticed,
+    leading_check,
+    plan,
+    run_checks,
+)
 from proof.servers.server_process import running_server
 from tidewire_conformance import registry, specification
+from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome
+from tidewire_conformance.runner import run
 
 SERVERS = {
     "stream_without_done": "the end of a stream is missing: framing",
@@ -142,6 +153,14 @@ def test_a_wrong_digest_is_reported_as_received_not_as_expected():
     (finding,) = [each for each in verdict.broken if each.requirement == "TW-DIF-055"]
     assert "the digest is 0123456789abcdef" in finding.got
     assert "0123456789abcdef" not in finding.expected
+
+
+@pytest.mark.heavy
+def test_a_response_that_stays_open_after_done_has_complete_events():
+    checks = [each for each in registry.checks() if each.name == "framing.stream_closes_after_done"]
+    with running_server("connection_open_after_done") as url:
+        report = grade(asyncio.run(run(replace(plan(url), endpoints=("square",)), checks)))
+    assert {each.requirement.id for each in report.failures} == {"TW-FRM-007"}
 
 
 @pytest.mark.heavy

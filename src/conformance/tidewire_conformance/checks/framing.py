@@ -51,6 +51,7 @@ async def streams_have_no_content_coding(s: Session) -> None:
     sample = s.any_sample()
     job = await s.submit(sample)
     answer = await s.stream(job, header={"Accept-Encoding": "gzip, br, deflate, zstd"})
+    s.skip_unless(answer.is_stream, f"{answer} returned {answer.status} {answer.code or answer.media_type}")
     coding = answer.response_header("content-encoding")
     s.at(answer).expect("TW-FRM-004", coding in {"", "identity"}, "no Content-Encoding", coding)
     s.at(answer).expect(
@@ -263,13 +264,15 @@ async def stream_closes_after_done(s: Session) -> None:
         await stream.until(lambda _: False, 1.5 * s.server.heartbeat + 1)
         seconds = 1.5 * s.server.heartbeat + 1
         still = f"still open {seconds:g} s later"
-        s.at(stream.exchange).expect("TW-FRM-007", stream.exchange.ended, "the end of the response", still)
-        s.at(stream.exchange).expect(
-            "TW-FRM-013",
-            stream.exchange.ended == "whole",
-            "a response that is complete by its framing",
-            stream.exchange.fault or stream.exchange.ended,
-        )
+        if s.at(stream.exchange).expect(
+            "TW-FRM-007", stream.exchange.ended, "the end of the response", still
+        ):
+            s.at(stream.exchange).expect(
+                "TW-FRM-013",
+                stream.exchange.ended == "whole",
+                "a response that is complete by its framing",
+                stream.exchange.fault or stream.exchange.ended,
+            )
 
 
 @check("TW-FRM-005", after="cursors_in_urls")
