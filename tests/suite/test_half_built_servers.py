@@ -5,15 +5,17 @@ import contextlib
 import copy
 import io
 import json
+import re
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from proof.servers.fault_helpers import refuse
+from proof.servers.fault_helpers import change_json, refuse
 from proof.servers.fault_proxy import FaultProxy
 from proof.servers.judge_server import CALLER
 from proof.servers.server_process import BOB, ORIGIN
@@ -316,6 +318,19 @@ def test_a_missing_stream_is_not_reported_as_a_content_coding():
     with running(hooks) as url:
         report = judged(url, checks=[check for check in CHECKS if check.name in names])
     assert {each.requirement.id for each in report.failures} == {"TW-FRM-001"}
+
+
+def test_a_server_without_jobs_passes_the_first_step_of_the_guide():
+    """Discovery, descriptions and problems come first, so their checks must not need a submission."""
+    guide = (Path(__file__).parents[2] / "docs/how-to/write-a-server.md").read_text(encoding="utf-8")
+    (step,) = re.findall(r"^\| discovery, descriptions, problems .*`(--only .*)` \|$", guide, re.MULTILINE)
+    only_talk = change_json("/v1", lambda discovery: discovery | {"endpoints": discovery["endpoints"][:1]})
+    no_jobs = refuse(lambda exchange: exchange.is_submit or "/v1/jobs" in exchange.path, 404, "not_found")
+    hooks = FaultProxy(instead=[no_jobs], bodies=[only_talk])
+    header = [f"--header={name}: {value}" for name, value in CALLER]
+    with running(hooks) as url:
+        done = CliRunner().invoke(app, [url, *header, *step.split()])
+    assert done.exit_code == 0, done.stdout
 
 
 # ---- faults in any response and event ------------------------------------------------------------------------------
