@@ -156,6 +156,13 @@ def test_a_wrong_digest_is_reported_as_received_not_as_expected():
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("name", ["resume_skips_an_event_of_one_endpoint"])
+def test_a_resume_that_skips_an_event_only_in_some_jobs_is_noticed(name):
+    server = FAULTY_SERVERS[name]
+    assert server.requirement in {each.requirement for each in verdict_on(name, server.check).broken}
+
+
+@pytest.mark.heavy
 def test_a_response_that_stays_open_after_done_has_complete_events():
     checks = [each for each in registry.checks() if each.name == "framing.stream_closes_after_done"]
     with running_server("connection_open_after_done") as url:

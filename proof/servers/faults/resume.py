@@ -1,5 +1,6 @@
 """Faulty servers with errors in event ids, or when a stream resumes from a cursor."""
 
+import json
 import re
 
 from proof.servers.expected_side_failures import BROKEN_STREAM, CURSOR_VALIDATION, NEW_STREAM, WRONG_EVENT
@@ -140,6 +141,22 @@ def running_job_resume_skips_an_event(exchange, frame):
     first = exchange.cursor not in {"", "0-0"} and seq_of(frame) and not exchange.own.get("seen")
     exchange.own["seen"] = exchange.own.get("seen") or first
     return b"" if first and DONE not in frame else frame
+
+
+@faulty_server("TW-RES-020", "resume.ended_job_resumes_from_every_id", also_fails=WRONG_EVENT)
+def resume_skips_an_event_of_one_endpoint(hooks):
+    """A resumed stream skips an event, but only in jobs of one endpoint."""
+
+    def note(exchange, status, body):
+        if exchange.path == "/v1/endpoints/talk/jobs" and status == 201:
+            hooks.shared[f"/v1/jobs/{json.loads(body)['id']}/events"] = True
+
+    def skip(exchange):
+        if exchange.path in hooks.shared:
+            shift_cursor(+1)(exchange)
+
+    hooks.bodies.append(note)
+    hooks.requests.append(skip)
 
 
 @faulty_server(

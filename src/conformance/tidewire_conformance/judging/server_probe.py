@@ -221,10 +221,19 @@ class Server:
 
     def growing_sample(self) -> SampleRequest | None:
         """Return a request for a job whose value changes in several logged events, or None."""
+        return next(iter(self.growing_samples()), None)
+
+    def growing_samples(self) -> list[SampleRequest]:
+        """Return requests for jobs whose values change in several logged events, the shortest of the examples first."""
         steps = [step for n in range(6) for step in ({"append": f"{n} né 😀 "}, {"sleep_ms": 12})]
-        return self.script_sample(*steps) or self._find_sample(
-            lambda sample: sample.grows and sample.events >= MIN_GROWTH_EVENTS
-        )
+        script = self.script_sample(*steps)
+        found = [
+            sample
+            for sample in self.samples
+            if sample.ended == "succeeded" and sample.grows and sample.events >= MIN_GROWTH_EVENTS
+        ]
+        others = sorted((each for each in found if each.endpoint != SCRIPT), key=lambda each: each.seconds)
+        return [*([script] if script else []), *others]
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest | None:
         """Return a request for a job with immediate output that runs long enough to be observed and cancelled, or None."""
