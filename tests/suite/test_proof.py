@@ -156,7 +156,9 @@ def test_a_wrong_digest_is_reported_as_received_not_as_expected():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["resume_skips_an_event_of_one_endpoint"])
+@pytest.mark.parametrize(
+    "name", ["resume_skips_an_event_of_one_endpoint", "running_job_resume_far_behind_skips_an_event"]
+)
 def test_a_resume_that_skips_an_event_only_in_some_jobs_is_noticed(name):
     server = FAULTY_SERVERS[name]
     assert server.requirement in {each.requirement for each in verdict_on(name, server.check).broken}

@@ -143,6 +143,19 @@ def running_job_resume_skips_an_event(exchange, frame):
     return b"" if first and DONE not in frame else frame
 
 
+@faulty_server(
+    "TW-RES-020", "resume.running_job_resumes_from_earlier_ids", hook="frames", also_fails=WRONG_EVENT
+)
+def running_job_resume_far_behind_skips_an_event(exchange, frame):
+    """While a job runs, a stream that resumes more than two events before the head skips an event."""
+    head = exchange.shared.get(exchange.path, 0)
+    exchange.shared[exchange.path] = 10**6 if DONE in frame else max(head, seq_of(frame))
+    far = re.fullmatch(r"1-[1-9]\d*", exchange.cursor) and int(exchange.cursor[2:]) < head - 2 < 10**6 - 2
+    skips = far and seq_of(frame) and DONE not in frame and "skipped" not in exchange.own
+    exchange.own |= {"skipped": True} if seq_of(frame) else {}
+    return b"" if skips else frame
+
+
 @faulty_server("TW-RES-020", "resume.ended_job_resumes_from_every_id", also_fails=WRONG_EVENT)
 def resume_skips_an_event_of_one_endpoint(hooks):
     """A resumed stream skips an event, but only in jobs of one endpoint."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from tidewire_conformance.judging import apply_diffs
+from tidewire_conformance.judging.server_probe import MIN_GROWTH_EVENTS
 from tidewire_conformance.judging.state_history import Histories, id_text, job_of, key, value_has_grown
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
@@ -228,6 +229,27 @@ async def running_job_resumes_after_each_disconnect(s: Session) -> None:
     s.at(history).expect(
         "TW-RES-020", bool(ids) and ids[-1] == wanted[-1], f"{wanted[-1]} as the last id", ids[-2:]
     )
+
+
+@check("TW-RES-019", "TW-RES-020")
+async def running_job_resumes_from_earlier_ids(s: Session) -> None:
+    """While a job runs, a cursor with an id far before the head returns exactly the events after that id."""
+    steps = [step for n in range(8) for step in ({"append": f"né 😀 {n} "}, {"sleep_ms": 20})]
+    sample = s.server.script_sample(*steps, {"sleep_ms": 500}, {"append": "end"}) or s.growing_sample()
+    job = await s.submit(sample)
+    async with s.follow(job, "0-0") as reader:
+        await reader.until(
+            lambda now: len(now.logged) >= MIN_GROWTH_EVENTS or now.of_type("done"), 30 + sample.seconds
+        )
+        held = reader.exchange.logged_ids
+        if len(held) < MIN_GROWTH_EVENTS:
+            s.skip_no_occasion(f"the job logged only {len(held)} events")
+        cursors = [each or "" for each in (held[0], held[1], held[len(held) // 2])]
+        answers = await s.concurrently(lambda cursor: s.stream(job, cursor), cursors)
+    history = await s.history(job)
+    for cursor, answer in zip(cursors, answers, strict=True):
+        if cursor in history.logged_ids:
+            _judge_remainder(s, answer, history, history.logged_ids.index(cursor))
 
 
 def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
