@@ -18,18 +18,19 @@ from typer.testing import CliRunner
 from proof.servers.fault_helpers import change_json, refuse
 from proof.servers.fault_proxy import FaultProxy
 from proof.servers.judge_server import CALLER
-from proof.servers.server_process import BOB, ORIGIN
+from proof.servers.server_process import BOB, ORIGIN, SETTINGS
 from support.mutated_server import FAULTS, RandomMutations, mutated, running
 from tidewire_conformance import registry
 from tidewire_conformance.cli import app
 from tidewire_conformance.judging import server_probe
 from tidewire_conformance.judging.grade import grade
-from tidewire_conformance.judging.verdict import Outcome
+from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.report import badge, html_report, json_report, junit_report, terminal_report
 from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.session import Hooks
 from tidewire_conformance.specification import schema
 from tidewire_conformance.wire.recording_client import Wire
+from tidewire_server import Server, Stream
 
 CHECKS = [check for check in registry.checks() if not check.seconds]
 JSON, HTML, STREAM = "application/json", "text/html", "text/event-stream"
@@ -310,6 +311,28 @@ def test_all_faults_of_a_job_are_reported_although_no_example_succeeds(tmp_path)
     assert "id: expected a string that matches" in finding.got
     assert "columns: missing; expected an array" in finding.got
     assert "no example of an endpoint succeeded: GET " in " ".join(told.split())
+
+
+@pytest.mark.heavy
+def test_checks_do_not_wait_for_jobs_if_no_example_ends(monkeypatch):
+    monkeypatch.setattr(server_probe, "EXAMPLE_SECONDS", 5.0)
+    monkeypatch.setattr(server_probe, "FURTHER_EXAMPLE_SECONDS", 2.0)
+    server = Server(**SETTINGS)
+
+    @server.endpoint(examples=[{"words": 8}, {"words": 9}])
+    async def talk(words: int, stream: Stream[str]) -> None:
+        stream.append(f"the first of {words} words")
+        await asyncio.Event().wait()
+
+    with server.running() as url:
+        report = judged(url, checks=[check for check in CHECKS if check.is_named_by(["framing", "resume"])])
+    assert {each.requirement.id for each in report.failures} == {"TW-FRM-051", "TW-OVR-022"}
+    (finding, *_) = [each for _, each in report.results["TW-FRM-051"].broken]
+    assert finding.got.endswith("/talk/jobs returned an event stream without a valid done within 1 s")
+    resume = [each for each in report.run.verdicts if each.check.startswith("resume.")]
+    blocked = [each for each in resume if each.why is SkipReason.BLOCKED]
+    assert len(blocked) > 8
+    assert all("no job of an example ended" in each.note for each in blocked)
 
 
 def test_a_missing_stream_is_not_reported_as_a_content_coding():

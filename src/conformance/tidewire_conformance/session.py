@@ -240,7 +240,7 @@ class Session:
     def any_sample(self) -> SampleRequest:
         """Return a sample request for a job that succeeds, or skip the check."""
         failed = [f": {each.why}" for each in self.server.failed_examples[:1]]
-        return self.server.any_sample() or self.skip_untested(
+        return self.server.any_sample() or self._skip_without_sample(
             "".join(["no example of an endpoint succeeded", *failed])
         )
 
@@ -250,27 +250,33 @@ class Session:
 
     def growing_sample(self) -> SampleRequest:
         """Return a sample request for a job whose stream can be cut between events, or skip the check."""
-        return self.server.growing_sample() or self.skip_untested(
+        return self.server.growing_sample() or self._skip_without_sample(
             "no example starts a job whose value grows in several events; add the endpoint tidewire.script to run this check"
         )
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest:
         """Return a sample request for a job that runs long enough to be observed and cancelled, or skip the check."""
-        return self.server.long_running_sample(seconds) or self.skip_untested(
+        return self.server.long_running_sample(seconds) or self._skip_without_sample(
             "no example starts a job that grows for long enough; add the endpoint tidewire.script to run this check"
         )
 
     def batch_sample(self) -> SampleRequest:
         """Return a sample request for an endpoint that accepts several inputs, or skip the check."""
-        return self.server.batch_sample() or self.skip_untested(
+        return self.server.batch_sample() or self._skip_without_sample(
             "no example of an endpoint that declares `batch` succeeded"
         )
 
     def script_sample(self, *steps: dict[str, Any], **members: Any) -> SampleRequest:
         """Return a request for the test endpoint `tidewire.script` with these steps, or skip the check."""
-        return self.server.script_sample(*steps, **members) or self.skip_untested(
+        return self.server.script_sample(*steps, **members) or self._skip_without_sample(
             "needs the endpoint tidewire.script"
         )
+
+    def _skip_without_sample(self, reason: str) -> NoReturn:
+        """Skip the check, as blocked if the jobs of the examples do not end, which another check reports."""
+        endless = self.server.endless_example
+        self.skip_unless(endless is None, f"no job of an example ended: {endless.why if endless else ''}")
+        self.skip_untested(reason)
 
     def reserved_cursors(self) -> list[str]:
         """Return the cursors that get 204 for every job: `0-1`, which only in-band problems have as their id."""

@@ -115,7 +115,9 @@ async def submit_can_return_the_stream(s: Session) -> None:
     """
     sample = s.any_request()
     header = EVENT_STREAM | {"Last-Event-ID": "1-3"}
-    answer = await s.post(sample, header=header, seconds=60 + sample.seconds)
+    async with s.wire.open("POST", sample.submit_to, json=sample.body, header=header) as reader:
+        await reader.until(lambda now: now.ended or now.logged, 60 + sample.seconds)
+    answer = reader.exchange
     s.at(answer).expect(
         "TW-JOB-017", answer.is_stream, "200 and an event stream", f"{answer.status} {answer.media_type}"
     )

@@ -24,6 +24,8 @@ EXAMPLES_PER_ENDPOINT: Final = 2
 """Maximum number of examples of each endpoint that the suite runs."""
 EXAMPLE_SECONDS: Final = 60.0
 """Timeout for one example, in seconds. The option `--patience` multiplies it."""
+FURTHER_EXAMPLE_SECONDS: Final = 15.0
+"""Timeout for one example, in seconds, if the job of an earlier one did not end, and no other example has ended."""
 ANNOUNCED_SECONDS: Final = 10.0
 """Time, in seconds, after which the user is informed that the suite still waits for an example."""
 CLOSE_SECONDS: Final = 2.0
@@ -193,11 +195,19 @@ class Server:
         declared: float = self.discovery_body.get("heartbeat_ms", 1000 * MAX_HEARTBEAT)
         return min(declared / 1000, MAX_HEARTBEAT)
 
+    @property
+    def endless_example(self) -> FailedExample | None:
+        """Example whose job did not end, if no job of an example ended. Checks then start no job that they wait for."""
+        endless = (each for each in self.failed_examples if each.is_endless)
+        return None if self.samples else next(endless, None)
+
     # ---- sample requests by the properties of their jobs -------------------------------------------------------------
 
     def script_sample(self, *steps: dict[str, Any], **members: Any) -> SampleRequest | None:
-        """Return a request for `tidewire.script` with these steps, or None if the server lacks that endpoint."""
-        if not self.has_script:
+        """Return a request for `tidewire.script` with these steps, or None if the server lacks that endpoint or ends no
+        job.
+        """
+        if not self.has_script or self.endless_example is not None:
             return None
         script_input = {"script": [*steps], **members}
         seconds = sum(step.get("sleep_ms", 0) for step in steps) / 1000
@@ -360,13 +370,14 @@ async def probe(
     for endpoint in server.endpoints.values():
         own = [example for name, example in cli_examples if name == endpoint.name]
         for value in endpoint.inputs_to_run(own):
+            seconds = EXAMPLE_SECONDS if server.endless_example is None else FURTHER_EXAMPLE_SECONDS
             late = (
                 f"An example of {endpoint.name} has not reached `done` after {ANNOUNCED_SECONDS:g} s. "
-                f"The suite waits for at most {EXAMPLE_SECONDS * wire.patience:g} s."
+                f"The suite waits for at most {seconds * wire.patience:g} s."
             )
             timer = asyncio.get_running_loop().call_later(ANNOUNCED_SECONDS, announce, late)
             try:
-                await _run_example(wire, server, endpoint, value)
+                await _run_example(wire, server, endpoint, value, seconds)
             finally:
                 timer.cancel()
     return server
@@ -414,14 +425,14 @@ async def _describe(wire: Wire, server: Server, listed: dict[str, Any]) -> None:
         server.endpoints[name] = Endpoint(name, described, f"{own}/jobs")
 
 
-async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: Any) -> None:
-    """Run an example and record the properties of its job."""
+async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: Any, seconds: float) -> None:
+    """Run an example, whose job has `seconds` to end, and record the properties of its job."""
     request = SampleRequest(endpoint.name, endpoint.submit_to, {"input": example})
     try:
-        submit = ran = await _read_stream(wire, "POST", endpoint.submit_to, request.body)
+        submit = ran = await _read_stream(wire, "POST", endpoint.submit_to, seconds, request.body)
         if submit.status == 201 and submit.member("id") is not None:
             # The server responded with JSON although the request asks for a stream. A check reports that.
-            ran = await _read_stream(wire, "GET", f"/v1/jobs/{quote(submit.member('id'))}/events")
+            ran = await _read_stream(wire, "GET", f"/v1/jobs/{quote(submit.member('id'))}/events", seconds)
     except IncompleteResponseError as error:
         server.failed_examples.append(FailedExample(request, str(error)))
         return
@@ -432,6 +443,7 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
         media = f" {ran.media_type or 'without a Content-Type'}" if ran.status < 400 else ""
         why = "an event stream without a valid done" if ran.is_stream else f"{ran.status}{code}{media}"
         endless = ran.is_stream and bool(ran.logged) and ran.ended == "left"
+        why += f" within {seconds * wire.patience:g} s" if endless else ""
         server.failed_examples.append(FailedExample(request, f"{ran} returned {why}", ran, endless))
         return
     changes = sum(map(grows, ran.of_type("message"))) + max(0, len(ran.of_type("snapshot")) - 1)
@@ -446,10 +458,12 @@ async def _run_example(wire: Wire, server: Server, endpoint: Endpoint, example: 
     )
 
 
-async def _read_stream(wire: Wire, method: str, place: str, body: Any = None) -> RecordedExchange:
-    """Send a request for a stream, and read the stream until `done` or the end of the response."""
+async def _read_stream(
+    wire: Wire, method: str, place: str, seconds: float, body: Any = None
+) -> RecordedExchange:
+    """Send a request for a stream, and read the stream until `done`, the end of the response, or the timeout."""
     async with wire.open(method, place, header={"Accept": "text/event-stream"}, json=body) as stream:
         # A stream without `hello` is not that of a job, and may be endless.
         if await stream.until(lambda seen: seen.ended or seen.of_type("hello")):
-            await stream.until(lambda seen: seen.ended or seen.of_type("done"), EXAMPLE_SECONDS)
+            await stream.until(lambda seen: seen.ended or seen.of_type("done"), seconds)
         return await stream.to_end(CLOSE_SECONDS) if stream.exchange.of_type("done") else stream.exchange
