@@ -87,6 +87,7 @@ class Job:
         on_item_end: Callable[["Job"], None],
         on_end: Callable[["Job"], Coroutine[Any, Any, None]],
         restart: Callable[["Job"], Coroutine[Any, Any, None]],
+        loop_ends: Callable[[], bool],
     ) -> None:
         self.record = record
         self.endpoint = endpoint
@@ -105,6 +106,7 @@ class Job:
         self._on_item_end = on_item_end
         self._on_end = on_end
         self._restart = restart
+        self._loop_ends = loop_ends
         self._usage = record.usage
         self._suspended = False
         self._errors: list[Problem] = []
@@ -235,6 +237,10 @@ class Job:
                 outcome = error
             task, item.task = item.task, None
             if task is not None and task.cancelling():
+                if not item.writer.run.cancelled and self._loop_ends():
+                    # The event loop has cancelled the function, and ends without a drain. The next process runs it again.
+                    self.suspend()
+                    return False
                 await consume_cancellation(task)
             if isinstance(outcome, RunLaterError) and not self._suspended and item.wait_again():
                 self._on_item_end(self)

@@ -43,6 +43,11 @@ class JobCleanup:
         """Start the task that periodically deletes expired entries."""
         self._task = asyncio.get_running_loop().create_task(self._sweep())
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task was cancelled. Before `stop`, the event loop has cancelled it, together with all other tasks."""
+        return self._task is not None and self._task.cancelling() > 0
+
     async def stop(self) -> None:
         """Stop the task that deletes expired entries."""
         if self._task is not None:

@@ -336,6 +336,7 @@ class JobService:
             on_item_end=self.shutdown.item_ended,
             on_end=self._on_end,
             restart=partial(self._restart, admitted),
+            loop_ends=lambda: self._cleanup.is_cancelled,
         )
         grace = submission.grace_of_job(settings.min_grace)
         if grace is not None:
