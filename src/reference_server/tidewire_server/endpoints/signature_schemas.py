@@ -29,7 +29,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, SchemaValidator
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.document.json_pointer import build
@@ -38,7 +38,7 @@ from tidewire_server.endpoints.context import Context
 from tidewire_server.endpoints.input_errors import refused_input
 from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.endpoints.stream import Stream
-from tidewire_server.endpoints.user_values import plain
+from tidewire_server.endpoints.user_values import plain, serialized_form_validator
 from tidewire_server.endpoints.value_errors import named, said_of_value
 from tidewire_server.endpoints.yieldables import contains_append, value_type
 from tidewire_server.errors import InvalidValueError
@@ -184,6 +184,8 @@ class ValueShape:
     adapter: TypeAdapter[Any]
     rows: TypeAdapter[list[Any]]
     """Pydantic adapter that converts lists of values to JSON."""
+    serialized: SchemaValidator | None
+    """Validator of the JSON, if `adapter` does not accept the JSON that it makes itself."""
     schema: dict[str, Any]
     is_any: bool
     """Whether the function's signature does not specify the type of the value."""
@@ -248,7 +250,7 @@ class ValueShape:
             _check_strictly(value)
             raise InvalidValueError(str(error)) from None
         try:
-            self.adapter.validate_json(encoded, strict=True)
+            (self.serialized or self.adapter).validate_json(encoded, strict=True)
         except ValidationError as error:
             _check_strictly(value)  # orjson encodes NaN as null, but the error must report NaN
             first = error.errors(include_url=False, include_context=False)[0]
@@ -480,7 +482,8 @@ def _value_shape(annotation: Any, *, grows: bool) -> ValueShape:
         empty = {}
     may_be_text = not schema or any(map(_is_text, [schema, *schema.get("anyOf", ())]))
     is_any = annotation is Any
-    return ValueShape(adapter, rows_of(annotation), schema, is_any, is_text, may_be_text, empty)
+    serialized = serialized_form_validator(adapter)
+    return ValueShape(adapter, rows_of(annotation), serialized, schema, is_any, is_text, may_be_text, empty)
 
 
 def _is_text(schema: Mapping[str, Any]) -> bool:

@@ -1,14 +1,15 @@
-"""Converts the values that functions return, yield or write. The results consist of plain JSON types.
+"""Converts the values that functions return, yield or write to plain JSON types, and creates validators of the result.
 
-This module does not reject NaN and lone surrogates. The document rejects them later, with an error that names their
+The conversion does not reject NaN and lone surrogates. The document rejects them later, with an error that names their
 path.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError, SchemaValidator, core_schema
 
 from tidewire.protocol.jsonable import converted, is_plain_dataclass, rows_of, rows_of_dataclass
 from tidewire_server.endpoints.value_errors import said_of_part
@@ -49,3 +50,110 @@ def _plain(value: Any) -> Any:
 _BYTES: Final = "; to send binary data as base64, annotate it with tidewire_server.Binary"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
+
+
+# ---- the serialized form -------------------------------------------------------------------------------------------
+
+_Node = dict[str, Any]
+"""A part of pydantic's core schema."""
+
+_FUNCTIONS: Final = {"function-before", "function-after", "function-wrap"}
+_FIELDS: Final = {"model-fields", "typed-dict", "dataclass-args"}
+_CONTAINERS: Final = (dict, list, tuple)
+_NOT_SCHEMAS: Final = {"metadata", "serialization", "config", "default", "expected"}
+
+
+def serialized_form_validator(adapter: TypeAdapter[Any]) -> SchemaValidator | None:
+    """Return a validator for the JSON form of a type, or None if pydantic itself validates this form.
+
+    pydantic serializes and validates two different forms if the type contains a `field_serializer`, `computed_field`,
+    `serialization_alias` or `Field(exclude=True)`. Clients read the serialized form, which is the published schema. The
+    validator does not call the validators of the user's models, because they expect the other form.
+    """
+    schema: Any = adapter.core_schema
+    return SchemaValidator(_serialized(schema)) if any(map(_differs, _parts(schema))) else None
+
+
+def _parts(node: Any) -> Iterator[_Node]:
+    """Iterate over a schema and all schemas in it."""
+    if _is_schema(node):
+        yield node
+        for name, member in node.items():
+            if name not in _NOT_SCHEMAS:
+                yield from _parts(member)
+    elif type(node) in _CONTAINERS:
+        for element in node.values() if type(node) is dict else node:
+            yield from _parts(element)
+
+
+def _is_schema(node: Any) -> bool:
+    # The names of a model's fields are the keys of another dict, in which the value of a key `type` is a dict.
+    return type(node) is dict and type(node.get("type")) is str
+
+
+def _differs(node: _Node) -> bool:
+    if node.get("type") in _FIELDS and (node.get("computed_fields") or any(map(_is_renamed, _fields(node)))):
+        return True
+    return _made_by_function(node) is not None
+
+
+def _fields(node: _Node) -> list[tuple[str, _Node]]:
+    fields = node["fields"]
+    return list(fields.items()) if isinstance(fields, dict) else [(field["name"], field) for field in fields]
+
+
+def _is_renamed(named: tuple[str, _Node]) -> bool:
+    name, field = named
+    validated = field.get("validation_alias", name)
+    return bool(field.get("serialization_exclude")) or validated != field.get("serialization_alias", name)
+
+
+def _made_by_function(node: _Node) -> _Node | None:
+    """Return the schema of what the serializer function of a type returns, or None if there is no such annotation.
+
+    Without the annotation, the published schema is that of the type itself.
+    """
+    by = node.get("serialization") or {}
+    made: _Node | None = by.get("return_schema")
+    if by.get("type") not in {"function-plain", "function-wrap"} or made is None or made["type"] == "any":
+        return None
+    is_optional = by.get("when_used", "always").endswith("unless-none")
+    return dict(core_schema.nullable_schema(made)) if is_optional else made
+
+
+def _serialized(node: Any) -> Any:
+    if type(node) in {list, tuple}:
+        return type(node)(map(_serialized, node))
+    if not _is_schema(node):
+        return {name: _serialized(member) for name, member in node.items()} if type(node) is dict else node
+    kind = node["type"]
+    ref = {"ref": node["ref"]} if "ref" in node else {}
+    made = _made_by_function(node)
+    if made is not None:
+        return {**_serialized(made), **ref}
+    if kind in {"model", "dataclass"} or (kind in _FUNCTIONS and "serialization" not in node):
+        extra = (node.get("config") or {}).get("extra_fields_behavior")
+        inner = _serialized(node["schema"])
+        if extra is not None and inner.get("type") == "model-fields":
+            inner = {"extra_behavior": extra, **inner}
+        return {**inner, **ref}
+    if kind in _FIELDS:
+        return {**_members(node), **ref}
+    return {name: member if name in _NOT_SCHEMAS else _serialized(member) for name, member in node.items()}
+
+
+def _members(node: _Node) -> _Node:
+    fields: dict[str, Any] = {}
+    for name, field in _fields(node):
+        if not field.get("serialization_exclude"):
+            required = field.get("required", node.get("total", True))
+            schema = _serialized(field["schema"])
+            if not required and schema["type"] != "default":
+                schema = core_schema.with_default_schema(schema, default=None)
+            fields[field.get("serialization_alias", name)] = core_schema.model_field(schema)
+    for computed in node.get("computed_fields", ()):
+        name = computed.get("alias", computed["property_name"])
+        fields[name] = core_schema.model_field(_serialized(computed["return_schema"]))
+    extra = {"extra_behavior": node["extra_behavior"]} if "extra_behavior" in node else {}
+    extras = {"extras_schema": _serialized(node["extras_schema"])} if "extras_schema" in node else {}
+    return {"type": "model-fields", "fields": fields, **extra, **extras}
