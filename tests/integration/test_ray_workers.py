@@ -141,6 +141,7 @@ class Sample(BaseModel):
 @slow
 def test_batches_on_two_actors_run_at_the_same_time_and_share_no_key(tmp_path):
     def shapes(samples: list[Sample]) -> list[list[int]]:
+        assert {type(each) for each in samples} == {Sample}
         Path(f"{tmp_path}/{samples[0].shape}").touch()
         for shape in (1, 2):
             wait_for(f"{tmp_path}/{shape}")

@@ -1,17 +1,18 @@
 """Endpoint signatures: the schemas of input and value, and functions that cannot be endpoints."""
 
 import functools
+import pickle
 from collections.abc import AsyncIterator, Iterator
 from enum import Enum
 from typing import Annotated, Any, Literal
 
 import orjson
 import pytest
-from pydantic import Base64Bytes, Base64Str, BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, Base64Str, BaseModel, ConfigDict, Field, RootModel
 from pydantic.dataclasses import dataclass
 
 from tidewire.protocol.strict_json import loads
-from tidewire_server import Binary, Server, Stream
+from tidewire_server import Binary, Context, Server, Stream
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.errors import ProblemError
 
@@ -41,6 +42,17 @@ class EncodedText:
 
 class Picture(BaseModel):
     content: Binary
+
+
+class Page(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    url: str = Field(min_length=1)
+    depth: int = 1
+    labels: list[str] = []
+
+
+class Numbers(RootModel[list[int]]):
+    pass
 
 
 class Square(BaseModel):
@@ -108,6 +120,47 @@ def test_input_model_decides_about_unknown_members():
     assert isinstance(found.read({"kind": "square", "side": 1}, ""), Square)
     with pytest.raises(ProblemError, match="unknown member 'sides'; did you mean 'side'"):
         found.read({"kind": "square", "side": 1, "sides": 1}, "/input")
+
+
+def test_function_that_takes_a_model_gets_an_instance_of_this_model():
+    def draw(page: Page): ...
+    def draw_all(pages: list[Page]): ...
+
+    given = {"url": "a", "depth": 2}
+    found = endpoint(draw).input
+    value = found.read(given, "")
+    assert pickle.loads(pickle.dumps(found.arguments(value, None)["page"])) == Page(url="a", depth=2)
+    assert type(found.as_given(value)) is Page
+    batched = endpoint(draw_all, batch=True).input
+    value = batched.read(given, "")
+    assert batched.batch_arguments([value], Context()) == {"pages": [Page(url="a", depth=2)]}
+    assert type(batched.late_joiner(value)) is Page
+
+
+def test_default_of_a_model_parameter_sets_the_defaults_of_its_members():
+    def draw(page: Page = Page(url="a", labels=["b"])): ...  # noqa: B008 - the usual form of such a default
+    def draw_allowed(page: Open = Open(a=2)): ...  # noqa: B008
+    def draw_none(page: Page = None): ...  # type: ignore[assignment]
+
+    found = endpoint(draw).input
+    assert found.defaults
+    assert found.schema["properties"]["url"]["default"] == "a"
+    assert found.read({}, "") == Page(url="a", labels=["b"])
+    assert found.read({"depth": 3}, "") == Page(url="a", depth=3, labels=["b"])
+    with pytest.raises(ProblemError, match="/url: String should have at least 1"):
+        found.read({"url": ""}, "")
+    assert endpoint(draw_allowed).input.read({"b": 1}, "") == Open(a=2, b=1)
+    with pytest.raises(
+        TypeError, match="endpoint 'draw_none': page: the default None is not a Page; remove it"
+    ):
+        endpoint(draw_none)
+
+
+def test_root_model_is_a_member_of_the_input():
+    def total(numbers: Numbers) -> int: ...
+
+    found = endpoint(total).input
+    assert found.arguments(found.read({"numbers": [1, 2]}, ""), None) == {"numbers": Numbers([1, 2])}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ objects.
 """
 
 import collections.abc
+import copy
 import functools
 import inspect
 import logging
@@ -23,6 +24,7 @@ from pydantic import (
     Field,
     JsonValue,
     PydanticUserError,
+    RootModel,
     TypeAdapter,
     ValidationError,
     create_model,
@@ -92,6 +94,9 @@ class InputShape:
     """Input schema of an endpoint. It validates inputs, and converts them to arguments of the endpoint's function."""
 
     model: type[BaseModel]
+    """Model that validates the inputs."""
+    made: type[BaseModel]
+    """Class of the validated inputs: the user's own class, if the function takes a pydantic model, and otherwise `model`."""
     whole: str | None
     """Name of the parameter that receives the whole input. None if each member of the input has a separate parameter."""
     stream: str | None
@@ -115,10 +120,12 @@ class InputShape:
             ProblemError: The input does not match the schema. The message names the invalid member.
         """
         try:
-            return self.model.model_validate_json(orjson.dumps(value), strict=True)
+            found = self.model.model_validate_json(orjson.dumps(value), strict=True)
         except ValidationError as error:
             known = list(self.schema.get("properties", {}))
             raise refused_input(error, value, pointer, known, self.unsupported) from None
+        object.__setattr__(found, "__class__", self.made)  # a model may be frozen
+        return found
 
     def as_given(self, value: BaseModel) -> Any:
         """Convert an input to the argument that is passed to functions in the endpoint's options, such as `validate`
@@ -440,22 +447,44 @@ def _input_shape(
 ) -> InputShape:
     whole = None
     if len(parameters) == 1:
-        ((only, (annotation, _)),) = parameters.items()
+        ((only, (annotation, default)),) = parameters.items()
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            whole = only
+            whole = None if issubclass(annotation, RootModel) else only
     if whole is not None:
-        model = _refusing_unknown_members(parameters[whole][0])
+        made = annotation
+        model = _refusing_unknown_members(_with_defaults(annotation, default, f"endpoint {name!r}: {whole}"))
     else:
         fields: dict[str, Any] = {
             _FIELD + key: (Annotated[annotation, Field(alias=key, title=key)], default)
             for key, (annotation, default) in parameters.items()
         }
-        model = create_model(
+        made = model = create_model(
             name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
         )
     schema = model.model_json_schema(mode="validation", schema_generator=_Schema)
     defaults = not schema.get("required")
-    return InputShape(model, whole, stream, context, schema, defaults)
+    return InputShape(model, made, whole, stream, context, schema, defaults)
+
+
+def _with_defaults(model: type[BaseModel], default: Any, what: str) -> type[BaseModel]:
+    """Return a model whose members have the values that the default of a parameter sets.
+
+    Raises:
+        TypeError: The default is not an instance of the model.
+    """
+    if default is ...:
+        return model
+    if not isinstance(default, model):
+        raise TypeError(
+            f"{what}: the default {default!r} is not a {model.__name__}; remove it, because an input without members "
+            "has the defaults of the model"
+        )
+    members: dict[str, Any] = {}
+    for name in default.model_fields_set & set(model.model_fields):
+        member = copy.copy(model.model_fields[name])
+        member.default, member.default_factory = getattr(default, name), None
+        members[name] = (member.annotation, member)
+    return create_model(model.__name__, __base__=model, __module__=model.__module__, **members)
 
 
 def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:

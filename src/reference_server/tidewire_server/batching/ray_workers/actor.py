@@ -91,7 +91,7 @@ class Actor:
 
         Args:
             call: Number of the call. Later calls have higher numbers.
-            inputs: States of the inputs. Their class was created at run time, so that it cannot be pickled.
+            inputs: States of the inputs. Their class may have been created at run time, so that it cannot be pickled.
             rows: Attempt and previous value of each row, without padding.
         """
         # A cancel can arrive before its call, or after the call has ended.
@@ -127,7 +127,8 @@ class Actor:
 
     def _steps(self, inputs: list[Any], context: Context) -> Iterator[list[Any] | dict[int, Any]]:
         """Yield what a generator yields, or the list of values that another function returns."""
-        models = [self._shapes.input.model.__new__(self._shapes.input.model) for _ in inputs]
+        kind = self._shapes.input.made
+        models = [kind.__new__(kind) for _ in inputs]
         for model, state in zip(models, inputs, strict=True):
             model.__setstate__(state)
         returned = self._function(**self._shapes.input.batch_arguments(models, context))
