@@ -235,6 +235,25 @@ def test_async_functions_and_generators_are_detected():
     assert all(list(each.input.schema["properties"]) == ["n"] for each in found)
 
 
+def test_decorated_functions_keep_their_annotations():
+    def count(n: int) -> list[int]: ...
+
+    class Model:
+        @functools.lru_cache  # noqa: B019 - the object lives as long as the test
+        def count(self, n: int) -> list[int]: ...
+
+    decorated = [
+        functools.lru_cache(count),
+        staticmethod(count),
+        functools.lru_cache(functools.partial(count)),
+        functools.partial(functools.lru_cache(count)),
+        Model().count,
+    ]
+    found = [endpoint(each, name="count") for each in decorated]
+    assert [each.input.schema for each in found] == [endpoint(count).input.schema] * len(decorated)
+    assert [each.value.schema for each in found] == [endpoint(count).value.schema] * len(decorated)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -432,14 +432,15 @@ def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that has the annotations. If the object is not a function, this is its `__call__` method."""
-    if isinstance(function, types.FunctionType | types.MethodType):
-        body: Callable[..., Any] = inspect.unwrap(function)
-        return body
-    if isinstance(function, functools.partial):
-        return _annotated(function.func)
-    call: Callable[..., Any] = inspect.unwrap(type(function).__call__)
-    return call
+    """Return the function that has the annotations, without decorators such as `functools.lru_cache`. If the object is not
+    a function, this is its `__call__` method.
+    """
+    inner = inspect.unwrap(function)
+    if isinstance(inner, functools.partial):
+        return _annotated(inner.func)
+    is_function = isinstance(inner, types.FunctionType | types.MethodType)
+    body: Callable[..., Any] = inner if is_function else inspect.unwrap(type(inner).__call__)
+    return body
 
 
 def _input_shape(
