@@ -3,6 +3,7 @@
 Unsupported forms raise with advice.
 """
 
+import asyncio
 import functools
 import itertools
 import re
@@ -181,14 +182,80 @@ def test_bytes_are_sent_as_base64():
     assert server.call("picture", of="aGk=") == "iWhp"
 
 
-class Model:
-    def predict(self, x: int = 1) -> int:
-        return x
-
-
 def double(x: int, times: int = 2) -> int:
     """Some number of times."""
     return times * x
+
+
+def in_a_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(**members: Any) -> Any:
+        return await asyncio.to_thread(function, **members)
+
+    return wrapper
+
+
+def as_a_generator(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(**members: Any) -> Iterator[Any]:
+        yield function(**members)
+
+    return wrapper
+
+
+def in_small_steps(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapper(**members: Any) -> AsyncIterator[Any]:
+        for each in function(**members):
+            yield each
+
+    return wrapper
+
+
+def unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(**members: Any) -> Any:
+        return function(**members)
+
+    return wrapper
+
+
+class Blocking:
+    """A decorator such as asgiref's `async_to_sync`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+
+    def __call__(self, **members: Any) -> Any:
+        return asyncio.run(self.__wrapped__(**members))  # type: ignore[attr-defined]
+
+
+async def double_on_the_loop(x: int, times: int = 2) -> int:
+    return times * x
+
+
+@pytest.mark.parametrize(
+    ("decorator", "function", "members", "value"),
+    [
+        (in_a_thread, double, {"x": 3}, 6),
+        (as_a_generator, double, {"x": 3}, 6),
+        (in_small_steps, letters, {}, "abc"),
+        (unchanged, double, {"x": 3}, 6),
+        (unchanged, letters, {}, "abc"),
+        (unchanged, double_on_the_loop, {"x": 3}, 6),
+        (unchanged, letters_on_the_loop, {}, "abc"),
+        (Blocking, double_on_the_loop, {"x": 3}, 6),
+    ],
+)
+def test_a_decorator_may_change_how_its_function_is_called(decorator, function, members, value):
+    server = Server()
+    server.endpoint(name="f")(decorator(function))
+    assert server.call("f", **members) == value
+
+
+class Model:
+    def predict(self, x: int = 1) -> int:
+        return x
 
 
 def test_partials_and_methods_keep_the_name_and_docstring_of_the_function():

@@ -403,22 +403,48 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether the function is a coroutine function, or returns an async iterator."""
-    body = _annotated(function)
-    return inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body) or _returns(body) in _ON_LOOP
+    body = _executed(function)
+    if inspect.isgeneratorfunction(body):
+        return False
+    return (
+        inspect.iscoroutinefunction(body)
+        or inspect.isasyncgenfunction(body)
+        or _returns(function) in _ON_LOOP
+    )
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
     """Whether the function is a generator function, or is annotated to return an iterator or generator."""
-    body = _annotated(function)
+    body = _executed(function)
     return (
-        inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body) or _returns(body) in _RETURNED
+        inspect.isgeneratorfunction(body)
+        or inspect.isasyncgenfunction(body)
+        or _returns(function) in _RETURNED
     )
 
 
-def _returns(body: Callable[..., Any]) -> Any:
+def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that decides where the server calls an endpoint's function: the outermost async function or
+    generator function among its decorators, or the decorated function if there is none.
+
+    A plain `def` decorator is skipped, because it usually returns the coroutine of the function that it decorates.
+    """
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return function
+    if inspect.isgeneratorfunction(function):
+        return function
+    if isinstance(function, functools.partial):
+        return _executed(function.func)
+    call = type(function).__call__
+    if isinstance(call, types.FunctionType):
+        return _executed(call)
+    return _executed(function.__wrapped__) if hasattr(function, "__wrapped__") else function
+
+
+def _returns(function: Callable[..., Any]) -> Any:
     """Return the return annotation without type arguments, or None if the annotation cannot be resolved."""
     try:
-        returned = typing.get_type_hints(body).get("return")
+        returned = typing.get_type_hints(_annotated(function)).get("return")
     except Exception:  # noqa: BLE001 - `read_signature` reports unresolvable annotations
         return None
     return get_origin(returned) or returned
