@@ -1,5 +1,6 @@
 """Signatures of batched functions: schema of one item, valid option combinations, and order of results."""
 
+import typing
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from typing import Annotated, Any
 
@@ -59,6 +60,9 @@ def test_input_schema_has_one_member_per_list_parameter():
         (list[list[float]], {"type": "array", "items": {"type": "number"}}),
         (Any, {}),
         (list, {}),
+        (typing.List, {}),  # noqa: UP006
+        (typing.Sequence, {}),
+        (tuple[typing.List], {}),  # noqa: UP006
     ],
 )
 def test_value_schema_is_that_of_one_returned_element(annotation, schema):
@@ -83,6 +87,20 @@ def test_value_schema_of_a_generator_is_that_of_one_row(annotation, late_joiners
     shapes = batch_shapes_of(yielding(annotation), "f")
     assert shapes.value.schema == {"type": "string"}
     assert shapes.takes_late_joiners is late_joiners
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [typing.Iterator, typing.AsyncIterator, typing.Generator, Iterator[typing.Dict]],  # noqa: UP006
+)
+def test_annotations_of_typing_without_arguments_allow_any_value(annotation):
+    def spell(words: typing.List):  # noqa: UP006
+        yield {}
+
+    spell.__annotations__["return"] = annotation
+    shapes = batch_shapes_of(spell, "spell")
+    assert shapes.value.schema == {}
+    assert shapes.input.schema["properties"] == {"words": {"title": "words"}}
 
 
 def test_invalid_batch_signatures_are_refused():

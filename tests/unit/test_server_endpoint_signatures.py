@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import typing
 from collections.abc import AsyncIterator, Iterator
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -169,6 +170,9 @@ def test_root_model_is_a_member_of_the_input():
         (Iterator[int], {"type": "integer"}),
         (AsyncIterator[list[str]], {"items": {"type": "string"}, "type": "array"}),
         (Iterator, {}),
+        (typing.Iterator, {}),
+        (typing.AsyncIterator, {}),
+        (typing.Generator, {}),
     ],
 )
 def test_value_schema_of_a_generator_is_that_of_the_yielded_type(annotation, schema):

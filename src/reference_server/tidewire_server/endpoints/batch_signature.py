@@ -21,6 +21,7 @@ from tidewire_server.endpoints.signature_schemas import (
     STREAMED,
     InputShape,
     ValueShape,
+    argument_of,
     is_generator,
     make_shapes,
     read_signature,
@@ -87,11 +88,9 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
 def _element(annotation: Any, what: str) -> Any:
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
-    if annotation is Any or annotation in _LISTS:
-        return Any
+    if annotation is Any or annotation in _LISTS or get_origin(annotation) in _LISTS:
+        return argument_of(annotation)
     arguments = get_args(annotation)
-    if get_origin(annotation) in _LISTS:
-        return arguments[0]
     if get_origin(annotation) is tuple and len(arguments) == 2 and arguments[1] is ...:
         return arguments[0]
     raise TypeError(f"{what} of a batched function must be annotated list[…], not {_name_of(annotation)}")
@@ -99,7 +98,7 @@ def _element(annotation: Any, what: str) -> Any:
 
 def _returned(annotation: Any, here: str) -> tuple[Any, int | None]:
     arguments = get_args(annotation)
-    if get_origin(annotation) is tuple and ... not in arguments:
+    if arguments and get_origin(annotation) is tuple and ... not in arguments:
         outputs = [value_type(_element(each, f"{here}: each output")) for each in arguments]
         return (outputs[0] if len(outputs) == 1 else tuple[tuple(outputs)]), len(outputs)  # type: ignore[misc]
     if (
@@ -116,7 +115,7 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
         return Any, False
     arguments = get_args(annotation)
     sent = arguments[1] if get_origin(annotation) in _SENT and len(arguments) > 1 else None
-    rows = arguments[0] if get_origin(annotation) in STREAMED else annotation
+    rows = argument_of(annotation) if get_origin(annotation) in STREAMED else annotation
     late_joiners = sent not in {None, types.NoneType, Any}
     if rows is Any or rows in _ROWS:
         return Any, late_joiners
@@ -125,7 +124,7 @@ def _yielded(annotation: Any, here: str) -> tuple[Any, bool]:
             f"{here}: a batched generator must yield {{row: value}}, annotated Iterator[dict[int, …]], "
             f"not {_name_of(rows)}"
         )
-    return get_args(rows)[1], late_joiners
+    return argument_of(rows, 1), late_joiners
 
 
 def _name_of(annotation: Any) -> str:

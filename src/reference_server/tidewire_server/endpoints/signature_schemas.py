@@ -367,11 +367,15 @@ def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, Valu
     annotation = read.returned
     if not is_generator(function):
         return make_shapes(name, read, annotation, grows=False)
-    if get_origin(annotation) in STREAMED:
-        annotation = get_args(annotation)[0]
-    elif annotation in STREAMED:
-        annotation = Any
+    if annotation in STREAMED or get_origin(annotation) in STREAMED:
+        annotation = argument_of(annotation)
     return make_shapes(name, read, value_type(annotation), grows=contains_append(annotation))
+
+
+def argument_of(annotation: Any, index: int = 0) -> Any:
+    """Return a type argument, or `Any` if the annotation has none, such as `list` and `typing.List`."""
+    arguments = get_args(annotation)
+    return arguments[index] if arguments else Any
 
 
 def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
