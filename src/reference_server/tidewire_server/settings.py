@@ -18,7 +18,10 @@ from tidewire_server.principals import TokenPrincipals
 from tidewire_server.setting_errors import settings_error
 from tidewire_server.user_paths import file_of, user_path
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MAX_SECONDS: Final = 1e9
+"""Longest time of a setting, about 31 years. With a longer `state_ttl`, the time at which a state expires could be after
+the year 9999, which no timestamp can express."""
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 ModelName = Annotated[str, Field(pattern=r"^[!-~]{1,256}$")]
 """Name of a model in requests to the OpenAI surface. It is a part of a URL."""
