@@ -3,8 +3,10 @@
 import re
 import socket
 import threading
+from typing import Annotated, Any
 
 import pytest
+from pydantic import BeforeValidator
 
 from support.reference_server import QUICK, Fold, data, eventually, serving
 from tidewire_server import Context, ItemError, Server, Stream
@@ -316,6 +318,39 @@ def test_errors_of_a_validate_function_refuse_the_submit(error, code):
 
 class CodedError(ValueError):
     code = "empty"
+
+
+def raise_key_error(_given: object) -> Any:
+    raise KeyError("secret")
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "function"),
+    [
+        (Any, {"validate": raise_key_error}, "validate"),
+        (Any, {"columns": raise_key_error}, "columns"),
+        (Any, {"initial": raise_key_error}, "initial"),
+        (list[Any], {"batch": True, "key": raise_key_error}, "key or cost"),
+        (list[Any], {"batch": True, "cost": raise_key_error, "max_cost": 1}, "key or cost"),
+        (Annotated[int, BeforeValidator(raise_key_error)], {}, "a validator of the input"),
+    ],
+)
+def test_a_function_that_fails_during_a_submit_is_named_and_its_exception_is_logged(
+    number, options, function, caplog
+):
+    server = Server(**QUICK)
+
+    def judged(number): ...
+
+    judged.__annotations__["number"] = number
+    server.endpoint(**options)(judged)
+    with serving(server) as peer:
+        answer = peer.submit("judged", {"number": 1})
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert answer.json()["detail"].startswith(f"endpoint 'judged': {function} raised an exception")
+    assert "secret" not in answer.text
+    (logged,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert isinstance(logged.exc_info[1].__cause__, KeyError)
 
 
 def test_the_disconnect_of_a_pipelining_reader_is_noticed(caplog):

@@ -26,6 +26,12 @@ class ProblemError(Exception):
         self.headers = headers or {}
 
 
+class EndpointFunctionError(RuntimeError):
+    """A function in the options of an endpoint, such as `validate`, raised an unexpected exception for an input. The
+    exception is the cause.
+    """
+
+
 def refuse(code: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> ProblemError:
     """Create a `ProblemError` with a registered code. The caller must raise it."""
     return ProblemError(problem(code, detail, **members), headers)

@@ -26,7 +26,7 @@ from tidewire_server.endpoints.signature_schemas import (
     unwrap_partial,
 )
 from tidewire_server.endpoints.user_values import plain
-from tidewire_server.errors import ItemError, ProblemError, refuse
+from tidewire_server.errors import EndpointFunctionError, ItemError, ProblemError, refuse
 from tidewire_server.store.records import BatchSlot
 
 _log = logging.getLogger(__name__)
@@ -430,7 +430,11 @@ class Endpoint:
         """Return the value that an item has before its function runs."""
         if not callable(self._initial):
             return self.fixed_initial
-        return self.value.to_json(self._initial(self.input.as_given(value)))  # type: ignore[no-any-return]
+        try:
+            found: JsonValue = self.value.to_json(self._initial(self.input.as_given(value)))
+        except Exception as error:
+            raise self._failed("initial") from error
+        return found
 
     def columns(self, value: BaseModel) -> list[str]:
         """Return the JSON Pointers of the item's columns. Columns are the texts and arrays that grow with each row of
@@ -441,8 +445,13 @@ class Endpoint:
         """
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text or self.guesses_columns else []
+        elif callable(self._columns):
+            try:
+                within = self._columns(self.input.as_given(value))
+            except Exception as error:
+                raise self._failed("columns") from error
         else:
-            within = self._columns(self.input.as_given(value)) if callable(self._columns) else self._columns
+            within = self._columns
         for pointer in within:
             parse(pointer)
         return list(within)
@@ -452,13 +461,17 @@ class Endpoint:
 
         Raises:
             ProblemError: The input is rejected.
+            EndpointFunctionError: A function in the endpoint's options, or a validator of the input, has a bug.
         """
-        value = self.input.read(raw, pointer)
+        function = "a validator of the input"
         try:
+            value = self.input.read(raw, pointer)
+            function = "validate"
             if self.validate is not None:
                 pending = self.validate(self.input.as_given(value))
                 if inspect.isawaitable(pending):
                     await pending
+            function = "key or cost"
             cost = self.place(value).cost
         except ItemError as error:
             raise ProblemError(error.problem().model_copy(update={"pointer": pointer})) from None
@@ -472,11 +485,18 @@ class Endpoint:
             )
             refused = ItemError(f"{where}: {error}", code=str(code), pointer=where)
             raise ProblemError(refused.problem()) from None
+        except ProblemError:
+            raise
+        except Exception as error:
+            raise self._failed(function) from error
         if self.batching is not None and cost > self.batching.max_cost:
             most = self.batching.max_cost
             detail = f"{pointer}: the input's cost {cost:g} exceeds the maximum cost of a batch, {most:g} (max_cost)"
             raise refuse("input_too_long", detail, pointer=pointer, limit=most)
         return value
+
+    def _failed(self, function: str) -> EndpointFunctionError:
+        return EndpointFunctionError(f"endpoint {self.name!r}: {function} raised an exception")
 
     def items_of(self, value: BaseModel, pointer: str, *, batch: bool) -> Sequence[BaseModel]:
         """Expand a validated input into the inputs of its items.

@@ -13,6 +13,7 @@ from tidewire.protocol import problems
 from tidewire.protocol.messages import to_text
 from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.wire_model import WireModel
+from tidewire_server.errors import EndpointFunctionError
 from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,6 @@ def failure(request: Request, error: Exception) -> Problem:
         )
     # Log only the path, because the query may contain a stream token.
     _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
-    return problem(
-        "internal", "the request failed because of an internal error; the server's log has the details"
-    )
+    is_known = isinstance(error, EndpointFunctionError)
+    reason = str(error) if is_known else "the request failed because of an internal error"
+    return problem("internal", f"{reason}; the server's log has the details")
