@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError, SchemaValidator, core_schema
+from pydantic_core import PydanticSerializationError, SchemaError, SchemaValidator, core_schema
 
 from tidewire.protocol.jsonable import converted, is_plain_dataclass, rows_of, rows_of_dataclass
 from tidewire_server.endpoints.value_errors import said_of_part
@@ -71,7 +71,14 @@ def serialized_form_validator(adapter: TypeAdapter[Any]) -> SchemaValidator | No
     validator does not call the validators of the user's models, because they expect the other form.
     """
     schema: Any = adapter.core_schema
-    return SchemaValidator(_serialized(schema)) if any(map(_differs, _parts(schema))) else None
+    if not any(map(_differs, _parts(schema))):
+        return None
+    try:
+        return SchemaValidator(_serialized(schema))
+    except (
+        SchemaError
+    ):  # from a version of pydantic with another core schema; the endpoint must work there, too
+        return SchemaValidator(core_schema.any_schema())
 
 
 def _parts(node: Any) -> Iterator[_Node]:
