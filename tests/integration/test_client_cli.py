@@ -122,6 +122,7 @@ def test_describe_shows_endpoints_and_input_schemas(url):
         (["call", "URL", "nope"], 2, "endpoint 'nope' does not exist"),
         (["call", "URL"], 2, "endpoints: count, talk"),
         (["call", "URL", "point", "x=far"], 2, "/input/x"),
+        (["call", "URL", "point", "x=9007199254740993"], 2, "tidewire: x: "),
         (["call", "URL", "point", "x"], 2, "'x' does not have the form KEY=VALUE"),
         (["call", "URL", "point", "x=1", "x=2"], 2, "'x' was passed twice"),
         (["call", "URL", "point", "x=1", "--input", "{}"], 2, "use either --input or KEY=VALUE"),

@@ -1,5 +1,7 @@
 """Inputs as KEY=VALUE words, typed by JSON Schema."""
 
+import json
+
 import pytest
 
 from tidewire.inputs.input_words import (
@@ -10,6 +12,7 @@ from tidewire.inputs.input_words import (
     words_for_required_members,
     words_of,
 )
+from tidewire.protocol.strict_json import StrictJsonError
 
 SCHEMA = {
     "$defs": {
@@ -53,11 +56,32 @@ SCHEMA = {
         ("anything", "12", 12),
         ("anything", "text", "text"),
         ("unknown", "12", 12),
+        ("anything", "NaN", "NaN"),
+        ("anything", "{not JSON", "{not JSON"),
+        ("stop", "9007199254740993", "9007199254740993"),
     ],
 )
 def test_a_word_has_the_type_of_its_member(member, text, value):
     parsed = parse_word(text, member_schema(member, SCHEMA), SCHEMA)
     assert (parsed, type(parsed)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("member", "text", "message"),
+    [
+        ("anything", '{"id": 9007199254740993}', "9007199254740993"),
+        ("n", "9007199254740993", "9007199254740993"),
+        ("n", "9" * 5000, "2\\^53"),
+        ("at", '{"x": 1e400}', "1e400"),
+        ("anything", '{"a": 1, "a": 2}', "'a'"),
+        ("anything", '"\\ud800"', "surrogate"),
+        ("anything", "[" * 2000 + "]" * 2000, "nested deeper"),
+    ],
+)
+def test_json_that_the_protocol_does_not_allow_is_not_sent_as_a_text(member, text, message):
+    with pytest.raises(StrictJsonError, match=message):
+        parse_word(text, member_schema(member, SCHEMA), SCHEMA)
+    assert words_of({member: text}, SCHEMA) == [f"{member}={json.dumps(text)}"]
 
 
 def test_words_of_an_example_are_parsed_to_the_same_example():

@@ -76,7 +76,13 @@ def typed(client: Client, endpoint: str | None, members: dict[str, str]) -> dict
     if not members:
         return {}
     schema = client.describe(endpoint).input_schema
-    return {name: _typed(name, text, schema) for name, text in members.items()}
+    values = {}
+    for name, text in members.items():
+        try:
+            values[name] = _typed(name, text, schema)
+        except StrictJsonError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return values
 
 
 def _typed(name: str, text: str, schema: Any) -> JsonValue:

@@ -3,7 +3,7 @@
 In this module, a word is one such argument, as a shell splits a command line into words. `tidewire call` and
 `tidewire map` parse values with `parse_word`. `tidewire describe` and the startup banner of the server write example
 commands with `words_of` and `words_for_required_members`. A server's schema may be malformed, so the functions in this
-module accept any schema and raise no errors.
+module accept any schema.
 """
 
 import json
@@ -39,15 +39,34 @@ def parse_word(text: str, schema: Any, root: Any) -> JsonValue:
         text: Text after the equals sign.
         schema: JSON Schema of the member, or True if there is no schema.
         root: JSON Schema of the whole input, which contains the definitions.
+
+    Raises:
+        StrictJsonError: The value would be a JSON value that the protocol does not allow, such as an integer beyond ±2^53.
     """
     types = types_of(schema, root)
     if types == {"string"}:
         return text
+    fault = None
     try:
         value: JsonValue = loads(text)
-    except StrictJsonError:
+    except StrictJsonError as error:
+        fault = error
+        try:
+            value = json.loads(text, parse_constant=_reject_constant)
+        except json.JSONDecodeError:
+            return text
+        except (RecursionError, ValueError):  # an integer of more than 4300 digits
+            raise fault from None
+    if "string" in types and _type_name(value) not in types:
         return text
-    return text if "string" in types and _type_name(value) not in types else value
+    if fault is not None:
+        raise fault
+    return value
+
+
+def _reject_constant(name: str) -> None:
+    """Reject NaN and the infinities, which `json.loads` accepts although they are not JSON."""
+    raise json.JSONDecodeError(f"{name} is not JSON", name, 0)
 
 
 def member_schema(name: str, schema: Any) -> Any:
@@ -129,7 +148,7 @@ def _member_words(example: dict[str, JsonValue], schema: Any) -> list[str] | Non
         texts.append(_to_json(value))
         # A value that begins with `@` is the name of a file.
         inline = (text for text in texts if not text.startswith("@"))
-        text = next((text for text in inline if _is_same(parse_word(text, of_member, schema), value)), None)
+        text = next((text for text in inline if _parses_to(value, text, of_member, schema)), None)
         if text is None or not name or "=" in name or name.startswith("-"):
             return None
         words.append(f"{name}={text}")
@@ -144,8 +163,12 @@ def _to_json(value: JsonValue) -> str:
     return text if text.isprintable() else json.dumps(value)
 
 
-def _is_same(one: JsonValue, other: JsonValue) -> bool:
-    return type(one) is type(other) and one == other
+def _parses_to(value: JsonValue, text: str, schema: Any, root: Any) -> bool:
+    try:
+        parsed = parse_word(text, schema, root)
+    except StrictJsonError:
+        return False
+    return type(parsed) is type(value) and parsed == value
 
 
 def _placeholder(schema: Any, root: Any, depth: int = 0) -> JsonValue:
