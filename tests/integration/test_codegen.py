@@ -20,6 +20,8 @@ from tidewire.testing import FakeServer
 
 TYPED = Path(__file__).parents[1] / "typing" / "generated_module.py"
 """The type-checked module for the server of `served`. The command in `WRITE` regenerates it."""
+TYPED_ONE = TYPED.with_name("generated_module_of_one_endpoint.py")
+"""The type-checked module for a server with one endpoint."""
 WRITE = "PYTHONPATH=tests:. python tests/integration/test_codegen.py"
 
 pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")
@@ -247,8 +249,32 @@ def module_of(url):
     return codegen.module("http://127.0.0.1:8000", found, descriptions)
 
 
-def test_the_type_checked_module_equals_the_generated_one(url):
+def module_of_one_endpoint():
+    pair = {
+        "type": "array",
+        "prefixItems": [{"type": "integer"}, {"type": "string"}],
+        "minItems": 2,
+        "maxItems": 2,
+        "default": [1, "é"],
+    }
+    members = {
+        "to": pair,
+        "from": pair | {"description": "two\nlines"},
+        "all": {"type": "array", "default": [1]},
+    }
+    value = {"type": "object", "properties": {"label": {"type": "string"}}, "required": ["label"]}
+    near = described(
+        "near",
+        {"type": "object", "properties": members},
+        value,
+        capabilities={"streams": True, "batch": {"max_items": 8}},
+    )
+    return codegen.module("http://127.0.0.1:8000", discovery(), [near])
+
+
+def test_the_type_checked_modules_equal_the_generated_ones(url):
     assert TYPED.read_text() == module_of(url), f"run: {WRITE}"
+    assert TYPED_ONE.read_text() == module_of_one_endpoint(), f"run: {WRITE}"
 
 
 def test_the_command_writes_a_module_that_runs_jobs(url, tmp_path, monkeypatch):
@@ -311,3 +337,4 @@ def test_without_the_generator_the_command_prints_how_to_install_it(url):
 if __name__ == "__main__":
     with served() as at:
         TYPED.write_text(module_of(at))
+        TYPED_ONE.write_text(module_of_one_endpoint())

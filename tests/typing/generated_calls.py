@@ -4,6 +4,7 @@ from typing import assert_type
 
 from tidewire import AsyncClient, AsyncJob, BatchJob, Client, Job
 
+from . import generated_module_of_one_endpoint as of_one_endpoint
 from .generated_module import PointInput, PointValue, TalkInput, TypedAsyncClient, TypedClient
 
 
@@ -32,3 +33,9 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type((await typed.run("point", PointInput(x=1))).x, float)
     async for value in typed.map("point", [PointInput(x=1)]):
         assert_type(value, PointValue)
+
+
+def blocking_with_one_endpoint(client: Client) -> None:
+    typed = of_one_endpoint.TypedClient(client)
+    assert_type(typed.run("near", of_one_endpoint.NearInput()).label, str)
+    assert_type(of_one_endpoint.NearInput().to, tuple[int, str])

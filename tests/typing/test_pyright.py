@@ -73,7 +73,7 @@ def test_correct_calls_pass_and_wrong_calls_are_reported(tmp_path: Path) -> None
     }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     found = pyright(tmp_path)
-    assert found["summary"]["filesAnalyzed"] == 5 + scripts
+    assert found["summary"]["filesAnalyzed"] == 6 + scripts
     messages = [
         f"{Path(one['file']).name}:{one['range']['start']['line'] + 1}: {one['message']}"
         for one in found["generalDiagnostics"]

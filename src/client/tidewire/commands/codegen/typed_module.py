@@ -17,6 +17,8 @@ and docstrings, never as code. Two checks ensure this: `check_schema_keywords` l
 library, and `generated_code` compares the syntax tree of the models with the few kinds of code that models need.
 """
 
+import ast
+import itertools
 import json
 import re
 import warnings
@@ -114,7 +116,7 @@ def module(url: str, discovery: Discovery, endpoints: Iterable[EndpointDescripti
     for one in found:
         if not {one.input, one.value} <= defined:
             raise ValueError(f"cannot generate models for the endpoint {one.name!r:.100}: a type is missing")
-    return f"{text.rstrip()}\n\n{classes}"
+    return f"{_with_tuples(text).rstrip()}\n\n{classes}"
 
 
 # ---- names -------------------------------------------------------------------------------------------------------
@@ -270,6 +272,34 @@ def _models(document: dict[str, Any], header: str, imports: list[str]) -> str:
     return text
 
 
+def _with_tuples(text: str) -> str:
+    """Write the defaults of members of the type `tuple` as tuples. The generator writes them as lists, as in JSON."""
+    data = text.encode()
+    starts = [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
+    defaults = [
+        (each.value, tuple_)
+        for each in ast.walk(ast.parse(data))
+        if isinstance(each, ast.AnnAssign)
+        if each.value is not None and (tuple_ := _as_tuple(each.value, each.annotation)) is not each.value
+    ]
+    # From the last to the first, so that the positions before a replaced default stay valid.
+    for old, new in sorted(defaults, key=lambda pair: pair[0].lineno, reverse=True):
+        start = starts[old.lineno - 1] + old.col_offset
+        end = starts[(old.end_lineno or old.lineno) - 1] + (old.end_col_offset or 0)
+        data = data[:start] + ast.unparse(new).encode() + data[end:]
+    return data.decode()
+
+
+def _as_tuple(value: ast.expr, type_: ast.expr) -> ast.expr:
+    match type_, value:
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[annotated, *_])), _:
+            return _as_tuple(value, annotated)
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=types)), ast.List(elts=values):
+            if len(types) == len(values):
+                return ast.Tuple(list(map(_as_tuple, values, types)), ast.Load())
+    return value
+
+
 # ---- the two classes ---------------------------------------------------------------------------------------------
 
 # Each entry describes one method: its name, its argument, its keyword arguments, its return type in the blocking client, its
@@ -350,7 +380,12 @@ def _class(name: str, client: str, endpoints: Sequence[_Endpoint]) -> Iterator[s
         )
         passed = ", ".join(["returns=_type(_VALUES, endpoint)", *(f"{name}={name}" for name in keywords)])
         call = f"self.client.{method}(endpoint, {converted}, {passed})"
-        yield f"        return {'await ' if waits and awaited else ''}{call}\n"
+        call = f"{'await ' if waits and awaited else ''}{call}"
+        if len(signatures) > 1:
+            yield f"        return {call}\n"
+        else:
+            # mypy --strict rejects a `return` of Any from a method with another return type.
+            yield f"        result: {_of(result, having[0])} = {call}\n        return result\n"
 
 
 def _of(form: str, endpoint: _Endpoint) -> str:
