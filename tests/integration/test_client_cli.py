@@ -42,6 +42,22 @@ def test_piped_output_is_utf_8_in_any_locale(url, encoding):
     assert (called.returncode, called.stdout.decode(), called.stderr) == (0, sentence(9) + "\n", b"")
 
 
+@pytest.mark.parametrize(
+    ("sent", "code", "says"),
+    [
+        ('{"é": 1}'.encode(), 2, "'é'"),
+        ('{"é": 1}'.encode("latin-1"), 2, "tidewire: --input: not UTF-8: byte 2 cannot be decoded"),
+    ],
+)
+def test_piped_input_is_utf_8_in_any_locale(url, sent, code, says):
+    command = [sys.executable, "-m", "tidewire", "call", url, "point", "-i", "-"]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    called = subprocess.run(
+        command, input=sent, capture_output=True, env=environment, timeout=30, check=False
+    )
+    assert (called.returncode, says in called.stderr.decode("latin-1")) == (code, True), called.stderr
+
+
 def test_call_writes_values_other_than_text_as_json(url):
     assert run("call", url, "point", "x=2").stdout == '{"x":2.0,"label":"at 2"}\n'
     assert run("call", url, "count", "n=3").stdout == "2\n"

@@ -105,6 +105,19 @@ def test_a_chat_in_a_pipe_answers_each_line(terminal_url):
     )
 
 
+def test_a_piped_question_is_utf_8_in_any_locale(terminal_url):
+    chat = subprocess.run(
+        [sys.executable, "-m", "tidewire", "chat", terminal_url],
+        input="é\n".encode() + b"\xe9\n",
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        timeout=30,
+        check=False,
+    )
+    assert (chat.returncode, chat.stdout.decode()) == (2, "1 messages, the last is 'é'\n")
+    assert chat.stderr == b"tidewire: standard input, line 2: not UTF-8: byte 0 cannot be decoded\n"
+
+
 def test_a_chat_without_a_chat_template_is_refused_in_one_line():
     with FakeServer() as server:
         server.endpoint("generate").generates([FakeToken("a")])

@@ -37,7 +37,7 @@ def converse(
         system: System message that begins the conversation.
 
     Raises:
-        ValueError: The endpoint does not accept messages.
+        ValueError: The endpoint does not accept messages, or a line of a pipe is not UTF-8.
         TidewireError: A job failed, and standard input is not a terminal.
     """
     schema = client.describe(endpoint).input_schema
@@ -48,7 +48,7 @@ def converse(
         )
     interactive = sys.stdin.isatty() and screen.live
     messages = [] if system is None else [{"role": "system", "content": system}]
-    for line in _typed_lines(screen) if interactive else sys.stdin:
+    for line in _typed_lines(screen) if interactive else _piped_lines():
         if not (question := line.strip()):
             continue
         asked = [*messages, {"role": "user", "content": question}]
@@ -79,6 +79,18 @@ def _typed_lines(screen: Screen) -> Iterator[str]:
         except KeyboardInterrupt:
             screen.write("\n")
             screen.note("To end the chat, press Ctrl+D.")
+
+
+def _piped_lines() -> Iterator[str]:
+    """Yield the lines of standard input, which are UTF-8 in every locale."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            question = line.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"standard input, line {number}: not UTF-8: byte {error.start} cannot be decoded"
+            ) from None
+        yield question
 
 
 def _reply(client: Client, job: Job[Any], screen: Screen, *, interactive: bool) -> str:

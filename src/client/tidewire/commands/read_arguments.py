@@ -163,8 +163,9 @@ def read_lines(source: str) -> Iterator[tuple[InputLines, int | None]]:
 
 def read_input(given: str) -> Any:
     """Parse the value of the option `--input`, which is a JSON text, @FILE, or - for standard input."""
+    text: str | bytes
     if given == "-":
-        text = sys.stdin.read()
+        text = sys.stdin.buffer.read()
     elif given.startswith("@"):
         text = _read_text(Path(given[1:]), f"--input {given}")
     else:
