@@ -303,7 +303,7 @@ def test_attach_from_now_omits_what_has_arrived(url):
         assert next(iter(job)).text == "one "
         assert run("attach", url, job.id, "--timeout", "0.5").stdout == "one \n"
         waiting = run("attach", url, job.id, "--from-now", "--timeout", "0.5")
-        assert (waiting.exit_code, waiting.stdout) == (3, "")
+        assert (waiting.exit_code, waiting.stdout) == (124, "")
         client.run("open_gate")
         client.job(job.id).wait()
     ended = run("attach", url, job.id, "--from-now")

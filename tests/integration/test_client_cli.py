@@ -96,7 +96,7 @@ def test_a_failed_job_is_reported_on_stdout_stderr_and_by_the_exit_code(url):
 
 def test_a_detached_job_can_be_attached_listed_and_cancelled(url):
     job = run("call", url, "forever", "--detach").stdout.strip()
-    assert run("attach", url, job, "--timeout", "0.3").exit_code == 3
+    assert run("attach", url, job, "--timeout", "0.3").exit_code == 124
     assert run("cancel", url, job).exit_code == 0
     assert run("attach", url, job).exit_code == 1
     assert (
@@ -150,7 +150,7 @@ def test_describe_shows_endpoints_and_input_schemas(url):
         (["cancel", "URL", "A" * 22], 2, "job_not_found"),
         (["call", "127.0.0.1:8000", "point"], 2, "http://127.0.0.1:8000"),
         (["describe", "http://127.0.0.1:1"], 3, "no server is listening at 127.0.0.1:1"),
-        (["call", "URL", "forever", "--timeout", "2"], 3, "tidewire attach"),
+        (["call", "URL", "forever", "--timeout", "2"], 124, "tidewire attach"),
     ],
 )
 def test_errors_are_one_paragraph_and_an_exit_code(url, arguments, code, says):

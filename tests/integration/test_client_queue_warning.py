@@ -218,7 +218,7 @@ def test_the_command_call_does_not_repeat_the_line_that_it_shows_anyway(url, at_
         first = client.submit("hold")
         result = run("call", url, "hold", "--timeout", "0.5")
         first.cancel()
-    assert result.exit_code == 3
+    assert result.exit_code == 124
     assert result.stderr.splitlines()[0] == "queued: position 1"
     assert "is still in the queue" not in result.stderr
     assert warnings.texts == []

@@ -105,6 +105,12 @@ def test_a_chat_in_a_pipe_answers_each_line(terminal_url):
     )
 
 
+def test_a_chat_that_requests_several_replies_starts_no_job(terminal_url):
+    refused = run("chat", terminal_url, "n=2", stdin="one\n")
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "n=2 requests several replies" in refused.stderr
+
+
 def test_a_piped_question_is_utf_8_in_any_locale(terminal_url):
     chat = subprocess.run(
         [sys.executable, "-m", "tidewire", "chat", terminal_url],

@@ -37,7 +37,7 @@ def converse(
         system: System message that begins the conversation.
 
     Raises:
-        ValueError: The endpoint does not accept messages, or a line of a pipe is not UTF-8.
+        ValueError: The endpoint does not accept messages, `n` requests several replies, or a line of a pipe is not UTF-8.
         TidewireError: A job failed, and standard input is not a terminal.
     """
     schema = client.describe(endpoint).input_schema
@@ -45,6 +45,10 @@ def converse(
         raise ValueError(
             f"the input of {endpoint!r} has no member `messages`, so it cannot chat; a language model needs a chat template, such "
             "as a file chat_template.jinja in its folder; without one, use `tidewire call … prompt=TEXT`"
+        )
+    if isinstance(replies := members.get("n"), int) and replies > 1:
+        raise ValueError(
+            f"n={replies} requests several replies to a question, but a chat continues with one; omit n"
         )
     interactive = sys.stdin.isatty() and screen.live
     messages = [] if system is None else [{"role": "system", "content": system}]

@@ -10,7 +10,9 @@ from tidewire.errors import (
     ProtocolError,
     RequestError,
     ResumeFileError,
+    SeveralItemsError,
     TidewireError,
+    TotalTimeoutError,
     VoidTextError,
 )
 
@@ -21,6 +23,8 @@ UNREACHABLE: Final = 3
 PROTOCOL_FAULT: Final = 4
 OUTPUT_FAILED: Final = 5
 TEXT_RETRACTED: Final = 6
+TIMED_OUT: Final = 124
+"""The code of the command `timeout` of GNU coreutils."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
@@ -32,6 +36,7 @@ _MEANINGS: Final = {
     PROTOCOL_FAULT: "the server violates the protocol",
     OUTPUT_FAILED: "the output cannot be written",
     TEXT_RETRACTED: "the server retracted text that was already printed",
+    TIMED_OUT: "the time of --timeout passed (the job keeps running)",
     INTERRUPTED: "the command was interrupted (the job keeps running)",
     BROKEN_PIPE: "the output pipe was closed, for example by `head`",
 }
@@ -43,8 +48,10 @@ EPILOG: Final = f"Exit codes: {'; '.join(f'{code} {meaning}' for code, meaning i
 def exit_code(error: TidewireError) -> int:
     """Return the exit code of a command that ends with an error of the client."""
     match error:
-        case ResumeFileError():
+        case ResumeFileError() | SeveralItemsError():
             return USAGE
+        case TotalTimeoutError():
+            return TIMED_OUT
         case JobFailedError() | JobCancelledError() | ItemFailedError() | InvalidValueError():
             return JOB_FAILED
         case ProtocolError():
