@@ -105,6 +105,26 @@ def test_a_chat_in_a_pipe_answers_each_line(terminal_url):
     )
 
 
+def test_an_interrupt_of_a_chat_in_a_pipe_cancels_the_job(terminal_url):
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidewire", "chat", terminal_url, "pause=60"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as chat:
+        chat.stdin.write("one\n")
+        chat.stdin.flush()
+        assert chat.stdout.read(11) == "1 messages,"
+        chat.send_signal(signal.SIGINT)
+        _, errors = chat.communicate(timeout=30)
+    assert (chat.returncode, errors) == (130, "[stopped]\ninterrupted\n")
+    with Client(terminal_url) as client:
+        job = client.job(next(iter(client.jobs())).id)
+        job.wait(timeout=10)
+        assert job.status() == "cancelled"
+
+
 def test_a_chat_that_requests_several_replies_starts_no_job(terminal_url):
     refused = run("chat", terminal_url, "n=2", stdin="one\n")
     assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)

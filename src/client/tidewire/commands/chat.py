@@ -98,17 +98,19 @@ def _piped_lines() -> Iterator[str]:
 
 
 def _reply(client: Client, job: Job[Any], screen: Screen, *, interactive: bool) -> str:
-    """Write the reply while it grows, and return it. An interrupt of a user stops it, and the part before counts."""
+    """Write the reply while it grows, and return it. An interrupt cancels the job. On a terminal, the part before counts;
+    in a pipe, the interrupt ends the command.
+    """
     written: list[str] = []
     try:
         write_text(client, job, screen, written)
         value = job.result()
     except KeyboardInterrupt:
-        if not interactive:
-            raise
         screen.end_line()
         job.cancel()
         screen.note("[stopped]")
+        if not interactive:
+            raise
         return "".join(written)
     finally:
         screen.end_line()

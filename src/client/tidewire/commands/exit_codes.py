@@ -37,7 +37,7 @@ _MEANINGS: Final = {
     OUTPUT_FAILED: "the output cannot be written",
     TEXT_RETRACTED: "the server retracted text that was already printed",
     TIMED_OUT: "the time of --timeout passed (the job keeps running)",
-    INTERRUPTED: "the command was interrupted (the job keeps running)",
+    INTERRUPTED: "the command was interrupted (the job of `call` or `attach` keeps running)",
     BROKEN_PIPE: "the output pipe was closed, for example by `head`",
 }
 
