@@ -329,6 +329,38 @@ def test_an_output_that_cannot_be_written_is_one_line(url, arguments, hint):
     assert run.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["call", "--help"]])
+def test_a_help_that_cannot_be_written_is_one_line(arguments):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidewire", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    message = "tidewire: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (5, message)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["call", "URL", "point", "-i", "-"], 2, "tidewire: --input: not JSON"),
+        (["map", "URL", "double"], 0, ""),
+        (["chat", "URL", "point"], 2, "tidewire: the input of 'point' has no member `messages`"),
+    ],
+)
+def test_a_closed_standard_input_is_empty(url, arguments, code, says):
+    words = [url if word == "URL" else word for word in arguments]
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "tidewire", *words]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout, done.stderr[: len(says)]) == (code, "", says)
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_command_works_if_its_caller_has_closed_the_output(url, closed):

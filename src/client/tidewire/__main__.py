@@ -22,29 +22,45 @@ _EXTRAS: Final = {
 }
 """Extra of each command that needs more than the extra `cli`. Each of these extras includes `cli`."""
 
+_HELP: Final = {"--help", "--help-all", "--version"}
+"""Options that make a command print its help or the version. Without arguments, the command prints its help, too."""
+
 
 def main() -> None:
     """Run the command line.
 
     Raises:
-        SystemExit: Always, except after `--version`. The exit code is 2 if the extra `cli` is not installed, and 130
-            after Ctrl+C.
+        SystemExit: Always, except after `--version`. The exit code is 2 if the extra `cli` is not installed, 5 if standard
+            output cannot be written, and 130 after Ctrl+C.
     """
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller, such as cron
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
+    try:
+        try:
+            _run_command()
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        # The commands handle this exception, but it may also interrupt their import, which takes 0.3 s.
+        sys.exit(130)
+    except OSError as error:
+        # Commands report such errors themselves.
+        if sys.argv[1:] and not _HELP & {*sys.argv}:
+            raise
+        # The interpreter flushes standard output again at exit, which must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            sys.exit(141)
+        print(f"tidewire: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(5)
+
+
+def _run_command() -> None:
     if sys.argv[1:] == ["--version"]:
         # Importing the commands takes 0.3 s of CPU (bench/start.py). To print the version, they are not needed.
         print(version("tidewire"))
         return
-    try:
-        _run_command()
-    except KeyboardInterrupt:
-        # The commands handle this exception, but it may also interrupt their import, which takes 0.3 s.
-        sys.exit(130)
-
-
-def _run_command() -> None:
     try:
         from tidewire.commands import cli  # noqa: PLC0415 - `pip install tidewire` alone has no command line
     except ModuleNotFoundError as error:
