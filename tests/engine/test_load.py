@@ -87,6 +87,22 @@ def test_missing_weight_is_refused_and_not_initialized(folder: Path):
     )
 
 
+def test_weights_of_other_shapes_are_refused_with_both_shapes(folder: Path):
+    wide = load_file(folder / "model.safetensors")["model.layers.0.mlp.down_proj.weight"].shape[1]
+    change(folder, intermediate_size=wide + 8)
+    assert_refused(
+        folder,
+        rf"for example model\.layers\.0\.mlp\.down_proj\.weight of the shape \[\d+, {wide}\] instead of \[\d+, {wide + 8}\]",
+    )
+
+
+def test_reason_on_the_second_line_of_an_error_is_kept(folder: Path):
+    change(folder, num_attention_heads=7)
+    assert_refused(
+        folder, r"config\.json cannot be read: .*not a multiple of the number of attention heads \(7\)"
+    )
+
+
 def test_code_in_a_checkpoint_is_not_executed(folder: Path):
     change(folder, model_type="custom", auto_map={"AutoConfig": "evil.Config"})
     (folder / "evil.py").write_text("raise SystemExit('this code was run')\n")

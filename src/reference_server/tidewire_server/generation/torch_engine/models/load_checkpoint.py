@@ -112,6 +112,8 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
                 attn_implementation=transformers_model.NAME,
                 use_safetensors=True,
                 output_loading_info=True,
+                # The error of transformers names no weight. The report is checked below.
+                ignore_mismatched_sizes=True,
                 # The default implementation of a mixture of experts has no kernel for float64.
                 **({"experts_implementation": "eager"} if kind == torch.float64 else {}),
                 **LOCAL,
@@ -126,6 +128,12 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         missing = sorted(report["missing_keys"])
         raise LoadError(
             f"{folder} has no values for {len(missing)} weights of a {config.model_type} model, for example {missing[0]}"
+        )
+    if report["mismatched_keys"]:
+        name, in_file, in_config = min(report["mismatched_keys"])
+        raise LoadError(
+            f"{folder} has weights of other shapes than its config.json specifies, for example {name} of the shape "
+            f"{list(in_file)} instead of {list(in_config)}; copy both from the same checkpoint"
         )
     _check_tokenizer(folder, tokenizer, config)
     module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
@@ -425,7 +433,11 @@ def _end_ids(
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    """Return the first line of an error's message, and the second line, if the first is only its heading."""
+    first, *others = str(error).strip().split("\n")
+    if first.endswith(":") and others:
+        return f"{first} {others[0].strip()}"
+    return first or type(error).__name__
 
 
 @contextmanager
