@@ -229,6 +229,51 @@ def test_allowed_host_that_is_not_a_host_name_is_refused(name):
     assert "is neither a host name" in error
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "",
+        "app.example.com",
+        "https://app.example.com/",
+        "https://*.example.com",
+        "https://App.example.com",
+        "https://app.example.com:",
+        "https://a.example,https://b.example",
+        "null",
+    ],
+)
+def test_cors_origin_that_is_not_an_origin_is_refused(origin):
+    (error,) = errors_of({"cors_origins": (origin,)})
+    assert error.startswith("--cors-origin: cors_origins")
+    assert "is neither an origin" in error
+
+
+def test_cors_origins_have_a_scheme_and_a_host():
+    origins = (
+        "*",
+        "https://a.example",
+        "http://localhost:3000",
+        "http://[::1]:8080",
+        "capacitor://localhost",
+    )
+    assert configure({"cors_origins": origins}).settings == {"cors_origins": origins}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TIDEWIRE_TOKENS", '["ann:sesame", "bob:open"]'),
+        ("TIDEWIRE_TOKENS", "ann:sesame,bob:open"),
+        ("TIDEWIRE_OPERATOR_TOKENS", "'sesame'"),
+        ("TIDEWIRE_SERVED_MODEL_NAMES", ' ["a"]'),
+    ],
+)
+def test_list_in_the_environment_that_is_not_separated_by_spaces_is_refused(environment, variable, value):
+    environment(**{variable: value})
+    message = f"{variable}: separate the values by spaces, without brackets, commas and quotes"
+    assert errors_of({}) == [message]
+
+
 @pytest.mark.parametrize("variable", ["TIDEWIRE_TOKENS", "TIDEWIRE_STREAM_TOKEN_SECRET"])
 def test_empty_secret_in_the_environment_is_refused(environment, variable):
     environment(**{variable: " "})

@@ -17,6 +17,7 @@ from tidewire_server.settings import Settings
         ({"default_concurrency_limit": 0}, "must be a whole number of at least 1, or none"),
         ({"root_path": "ai"}, "setting root_path='ai': must be a string like"),
         ({"allowed_hosts": ["a b"]}, "setting allowed_hosts=['a b']: 'a b' is neither a host name"),
+        ({"cors_origins": ["app.example"]}, "'app.example' is neither an origin such as https://"),
         ({"max_threads": 0, "max_queue": 3}, "max_threads=0: must be a whole number of at least 1\nunknown"),
     ],
 )

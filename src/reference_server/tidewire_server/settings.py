@@ -26,6 +26,8 @@ Count = Annotated[int, Field(ge=1)]
 ModelName = Annotated[str, Field(pattern=r"^[!-~]{1,256}$")]
 """Name of a model in requests to the OpenAI surface. It is a part of a URL."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
+"""An origin as browsers send it, in lower case."""
 KIB = 1024
 MIB = KIB * KIB
 
@@ -296,7 +298,7 @@ class Settings(BaseModel):
     )
     cors_origins: tuple[str, ...] = Field(
         (),
-        description="Origins whose pages may call this server; * for any origin, without credentials. By default "
+        description="Origins whose pages may call this server, each as scheme://host[:port]; * for any origin, without credentials. By default "
         "there is no such origin.",
     )
     served_model_names: tuple[ModelName, ...] = Field(
@@ -345,6 +347,17 @@ class Settings(BaseModel):
                     f"{name!r} is neither a host name such as gpu.example.org, without scheme, port or wildcard, nor *"
                 )
         return names
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is neither an origin such as https://app.example.com:8443, in lower case, without path "
+                    "or wildcard, nor *"
+                )
+        return origins
 
     @field_validator("forwarded_allow_ips")
     @classmethod

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -256,16 +256,24 @@ def _with_key(launch: Launch, path: Path, name: str, origin: str) -> Launch:
 
 
 def _environment_errors() -> list[str]:
-    """Return errors for environment variables that are probably typos, and for secrets that are empty.
+    """Return errors for environment variables that are probably typos, for secrets that are empty, and for lists that are not
+    separated by spaces.
 
-    An empty secret would turn off authentication without notice.
+    An empty secret would turn off authentication without notice. In a list of tokens in another format, the characters of
+    the format would be parts of the tokens.
     """
     known = [f"{ENV_PREFIX}CONFIG", *_OF_THE_CLIENT, *map(variable_of, FIELDS)]
     secret = {*map(variable_of, SECRET)}
+    lists = {variable_of(name) for name, field in FIELDS.items() if get_origin(field.annotation) is tuple}
+    tokens = lists & secret
     errors = []
     for variable, value in os.environ.items():
         if variable.upper() in secret and not value.strip():
             errors.append(f"{variable} is empty; set it, or remove it from the environment")
+        elif variable.upper() in lists and (
+            value.lstrip().startswith("[") or (variable.upper() in tokens and {*value} & {*",\"'"})
+        ):
+            errors.append(f"{variable}: separate the values by spaces, without brackets, commas and quotes")
         elif variable.startswith(ENV_PREFIX) and variable not in {*known, variable_of(_ENDPOINTS)}:
             near = difflib.get_close_matches(variable, known, 1, _SIMILAR)
             errors += [f"{variable}: unknown setting; did you mean {each}?" for each in near]
