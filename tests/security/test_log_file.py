@@ -18,7 +18,7 @@ from support.killable_server import killed_server
 from support.store_log_writer import ROOMY, Clock, Writer, run
 from tidewire_server.commands.compact import compact
 from tidewire_server.store.records import Tombstone
-from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS, MIN_FREE_PAGES
+from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS, MIN_FREE_PAGES, explain
 from tidewire_server.store.sqlite.sqlite_store import SqliteStore
 from tidewire_server.store.store_errors import StoreError
 
@@ -177,6 +177,36 @@ def test_random_bytes_in_the_file_never_cause_an_internal_error(tmp_path):
         statuses = {server.http.get(f"/v1/jobs/{job}").status_code for job in jobs}
         assert statuses <= {200, 404, 503}
         assert "Traceback" not in server.errors()
+
+
+def test_a_damaged_name_in_the_schema_is_reported_in_one_line(tmp_path):
+    path = tmp_path / "log.db"
+    with opened(path):
+        pass
+    content = path.read_bytes()
+    for intact, damaged in (
+        (b"tablejobjob", b"table\xff\nbjob"),
+        (b"CREATE TABLE job (", b"CREATE TABL\x1b job ("),
+    ):
+        assert intact in content
+        content = content.replace(intact, damaged)
+    path.write_bytes(content)
+    message = f"log {path}: malformed database schema (\ufffd?b) - near"
+    with pytest.raises(StoreError) as refused, opened(path):
+        pass
+    compacted = CliRunner().invoke(compact, [str(path)])
+    for found in (str(refused.value), compacted.stderr.removeprefix("tidewire compact: ").rstrip("\n")):
+        assert found.startswith(message), found
+        assert found.endswith("the file is damaged; restore a backup, or use a different file"), found
+        assert found.isprintable()
+
+
+def test_a_damaged_text_in_a_row_is_explained_with_advice(tmp_path):
+    with contextlib.closing(sqlite3.connect(":memory:")) as db, pytest.raises(sqlite3.Error) as undecodable:
+        db.execute("SELECT CAST(x'ff' AS TEXT)").fetchone()
+    assert explain(tmp_path, undecodable.value).endswith(
+        "; the file is damaged; restore a backup, or use a different file"
+    )
 
 
 def test_a_damaged_job_does_not_stop_the_deletion_of_others(tmp_path):

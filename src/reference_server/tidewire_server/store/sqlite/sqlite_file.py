@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 APPLICATION_ID: Final = 0x54696465
 """Value of `PRAGMA application_id` that identifies a Tidewire log: the ASCII codes of "Tide"."""
 
+ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""Errors of SQLite. Python cannot decode a message of SQLite that contains the damaged name of a table."""
+
 MIGRATIONS: Final = (
     """
     -- clean: whether the last server closed the file cleanly. tried: number of test writes.
@@ -309,7 +312,7 @@ def connect(path: Path, *, fsync: bool) -> sqlite3.Connection:
     except BaseException as error:
         if connection is not None:
             connection.close()
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, ERRORS):
             raise StoreError(explain(path, error)) from None
         raise
     return connection
@@ -392,7 +395,7 @@ def compact(path: Path) -> tuple[int, int]:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return before, _size(path)
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise StoreError(explain(path, error)) from None
     finally:
         owner.release()
@@ -466,9 +469,11 @@ def close(connection: sqlite3.Connection, *, clean: bool) -> None:
     connection.close()
 
 
-def explain(path: Path, error: sqlite3.Error) -> str:
+def explain(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> str:
     """Return an error message that contains the file, the SQLite error, and advice on how to fix it."""
-    text = str(error)
+    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
+    # A message may quote the content of a damaged file.
+    text = "".join(each if each.isprintable() else "?" for each in text)
     advice = next((advice for part, advice in _ADVICE.items() if part in text), None)
     return f"log {path}: {text}" + (f"; {advice}" if advice else "")
 
@@ -489,5 +494,6 @@ _ADVICE: Final = {
     "locked": "another program is writing to the file",
     "not a database": "the file belongs to another program or is damaged; use a different file",
     "malformed": "the file is damaged; restore a backup, or use a different file",
+    "Could not decode to UTF-8": "the file is damaged; restore a backup, or use a different file",
     "disk I/O": "the disk is failing, or the file was deleted while the server was running",
 }
