@@ -76,6 +76,15 @@ def test_example_command_includes_a_token_placeholder_without_the_token():
             },
             [],
         ),
+        (
+            {
+                "tokens": ["a:b"],
+                "operator_tokens": ["c"],
+                "cors_origins": ["*"],
+                "log": "postgresql://db.example/tidewire",
+            },
+            [],
+        ),
     ],
 )
 def test_disabled_features_are_listed_with_their_flags(settings, flags):

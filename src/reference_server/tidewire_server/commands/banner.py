@@ -190,7 +190,8 @@ def _off(server: Server) -> list[str]:
         off.append("the page at / (--no-page)")
     if not settings.merge_window:
         off.append("merging of appends (--merge-window)")
-    if authenticates and settings.stream_token_secret is None:
+    # Servers on one database share the key in it.
+    if authenticates and settings.stream_token_secret is None and not is_database(settings.log):
         off.append("stream tokens shared with other processes (stream_token_secret)")
     return off
 
