@@ -211,6 +211,43 @@ def test_a_full_disk_is_told_apart_from_an_outage_in_one_line(
     assert "free some space" in message
 
 
+@pytest.mark.parametrize("run_name", ["run_each", "run_group"])
+def test_a_failed_statement_does_not_make_later_runs_of_the_others_fail(
+    run_name: str, database_url: str
+) -> None:
+    """The failed run was the one in which psycopg prepares the second statement, which PostgreSQL then skipped."""
+    from tidewire_server.store.database.thread_tasks import Task
+    from tidewire_server.store.postgres import connections
+
+    async def body() -> None:
+        sql = ["SELECT 1 / %(n)s::int", "SELECT 2 + %(n)s::int"]
+        with connections.Database(database_url).connect(durable=False, schema_exists=False) as connection:
+            for n in (1, 1, 1, 0, 1, 1):
+                task = Task(connections.Command(sql, {"n": n}), None)
+                with contextlib.nullcontext() if n else pytest.raises(Exception, match="division by zero"):
+                    getattr(connections, run_name)(connection, [task])
+                    assert task.outcome == [(3,)]
+
+    run(body())
+
+
+def test_a_connection_without_its_prepared_statements_is_replaced(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The heartbeat of a server failed with SQLSTATE 26000 until the server was restarted."""
+
+    async def body() -> None:
+        async with opened(database_url) as store:
+            for _ in range(5):
+                await store.replicas.beat()
+            # psycopg does not see a DEALLOCATE in a DO statement.
+            await store._threads.control.run("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
+            await store.replicas.beat()
+
+    run(body())
+    assert lines(caplog) == []
+
+
 def test_a_server_that_stops_during_an_outage_tries_once_to_give_up_its_lease(
     proxy: DatabaseProxy,
     database_url: str,

@@ -10,7 +10,6 @@ standby does not have yet: only waiting for locks and idle transactions have tim
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -197,10 +196,11 @@ def run_each(connection: Connection, tasks: list[Task]) -> None:
     """Run each task in its own transaction."""
     for task in tasks:
         command: Command = task.work
-        # A pipeline is one transaction. A single statement needs none.
-        with connection.pipeline() if len(command.sql) > 1 else nullcontext():
-            cursors = [connection.execute(sql, command.parameters, binary=True) for sql in command.sql]
-        task.outcome = outcome_of(partial(command.result, [_rows(cursor) for cursor in cursors]))
+        if len(command.sql) > 1:
+            found = transact(connection, [(sql, command.parameters) for sql in command.sql])
+        else:
+            found = [_rows(connection.execute(sql, command.parameters, binary=True)) for sql in command.sql]
+        task.outcome = outcome_of(partial(command.result, found))
 
 
 _LOCK_PRINCIPAL: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(principal)s, 1))"
@@ -220,7 +220,8 @@ def run_group(connection: Connection, tasks: list[Task]) -> None:
 def transact(connection: Connection, statements: Iterable[Statement]) -> list[Rows]:
     """Run statements in one transaction, and return the rows of each statement after the commit.
 
-    All statements are sent before the first result is read.
+    All statements are sent before the first result is read. The rollback after an error also empties psycopg's cache of prepared
+    statements, which contains statements that PostgreSQL has skipped after the error.
     """
     try:
         with connection.pipeline():

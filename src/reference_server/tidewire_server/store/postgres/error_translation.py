@@ -4,6 +4,8 @@ SQLSTATE              | meaning                            | effect
 ----------------------+------------------------------------+-----------------------------------------------------
 none, 08, 57P, 53300, | outage: the database cannot be     | the connection is opened again, and the statement is
 25006               |   reached, restarts, or is a standby |   repeated
+26                  | the session lacks a prepared       | same
+                    |   statement                        |
 40001, 40P01, 55P03   | conflict with another transaction  | the transaction is repeated
 23503                 | the job was deleted meanwhile      | `HeadMovedError`
 53100                 | a disk of the database is full     | `StoreError` at once, because waiting does not help
@@ -15,7 +17,7 @@ from typing import Final, TypeGuard
 
 import psycopg
 
-_OUTAGE_CLASSES: Final = ("08", "57P")
+_OUTAGE_CLASSES: Final = ("08", "26", "57P")
 _OUTAGE_CODES: Final = frozenset({"53300", "25006"})
 _CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _MISSING_JOB: Final = "23503"
@@ -47,8 +49,11 @@ _ADVICE_BY_TEXT: Final = {
     "remaining connection slots": "raise max_connections of the database: each server uses 8 connections",
     "too many clients": "raise max_connections of the database: each server uses 8 connections",
 }
-"""Advice on errors without an SQLSTATE, which are those of an attempt to connect. The first entry whose text occurs in the error
+"""Advice on errors of an attempt to connect, most of which have no SQLSTATE. The first entry whose text occurs in the error
 applies: a file of certificates may not exist either."""
+
+_CONNECT_CLASSES: Final = ("28", "3D", "53300")
+"""SQLSTATE of errors of an attempt to connect. In other errors, the same texts have other causes."""
 
 
 def is_outage(error: Exception) -> TypeGuard[psycopg.Error]:
@@ -78,7 +83,7 @@ def is_missing_job(error: psycopg.Error) -> bool:
 def reason_and_advice(error: psycopg.Error) -> str:
     """Return one line about an error of psycopg. It may contain the password."""
     text = " ".join((error.diag.message_primary or str(error)).split())
-    advice = _ADVICE_BY_CODE.get(error.sqlstate or "") or next(
-        (advice for part, advice in _ADVICE_BY_TEXT.items() if part in text), None
-    )
+    advice = _ADVICE_BY_CODE.get(error.sqlstate or "")
+    if error.sqlstate is None or error.sqlstate.startswith(_CONNECT_CLASSES):
+        advice = advice or next((advice for part, advice in _ADVICE_BY_TEXT.items() if part in text), None)
     return (text or type(error).__name__) + (f"; {advice}" if advice else "")
