@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.checked_reader import Reader, check_reader
+from support.job_service import job_service
 from support.killable_server import Killed, talk_text
 from support.own_postgres import DatabaseProxy, OwnPostgres, own_postgres
 from support.postgres_server import needs_postgres
@@ -20,6 +21,7 @@ from support.store_log_writer import ROOMY, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import encode
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
+from tidewire_server import Server
 from tidewire_server.store.log_interface import Block, StateAt
 from tidewire_server.store.store_errors import StoreError
 
@@ -246,6 +248,50 @@ def test_a_connection_without_its_prepared_statements_is_replaced(
 
     run(body())
     assert lines(caplog) == []
+
+
+def test_a_server_whose_lease_the_database_refuses_logs_the_reason_and_is_not_ready(
+    postgres_of_the_run: Any,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A role lost its privileges on one table: the server logged nothing, and ran no jobs although it was ready."""
+    from tidewire_server.store.postgres import server_rows
+
+    trigger = """
+        CREATE FUNCTION tidewire.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            RAISE EXCEPTION 'permission denied for table server' USING ERRCODE = '42501'; END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON tidewire.server EXECUTE FUNCTION tidewire.refuse()
+    """
+    monkeypatch.setattr(server_rows, "LEASE_SECONDS", 1.0)
+
+    async def until_ready(store: Any, *, ready: bool) -> None:
+        async with asyncio.timeout(PATIENCE):
+            found = not ready
+            while found is not ready:
+                await asyncio.sleep(0.01)
+                try:
+                    await store.check()
+                except StoreError as error:
+                    found = "the lease of this server has expired" not in str(error)
+                else:
+                    found = True
+
+    async def body() -> None:
+        async with job_service(Server(log=database_url)) as service:
+            postgres_of_the_run.execute(trigger, name_of(database_url))
+            await until_ready(service.store, ready=False)
+            postgres_of_the_run.execute("DROP TRIGGER refuse ON tidewire.server", name_of(database_url))
+            await until_ready(service.store, ready=True)
+
+    run(body())
+    (message,) = lines(caplog)
+    assert message.startswith("a beat of this server failed; when its lease has expired")
+    assert message.endswith(
+        "give the role of the URL all privileges on the schema tidewire and its tables, and "
+        "CREATE on the database"
+    )
 
 
 def test_a_server_that_stops_during_an_outage_tries_once_to_give_up_its_lease(

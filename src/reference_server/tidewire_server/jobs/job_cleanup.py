@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import Final
 
+from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.jobs_interface import Jobs
 from tidewire_server.store.records import JobRecord
 from tidewire_server.store.store_errors import StoreError
@@ -33,6 +34,9 @@ class JobCleanup:
         self._unsaved: deque[JobRecord] = deque()
         """Records of ended jobs that are not stored yet because the store failed."""
         self._task: asyncio.Task[None] | None = None
+        self._failures = FailureLog(
+            _log, "cannot store the records of ended jobs, or cannot delete expired entries"
+        )
 
     @property
     def started(self) -> bool:
@@ -78,12 +82,7 @@ class JobCleanup:
                     self._unsaved.popleft()
                 due = await self._jobs.expire(now)
             except StoreError as error:
-                level = logging.DEBUG if error.logged else logging.ERROR
-                _log.log(
-                    level,
-                    "cannot store the records of ended jobs, or cannot delete expired entries: %s",
-                    error,
-                )
+                self._failures.failed(error)
                 due = now + _RETRY_SECONDS
             # Always wait between sweeps, because each job that ends wakes this task, and thousands of jobs may end per
             # second.

@@ -44,10 +44,11 @@ class Store(Protocol):
     """Minimum number of seconds between two calls of `Jobs.expire`."""
 
     async def check(self) -> None:
-        """Check that the store can be written, by a test write if the store is not in memory.
+        """Check that the store can be written, by a test write if the store is not in memory, and that this process has a lease
+        if it needs one.
 
         Raises:
-            StoreError: The store cannot be written.
+            StoreError: The store cannot be written, or the lease cannot be renewed.
         """
         ...
 

@@ -15,6 +15,7 @@ from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamRe
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
+from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.records import Beat
 from tidewire_server.store.replicas_interface import Replicas
 from tidewire_server.store.store_errors import StoreError
@@ -66,6 +67,10 @@ class Heartbeat:
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Timer that stops all functions unless a beat sets it again."""
+        self._beat_failures = FailureLog(
+            _log, "a beat of this server failed; when its lease has expired, other servers adopt its jobs"
+        )
+        self._work_failures = FailureLog(_log, "cannot look for the jobs of other servers")
         self._idle: frozenset[str] = frozenset()
         """Jobs that this process owned at the last beat without running or opening them."""
 
@@ -95,8 +100,7 @@ class Heartbeat:
             try:
                 await self._beat()
             except StoreError as error:
-                # The store has logged the outage. Without a lease, other processes adopt the jobs of this process.
-                _log.debug("cannot renew the lease of this server: %s", error)
+                self._beat_failures.failed(error)
                 if not error.outage:  # For example, a disk is full.
                     self._set_timer()
             except Exception:  # noqa: BLE001 - a bug of the server, but without a lease the process loses its jobs
@@ -152,7 +156,7 @@ class Heartbeat:
             if not self._draining():
                 await self._ownership.adopt()
         except StoreError as error:
-            _log.debug("cannot look for the jobs of other servers: %s", error)
+            self._work_failures.failed(error)
         except Exception:  # noqa: BLE001 - a bug of the server, but the process must keep its other jobs
             _log.exception("internal server error while looking for the jobs of other servers")
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
@@ -18,12 +19,12 @@ class CoalescedWork:
         """Create the object.
 
         Args:
-            work: The work. If it raises a `StoreError`, the next request repeats it. The thread has logged the outage.
-            purpose: Verb phrase for debug messages.
+            work: The work. If it raises a `StoreError`, the next request repeats it.
+            purpose: Verb phrase for the server's log.
             pause: Minimum number of seconds from the end of the work to the next run.
         """
         self._work = work
-        self._purpose = purpose
+        self._failures = FailureLog(_log, f"cannot {purpose}")
         self._pause = pause
         self._due = False
         self._task: asyncio.Task[None] | None = None
@@ -42,7 +43,7 @@ class CoalescedWork:
                 try:
                     await self._work()
                 except StoreError as error:
-                    _log.debug("cannot %s: %s", self._purpose, error)
+                    self._failures.failed(error)
                 if self._pause is not None:
                     await asyncio.sleep(self._pause)
         finally:

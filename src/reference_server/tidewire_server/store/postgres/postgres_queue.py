@@ -21,6 +21,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.database_threads import Threads
@@ -264,6 +265,7 @@ class PostgresQueue:
         self._served = False
         self._wake: Callable[[str], None] = lambda _: None
         self._work = CoalescedWork(self._count_all, "read the queue")
+        self._failures = FailureLog(_log, "no item is taken from the queue")
 
     def serve(
         self,
@@ -293,7 +295,8 @@ class PostgresQueue:
         try:
             await self._submits.do(Command([_PUT], parameters, principals=(principal,)))
         except StoreError as error:
-            _log_failure(f"the items of job {job} are not added to the queue now", error)
+            level = logging.DEBUG if error.logged else logging.ERROR
+            _log.log(level, "the items of job %s are not added to the queue now: %s", job, error)
             return
         self._added(endpoint, len(entries))
 
@@ -315,7 +318,8 @@ class PostgresQueue:
             return []
         try:
             groups = [KeyGroup(*row) for row in await self._query(_GROUPS, endpoint=endpoint)]
-        except StoreError:
+        except StoreError as error:
+            self._failures.failed(error)
             found.wait(_RETRY_SECONDS)
             return []
         chosen = choose_group(groups, bounds, running)
@@ -361,7 +365,7 @@ class PostgresQueue:
                 with self._counted(limit):
                     rows = await self._control.do(Command(statements, parameters, repeat=False), then)
             except StoreError as error:
-                _log_failure(f"no item is taken from the queue for {_RETRY_SECONDS:g} s", error)
+                self._failures.failed(error)
                 found.wait(_RETRY_SECONDS)
                 return [], hints
             items = [
@@ -486,7 +490,3 @@ class PostgresQueue:
         if self._ends:
             await asyncio.wait(self._ends)
         await self._work.close()
-
-
-def _log_failure(consequence: str, error: StoreError) -> None:
-    _log.log(logging.DEBUG if error.logged else logging.ERROR, "%s: %s", consequence, error)

@@ -95,8 +95,9 @@ class PostgresStore:
         self._queue.poll()
 
     async def check(self) -> None:
-        """Check that the database can be written. See `WriteProbe.check`."""
+        """Check that the database can be written, and that the lease of this server is valid. See `WriteProbe.check`."""
         await self._probe.check()
+        self._server.check()
 
     async def _test_write(self) -> None:
         await self._threads.submits.run(_TEST_WRITE, me=self._server.id)

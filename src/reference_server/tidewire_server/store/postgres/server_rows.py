@@ -173,6 +173,17 @@ class ServerRow:
         self._renewed = asyncio.Event()
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
+    def check(self) -> None:
+        """Check that the lease has not been expired for longer than it lasts.
+
+        Raises:
+            StoreError: Beats fail, although the database may accept other writes.
+        """
+        if self._clock() - self._renewed_at >= 2 * LEASE_SECONDS:
+            error = StoreError("the lease of this server has expired, and is not renewed")
+            error.logged = True
+            raise error
+
     async def owns(self, job: str) -> bool:
         if self._clock() - self._renewed_at >= LEASE_SECONDS:
             try:
