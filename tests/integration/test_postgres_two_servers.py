@@ -403,6 +403,22 @@ def test_a_job_whose_row_is_locked_delays_no_beat(servers: Any, database_url: st
     run(body())
 
 
+def test_all_sessions_have_the_number_of_their_server(
+    servers: Any, postgres_of_the_run: Any, database_url: str
+) -> None:
+    sql = f"""
+        SELECT application_name, count(*) FROM pg_stat_activity WHERE datname = '{urlsplit(database_url).path[1:]}'
+        GROUP BY 1
+    """
+
+    async def body() -> None:
+        async with servers() as stores:
+            expected = {f"tidewire #{store.replicas.id}": 8 for store in stores}
+            await until(lambda: dict(postgres_of_the_run.execute(sql)) == expected)
+
+    run(body())
+
+
 def test_the_sessions_of_a_server_that_is_frozen_in_a_transaction_end_with_its_lease(
     servers: Any, database_url: str
 ) -> None:

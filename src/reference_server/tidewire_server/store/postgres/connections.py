@@ -153,8 +153,15 @@ class Database:
         return connection
 
     async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """Open a connection for the event loop, only for notifications: the session has no other parameters."""
-        return await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        """Open a connection for the event loop, only for notifications: the session has a name, but no other parameters."""
+        connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        try:
+            if self.server is not None:
+                await connection.execute(_NAME, (str(self.server),))
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     def translate(self, error: Exception) -> Exception:
         """Return the error to raise instead of an error, which is the same unless it is of psycopg."""
