@@ -167,6 +167,26 @@ class TestWithServer:
             postgres_of_the_run.tcp_url("postgres", "no_such_role")
         )
 
+    @pytest.mark.parametrize(
+        ("setting", "advice"),
+        [
+            ("CONNECTION LIMIT 0", "raise the CONNECTION LIMIT of this role or database"),
+            ("SET default_transaction_read_only = on", "a database without default_transaction_read_only"),
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["ROLE", "DATABASE"])
+    def test_a_setting_that_refuses_connections_is_reported_with_advice(
+        self, kind: str, setting: str, advice: str, postgres_of_the_run: Any, database_url: str
+    ) -> None:
+        role = f"role_of_{named(database_url)}"
+        postgres_of_the_run.execute(f"CREATE ROLE {role} LOGIN")
+        try:
+            name = {"ROLE": role, "DATABASE": named(database_url)}[kind]
+            postgres_of_the_run.execute(f"ALTER {kind} {name} {setting}")
+            assert advice in error_of(postgres_of_the_run.tcp_url(named(database_url), role))
+        finally:
+            postgres_of_the_run.execute(f"DROP ROLE {role}")
+
     def test_a_missing_privilege_is_reported_in_one_line(
         self, postgres_of_the_run: Any, database_url: str
     ) -> None:

@@ -44,10 +44,12 @@ _ADVICE_BY_TEXT: Final = {
     "failed to resolve host": "correct the host in the URL",
     "timeout expired": "check that the host and the port in the URL are right and that no firewall blocks them",
     "timed out": "check that the host and the port in the URL are right and that no firewall blocks them",
-    "session is read-only": "use the URL of the primary, not of a standby",
+    "session is read-only": "use the URL of the primary, not of a standby, and a role and a database without "
+    "default_transaction_read_only",
     "does not support SSL": "turn on TLS in the database, or remove sslmode from the URL",
     "remaining connection slots": "raise max_connections of the database: each server uses 8 connections",
     "too many clients": "raise max_connections of the database: each server uses 8 connections",
+    "too many connections for": "raise the CONNECTION LIMIT of this role or database: each server uses 8 connections",
 }
 """Advice on errors of an attempt to connect, most of which have no SQLSTATE. The first entry whose text occurs in the error
 applies: a file of certificates may not exist either."""
