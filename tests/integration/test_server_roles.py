@@ -179,6 +179,15 @@ def test_an_endpoint_without_a_worker_says_so_in_the_queue_and_in_discovery(flee
                 reading.until("done")
 
 
+def test_each_reader_of_a_waiting_job_gets_its_position(fleet):
+    """Only the first reader did: the log of the waiting job was freed with it, and the position had not changed."""
+    with fleet.front() as (_, peer):
+        job = peer.start("story", {"gates": []})
+        for _ in range(3):
+            with peer.stream(job) as reading:
+                assert data(reading.until("queue")) == {"position": 1, "waits_for": "worker"}
+
+
 @pytest.mark.heavy
 def test_metrics_and_estimates_of_the_front_are_those_of_the_workers(fleet):
     def metric(name):

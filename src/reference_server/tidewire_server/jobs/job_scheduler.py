@@ -261,8 +261,14 @@ class JobScheduler:
                 await self._queue.put([entry], [job.batch_slot(entry.index)])
                 await self._start_waiting(endpoint_queue.group)
 
-    def publish_positions(self) -> None:
-        """Publish the positions of the jobs that wait in a queue that other processes change, too."""
+    def publish_positions(self, joined: Iterable[str]) -> None:
+        """Publish the positions of the jobs that wait in a queue that other processes change, too.
+
+        Args:
+            joined: Jobs whose readers may not have received their positions, because the log of a job that this process does not
+                run is freed with its last reader.
+        """
+        self._announcer.forget(joined)
         for endpoint_queue in self._endpoint_queues.values():
             if size := self._queue.size(endpoint_queue.endpoint.name):
                 self._announcer.changed(endpoint_queue, size)

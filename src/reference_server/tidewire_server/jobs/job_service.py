@@ -581,7 +581,7 @@ class JobService:
     def _publish_positions(self) -> None:
         """Publish the positions of jobs that wait in the shared queue, if this process has readers of such jobs."""
         if not self.readers.jobs() <= self._live.keys():
-            self.scheduler.publish_positions()
+            self.scheduler.publish_positions(self.readers.take_joined())
 
     def _unread(self, job: Job, grace: float) -> None:
         """Cancel a job that has had no reader at this process for its grace period, unless another process had one."""

@@ -18,7 +18,7 @@ When 1,000 waiting items leave the queue one by one, the server computes about 2
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -188,6 +188,12 @@ class PositionAnnouncer:
             delay = max(self._interval, size * _SECONDS_PER_ITEM)
             loop = asyncio.get_running_loop()
             self._timers[name] = loop.call_later(delay, self._start_update, endpoint_queue)
+
+    def forget(self, jobs: Iterable[str]) -> None:
+        """Publish the positions of some jobs again at the next update, even if they have not changed."""
+        for job in jobs:
+            for positions in self._positions.values():
+                positions.forget(job)
 
     async def restored(self, endpoint_queue: EndpointQueue) -> None:
         """Publish the positions of all jobs in a queue that was restored after a restart of the server."""

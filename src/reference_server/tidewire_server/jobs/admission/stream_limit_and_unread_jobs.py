@@ -34,6 +34,8 @@ class StreamReaders:
         self._open_streams: dict[str, int] = {}
         self._attached: Counter[str] = Counter()
         """Number of readers of each job that has readers."""
+        self._joined: set[str] = set()
+        """Jobs that have readers, of which the first one has attached since the last call of `take_joined`."""
         self._watched: dict[str, _WatchedJob] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -73,6 +75,11 @@ class StreamReaders:
         """Return the jobs that have readers."""
         return set(self._attached)
 
+    def take_joined(self) -> set[str]:
+        """Return the jobs that have readers now, and had none at some time since the last call."""
+        joined, self._joined = self._joined, set()
+        return joined
+
     def attach(self, job: str) -> Callable[[float], None]:
         """Register a reader of a job.
 
@@ -81,6 +88,8 @@ class StreamReaders:
             itself keeps the reader away. These seconds do not count towards `grace` [TW-JOB-067].
         """
         self._attached[job] += 1
+        if self._attached[job] == 1:
+            self._joined.add(job)
         if job in self._watched:
             self._stop_timer(self._watched[job])
 
@@ -88,6 +97,7 @@ class StreamReaders:
             self._attached[job] -= 1
             if not self._attached[job]:
                 del self._attached[job]
+                self._joined.discard(job)
                 if job in self._watched:
                     self._start_timer(self._watched[job], kept_away)
 
