@@ -75,6 +75,27 @@ def test_a_job_is_cancelled_while_no_server_has_its_endpoint(tmp_path, database_
             assert statuses(other.ended(some)) == ["succeeded", "cancelled"]
 
 
+@pytest.mark.heavy
+def test_deadlines_and_missing_readers_end_jobs_while_no_server_has_their_endpoint(tmp_path, database_url):
+    """Such jobs waited for a server with the endpoint, however long that took [TW-JOB-069] [TW-JOB-064]."""
+    fleet = Fleet(tmp_path, database_url)
+    with fleet.front() as (_, peer), fleet.worker() as worker:
+        deadline = {"deadline_ms": 2000}
+        running = peer.start("story", {"gates": ["go"]}, **deadline)
+        with peer.stream(running) as reading:
+            reading.until_text("go ")
+        waiting = peer.start("story", {"gates": []}, **deadline)
+        unread = peer.start("story", {"gates": []}, on_disconnect="cancel", grace_ms=1000)
+        kept = peer.start("story", {"gates": []})
+        worker.kill()
+    fleet.write_app(WITHOUT_STORY)
+    with fleet.server() as (_, other):
+        for job in (running, waiting):
+            assert other.ended(job)["done"]["error"]["code"] == "deadline_exceeded"
+        eventually(lambda: other.job(unread)["status"] == "cancelled")
+        assert other.job(kept)["status"] == "queued"
+
+
 OLDER = (
     APP
     + """

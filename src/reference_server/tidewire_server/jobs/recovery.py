@@ -10,13 +10,14 @@ had only ended items and items   | ends                          | same
   that a client had cancelled    |                               |
 had a started item               | new attempt: ended items stay |  running items fail with `worker_lost`, queued
                                  |   as they are, others rerun   |   items continue to wait
+has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
 has lost its endpoint            | unfinished items fail with `worker_lost`
 has a damaged request            | unfinished items fail with `worker_lost`
 has used up all attempts         | unfinished items fail with `worker_lost`
-has exceeded its deadline        | unfinished items fail with `deadline_exceeded`
 has a log that cannot be read    | is not recovered; the server's log has one line about it
 
-In a store that several processes share, a job whose endpoint this process does not know waits for a process that knows it.
+In a store that several processes share, a job whose endpoint this process does not know waits for a process that knows it. This
+process opens the job only to end items: at the deadline, without readers, or because a client has cancelled or deleted the job.
 
 Items that a client had cancelled before the server stopped end as cancelled in every row of the table. They keep their
 logged values, and their functions do not run again.
@@ -122,10 +123,12 @@ async def admit_again(
             f"the stored request is damaged, so the job cannot run after the restart of the server: {error}"
         )
     endpoint = endpoints.get(record.endpoint)
+    state: Any = (await interrupted.log.state()).view.value()
     if endpoint is None:
         endpoint = Endpoint(_missing_function, Options(name=record.endpoint))
-        reason = f"endpoint {record.endpoint!r} no longer existed after the server restarted"
-    state: Any = (await interrupted.log.state()).view.value()
+        # A waiting job whose reader has just returned waits on.
+        if store.replicas is None or state["status"] != "queued":
+            reason = f"endpoint {record.endpoint!r} no longer existed after the server restarted"
     items = len(state["items"])
     stored = StoredInputs(record.id, endpoint, items, lambda: store.jobs.submit_body(record.id), turn)
     return AdmittedJob(endpoint, submission, [], stored), reason
@@ -159,7 +162,7 @@ async def recovery_plan_of(
             "(max_attempts)"
         )
     deadline = admitted.submission.deadline
-    if reason is None and deadline is not None and interrupted.record.created_at + deadline <= time.time():
+    if deadline is not None and interrupted.record.created_at + deadline <= time.time():
         # TW-JOB-071
         return RecoveryPlan(state, at.columns, at.view, rewound, missed_deadline(deadline))
     if reason is not None:

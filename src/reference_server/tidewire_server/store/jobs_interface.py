@@ -178,8 +178,9 @@ class Jobs(Protocol):
         The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
 
         Args:
-            known: Endpoints whose jobs this process can open, also if it takes none of their items. By default, those whose
-                items it takes (`Queue.serve`).
+            known: Endpoints whose jobs this process can continue, also if it takes none of their items. By default, those whose
+                items it takes (`Queue.serve`). Of other endpoints, only jobs that have to end are returned, and waiting jobs
+                without readers.
         """
         ...
 

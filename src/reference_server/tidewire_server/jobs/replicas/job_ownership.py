@@ -9,6 +9,8 @@ shows what this process does. In a store that only this process uses, it owns al
   has lost its process                                  | opens the job, which may begin a new attempt, and returns it
   waits, but its deadline or the time without readers   | opens the job, which ends items, and returns it if items remain
     is over, or another process stored a cancellation   |
+  has lost its process, and its deadline is over, but   | opens the job, which ends
+    this process does not know its endpoint             |
   waits, or has lost its process, and a client cancels  | stores a cancellation, opens the job, ends the items, and returns it if
     or deletes it here                                  |   items remain
   waits, this process does not know its endpoint, and a | stores the request, which a process that knows the endpoint serves;

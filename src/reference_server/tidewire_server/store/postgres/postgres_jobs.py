@@ -153,22 +153,23 @@ _CLAIM: Final = f"""
         read_at = CASE WHEN j.owner IS NULL THEN read_at ELSE {READ_NOW} END
     FROM found f WHERE j.number = f.number RETURNING j.number
 """  # noqa: S608
+_KNOWN: Final = "(%(known)s::text[] IS NULL OR j.endpoint = ANY (%(known)s::text[]))"
+# Any server can end these jobs, also without their endpoint.
+_ENDS: Final = "(j.deadline_at <= now() OR j.purge OR cardinality(j.cancelled) = j.items)"
 _ADOPT: Final = f"""
     WITH dead AS MATERIALIZED (
         SELECT id, clean FROM server WHERE until < now() AND (clean OR now() < %(trusted_until)s::timestamptz) AND id <> %(me)s),
     picked AS MATERIALIZED (
         SELECT j.number, d.clean FROM job j JOIN dead d ON d.id = j.owner
-        WHERE j.owner = ANY (ARRAY(SELECT id FROM dead)) AND j.ended_at IS NULL
-            AND (%(known)s::text[] IS NULL OR j.endpoint = ANY (%(known)s::text[]))
+        WHERE j.owner = ANY (ARRAY(SELECT id FROM dead)) AND j.ended_at IS NULL AND ({_KNOWN} OR {_ENDS})
         ORDER BY j.number LIMIT %(n)s FOR UPDATE OF j SKIP LOCKED)
     UPDATE job j SET owner = %(me)s, held = true, crashed = NOT p.clean OR {_CRASHED}, read_at = {READ_NOW}
     FROM picked p WHERE j.number = p.number
 """  # noqa: S608
 _ADOPT_DUE: Final = f"""
     WITH picked AS MATERIALIZED (
-        SELECT number FROM job WHERE owner IS NULL AND ended_at IS NULL
-            AND (deadline_at <= now() OR read_at + grace <= now() OR cancelled IS NOT NULL OR purge)
-            AND (%(known)s::text[] IS NULL OR endpoint = ANY (%(known)s::text[]))
+        SELECT number FROM job j WHERE owner IS NULL AND ended_at IS NULL
+            AND ({_ENDS} OR read_at + grace <= now() OR (cancelled IS NOT NULL AND {_KNOWN}))
         ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED)
     UPDATE job j SET owner = %(me)s, held = true, crashed = {_CRASHED}
     FROM picked p WHERE j.number = p.number
