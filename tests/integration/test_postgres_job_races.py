@@ -3,10 +3,11 @@ awaits that matters.
 """
 
 import asyncio
+import logging
 
 from support.job_service import ended, job_service, lost_worker_server, submit, until
 from support.postgres_server import needs_postgres
-from support.server_leases import expire_lease
+from support.server_leases import expire_lease, trust
 from tidewire_server import Context, Server
 from tidewire_server.store.store_errors import StoreError
 
@@ -135,6 +136,38 @@ def test_a_cancel_after_an_outage_takes_no_job_from_a_server_whose_beat_is_on_it
             assert sorted(calls) == [0, 1]
 
     asyncio.run(body())
+
+
+def test_a_server_logs_once_that_another_one_has_adopted_its_job(database_url, caplog):
+    """Two lines said that a log rejected its writer, and that the end of the job cannot be logged; one named the job."""
+
+    async def body():
+        server, gate, calls = Server(log=database_url), asyncio.Event(), []
+
+        @server.endpoint
+        async def f(n: int) -> int:
+            calls.append(n)
+            await gate.wait()
+            return n
+
+        async with job_service(server) as runs, job_service(server, functions=False) as asks:
+            record = await submit(runs, "f", 0)
+            await until(lambda: calls)
+            await runs._heartbeat.stop()
+            await expire_lease(runs.store)
+            trust(asks.store)
+            assert await asks.cancel(await asks.find("ada", record.id), None)
+            job = runs._live[record.id]
+            gate.set()
+            async with asyncio.timeout(20):
+                await job.finished.wait()
+        return record
+
+    job = asyncio.run(body()).id
+    (message,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert message.startswith(
+        f"job {job}: another server has adopted or deleted the job, so this server stops it: "
+    )
 
 
 def test_a_job_that_cannot_return_to_the_queue_does_not_keep_the_others_of_its_batch(database_url):

@@ -10,7 +10,6 @@ changes are committed in several blocks (`event_blocks.BLOCK_BYTES`), so that ot
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -30,8 +29,6 @@ from tidewire_server.settings import Settings
 from tidewire_server.store.log_interface import Block, Log, StateAt
 from tidewire_server.store.records import JobRecord
 from tidewire_server.store.store_errors import HeadMovedError
-
-_log = logging.getLogger(__name__)
 
 _DIGEST_IN_THREAD: Final = 256 * 1024
 """Size of a state in bytes above which a worker thread computes the digest, because it would block the event loop for
@@ -73,7 +70,7 @@ class LogWriter:
         state_bytes: int,
         reserve: int,
         commits: GroupCommit,
-        on_lost: Callable[[], None] = lambda: None,
+        on_lost: Callable[[HeadMovedError | None], None] = lambda _: None,
     ) -> None:
         """Create the writer of a log that already has its first block.
 
@@ -85,7 +82,7 @@ class LogWriter:
             reserve: Number of bytes of `max_state_bytes` that are reserved for the changes that end an item.
             commits: Schedule of the commits of all jobs of this event loop.
             on_lost: Function that is called when the log has rejected a block, because another process writes the log, or the
-                log was deleted.
+                log was deleted. Its argument is the error to log, or None if this process has stopped the job itself.
         """
         self._retries = AppendRetries()
         state = LimitedState(document, max_bytes=settings.max_state_bytes, size=state_bytes, reserve=reserve)
@@ -160,10 +157,7 @@ class LogWriter:
     def _stop_writing(self, error: HeadMovedError) -> None:
         """Stop writing because the log rejected a block: another process writes the log now, or the log was deleted."""
         self.pending.close()
-        # This server has stopped the job itself. There may be hundreds of such jobs.
-        level = logging.DEBUG if self._retries.stopped else logging.WARNING
-        _log.log(level, "the log of a job rejected its writer: %s", error)
-        self._on_lost()
+        self._on_lost(None if self._retries.stopped else error)
 
     async def commit(self) -> None:
         """Write the pending changes to the log. When this method returns, the changes are as durable as this kind of

@@ -621,7 +621,9 @@ class Job:
             if not self._unfinished:
                 await self._finish()
         except (HeadMovedError, StreamClosedError) as log_error:
-            _log.warning("job %s: cannot log the end of the job: %s", self.record.id, log_error)
+            # The reason why the job was stopped meanwhile is in the log already.
+            level = logging.DEBUG if self._suspended else logging.WARNING
+            _log.log(level, "job %s: cannot log the end of the job: %s", self.record.id, log_error)
             self.finished.set()
         self._on_item_end(self)
 

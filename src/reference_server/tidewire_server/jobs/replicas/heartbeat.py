@@ -13,7 +13,7 @@ from typing import Final
 
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.job import Job
-from tidewire_server.jobs.replicas.job_ownership import JobOwnership
+from tidewire_server.jobs.replicas.job_ownership import ADOPTED_ELSEWHERE, JobOwnership
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.records import Beat
@@ -119,7 +119,7 @@ class Heartbeat:
         beat = await self._renew()
         self._set_timer()
         for job in beat.lost:
-            _log.warning("job %s: another server has adopted the job, so this server stops it", job)
+            _log.warning("job %s: %s, so this server stops it", job, ADOPTED_ELSEWHERE)
             self._ownership.lose(job)
         if self._work is None or self._work.done():
             self._work = asyncio.get_running_loop().create_task(self._serve(beat))

@@ -44,6 +44,9 @@ PURGE_SECONDS: Final = 2.0
 process shows the job any more.
 """
 
+ADOPTED_ELSEWHERE: Final = "another server has adopted or deleted the job"
+"""Cause in log lines about a job that this process has lost."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -219,10 +222,18 @@ class JobOwnership:
         elif entries := job.waiting_entries:
             await self._store.queue.put(entries)
 
-    def lose(self, job_id: str) -> None:
-        """Stop a job that another process has adopted, or whose log was deleted."""
+    def lose(self, job_id: str, error: HeadMovedError | None = None) -> None:
+        """Stop a job that another process has adopted, or whose log was deleted.
+
+        Args:
+            job_id: Id of the job.
+            error: Error with which the log has rejected a block, or None if the reason is already in the server's log.
+        """
         job = self._live.get(job_id)
         if job is not None:
+            if error is not None:
+                cause = "the log rejected its writer" if self._replicas is None else ADOPTED_ELSEWHERE
+                _log.warning("job %s: %s, so this server stops it: %s", job_id, cause, error)
             self._refused.discard(job_id)
             self._forget(job)
 
