@@ -28,7 +28,7 @@ def test_a_job_is_submitted_and_read_at_the_front_and_runs_at_a_worker(fleet):
         assert "role         requests only" in front.output()
         assert "role         functions only" in worker.output()
         job = peer.start("story", {"gates": ["one", "two"]})
-        with peer.stream(job) as reading:
+        with peer.stream(job, "0-0") as reading:
             seen = {}
             while not ("progress" in seen and "message" in seen):
                 event = next(reading)

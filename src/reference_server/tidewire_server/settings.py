@@ -18,8 +18,8 @@ from tidewire_server.principals import TokenPrincipals
 from tidewire_server.setting_errors import settings_error
 from tidewire_server.user_paths import file_of, user_path
 
-MAX_SECONDS: Final = 1e9
-"""Longest time of a setting, about 31 years. With a longer `state_ttl`, the time at which a state expires could be after
+MAX_SECONDS: Final = 1e10
+"""Longest time of a setting, about 300 years. With a longer `state_ttl`, the time at which a state expires could be after
 the year 9999, which no timestamp can express."""
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
