@@ -23,10 +23,10 @@ demo: $(STAMP)  ## a generation with its log-probabilities, through a network th
 	$(BIN)/python docs/examples/demo.py
 
 test: $(STAMP)  ## the quick tests, nine tenths of all, in five minutes; says what was skipped and why
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not heavy and not slow' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m 'not heavy and not slow' $(PYTEST_ARGS)
 
-heavy: $(STAMP)  ## the tests of more than a second each: browsers, killed servers, Ray, the pages of the documentation
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'heavy and not slow' $(PYTEST_ARGS)
+heavy: $(STAMP)  ## the tests of more than half a second each: browsers, killed servers, Ray, the pages of the documentation
+	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m 'heavy and not slow' $(PYTEST_ARGS)
 
 slow: $(STAMP)  ## the long forms of the tests: every combination, and campaigns with more seeds and kills
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)

@@ -86,6 +86,7 @@ async def read(client, saved):
     return run, job
 
 
+@pytest.mark.heavy
 @pytest.mark.anyio
 @pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.slow)])
 async def test_short_job_cut_at_each_byte_is_read_completely(url, anyio_backend, step):
@@ -138,6 +139,7 @@ async def starts(url):
         return await client.run("starts_so_far")
 
 
+@pytest.mark.heavy
 @pytest.mark.anyio
 async def test_long_jobs_cut_at_random_bytes_are_read_completely(url, monkeypatch):
     rng = random.Random(SEED)

@@ -60,6 +60,7 @@ def killed(url: str, path: Path, updates: int, *, stored: bool) -> bool:
     return child.returncode != 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("endpoint", JOBS)
 def test_script_killed_at_any_update_stores_the_text_of_a_clean_run(url, endpoint, tmp_path):
     path = tmp_path / "stored.json"

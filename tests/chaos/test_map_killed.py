@@ -80,6 +80,7 @@ def outcomes_in(file):
     return {line["index"] for line in found if line.get("line") == "value"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
 def test_a_script_killed_again_and_again_runs_each_input_once(server, file, count):
     """Each run has another batch size and concurrency, and is killed after a value or after the response to a submit."""
@@ -105,6 +106,7 @@ def test_a_script_killed_between_submit_and_record_finds_its_job(server, file, b
     assert runs_of_each_input(server) == dict.fromkeys(range(25), 1)
 
 
+@pytest.mark.heavy
 def test_a_script_killed_while_its_server_is_restarted(server, file, log):
     found, _ = run(server, file, 30, yields=9, batch_size=4, concurrency=2)
     assert found == values(9)

@@ -78,6 +78,7 @@ def campaign(folder: Path, servers: int, *, cut: bool) -> Counter[str]:
     return Counter(kind for _ in range(servers) for kind in stop_a_server(folder, draw, cut=cut))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("cut", [False, True], ids=["connected", "cut at the signal"])
 def test_no_accepted_job_is_lost(tmp_path, cut):
     assert campaign(tmp_path, 1, cut=cut)["whole"]

@@ -70,6 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
         yield server
 
 
+@pytest.mark.heavy
 def test_the_loop_of_the_readme_prints_each_character_once_although_the_server_is_killed(server: Killed):
     assert any(run_readme(server.url, server.again) for _ in range(20))
 

@@ -147,12 +147,14 @@ def test_embeddings_continue_after_a_kill(tmp_path):
     assert again.stdout == done.stdout
 
 
+@pytest.mark.heavy
 def test_progress_is_shown_until_the_last_epoch(tmp_path):
     done = run("progress.py", cwd=tmp_path)
     assert "\rtraining: 20 of 20 epochs\n" in done.stdout
     assert done.stdout.endswith("{'x': 3.0}\n")
 
 
+@pytest.mark.heavy
 def test_rollback_shows_each_draft(tmp_path):
     done = run("rollback.py", cwd=tmp_path)
     lines = done.stdout.split("\r\x1b[K")

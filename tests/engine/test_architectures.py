@@ -100,6 +100,7 @@ def ids_of_transformers(folder: Path, dtype: str, **options: str) -> list[list[i
     return texts
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("config", "dtype"),
     [

@@ -157,6 +157,7 @@ def interrupted(
     raise AssertionError("each generation ended before its server stopped")
 
 
+@pytest.mark.heavy
 def test_a_text_of_another_model_or_without_token_ids_runs_again(
     tmp_path: Path, start: Start, random_checkpoint: Checkpoint
 ):

@@ -130,6 +130,7 @@ def test_log_probabilities_equal_those_of_a_plain_forward_pass(start: Start, tmp
         assert row == pytest.approx(expected, abs=2e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [12, pytest.param(24, marks=pytest.mark.slow)])
 def test_request_has_the_same_result_alone_and_in_a_batch(
     start: Start, random_checkpoint: Checkpoint, count: int

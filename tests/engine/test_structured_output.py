@@ -48,6 +48,7 @@ def bundled():
     return load(default_model(), device="cpu")
 
 
+@pytest.mark.heavy
 def test_texts_match_their_schema_and_other_requests_are_not_restricted(start: Start, bundled):
     engine = start(bundled)
     shared = {"prompt": "data = ", "max_tokens": 60}

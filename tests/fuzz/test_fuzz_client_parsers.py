@@ -334,6 +334,7 @@ DISCOVERY = Discovery.model_validate(
 )
 
 
+@pytest.mark.heavy
 @fuzzed(15)
 def test_a_module_for_any_schema_runs_no_code_of_the_server(fuzz):
     pytest.importorskip("datamodel_code_generator", reason="not installed: pip install '.[codegen]'")

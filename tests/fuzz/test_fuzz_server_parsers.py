@@ -256,6 +256,7 @@ def test_every_configuration_file_is_accepted_or_refused(fuzz):
         fuzz(st.one_of(lines, st.binary(max_size=100)))(check)
 
 
+@pytest.mark.heavy
 @fuzzed(30)
 def test_every_token_file_is_accepted_or_refused(fuzz):
     with tempfile.TemporaryDirectory() as folder:

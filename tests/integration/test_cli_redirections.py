@@ -108,6 +108,7 @@ def test_the_progress_bar_of_map_counts_the_results_of_the_resume_file(url, tmp_
     assert "resume file" not in first.terminal
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("redirection", REDIRECTIONS)
 @pytest.mark.parametrize(
     ("arguments", "expected"),

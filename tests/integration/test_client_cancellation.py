@@ -95,6 +95,7 @@ async def run_job(url):
         await job.status()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("answers_with_stream", "too_late"),
     [

@@ -34,6 +34,7 @@ def test_call_writes_text_and_a_line_break_at_its_end(url):
     assert (result.exit_code, result.stdout, result.stderr) == (0, sentence(9) + "\n", "")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_piped_output_is_utf_8_in_any_locale(url, encoding):
     command = [sys.executable, "-m", "tidewire", "call", url, "talk", "words=9"]
@@ -179,6 +180,7 @@ def test_help_lists_commands_and_exit_codes():
         assert word in text
 
 
+@pytest.mark.heavy
 def test_an_interrupt_keeps_the_job_and_prints_the_commands_that_attach_and_cancel(url):
     with subprocess.Popen(
         [*COMMAND, "call", url, "forever"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -195,6 +197,7 @@ def test_an_interrupt_keeps_the_job_and_prints_the_commands_that_attach_and_canc
     assert run("cancel", url, hint[1]).exit_code == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -235,6 +238,7 @@ def test_a_job_id_may_begin_with_a_dash(url, command):
     assert (result.exit_code, "job '-XrCxrsDIssI4maOt_M2Lg' does not exist" in result.stderr) == (2, True)
 
 
+@pytest.mark.heavy
 def test_on_a_terminal_text_is_shown_live_and_complete(url):
     main, side = pty.openpty()
     with subprocess.Popen(
@@ -300,6 +304,7 @@ def test_a_pipe_closed_before_the_first_byte_ends_the_command_silently(url):
     assert run_with_closed_pipe(url, "describe", url) == (141, "")
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
     ("arguments", "hint"),

@@ -78,6 +78,7 @@ def warnings():
     logger.removeHandler(handler)
 
 
+@pytest.mark.heavy
 def test_a_script_behind_the_job_of_an_earlier_one_prints_its_position_and_the_remedy(url):
     with Client(url) as client:
         orphan = client.submit("hold").id

@@ -135,6 +135,7 @@ print(len(kept))
 """
 
 
+@pytest.mark.heavy
 def test_a_script_that_closes_nothing_exits_without_output_on_stderr():
     def script(_):
         yield STREAM[:-4] + b"\r\nLocation: /v1/jobs/j1\r\nContent-Location: /v1/jobs/j1/events\r\n\r\n"
@@ -376,6 +377,7 @@ def test_a_garbage_collected_blocking_client_warns_once_and_closes_its_connectio
     assert len(warned) == 1
 
 
+@pytest.mark.heavy
 def test_a_slow_blocking_reader_receives_at_most_one_block_ahead():
     many = 8 * BLOCK
 

@@ -43,6 +43,7 @@ def errors_of(folder, script, **variables):
     return found.stderr.splitlines()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_without_a_server_ends_with_one_traceback_and_no_log_line(tmp_path, name):
     port = free_port()

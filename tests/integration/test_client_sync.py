@@ -570,6 +570,7 @@ def test_garbage_collection_in_a_forked_child_keeps_the_parents_connection():
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "stands\n", "")
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_used_client_raises_in_a_forked_child_and_a_new_client_works():
     with ScriptedServer(talking()) as server:
@@ -594,6 +595,7 @@ if child:
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_client_constructed_but_unused_before_a_fork_works_in_both_processes():
     with ScriptedServer(talking()) as server:

@@ -68,6 +68,7 @@ def test_a_watched_list_in_a_pipe_is_refused(terminal_url):
     assert "--watch needs a terminal" in refused.stderr
 
 
+@pytest.mark.heavy
 def test_a_chat_keeps_the_conversation_and_an_interrupt_stops_only_the_reply(terminal_url):
     with Terminal("chat", terminal_url, "pause=1", "--system", "Be brief.", typed=True) as terminal:
         terminal.wait_for(">$")
@@ -206,6 +207,7 @@ def test_serve_shows_the_batch_size_and_the_tokens_per_second_of_generations(tmp
     assert "tokens/s" not in terminal.text
 
 
+@pytest.mark.heavy
 def test_serve_writes_a_log_if_it_is_not_on_a_terminal(tmp_path):
     (tmp_path / "app.py").write_text(
         "from tidewire_server import Server\nserver = Server()\n@server.endpoint\ndef one() -> int:\n    return 1\n"

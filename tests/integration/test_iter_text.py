@@ -219,6 +219,7 @@ def test_text_is_held_back_where_stable_is_announced(client):
     assert "".join(texts) == "sea went"
 
 
+@pytest.mark.heavy
 def test_a_command_whose_text_is_retracted_in_a_pipe_fails(url):
     command = [sys.executable, "-m", "tidewire", "call", url, "corrected"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as called:

@@ -21,6 +21,7 @@ def text_of(terminal):
     return terminal.joined.partition(re.sub(r"\s", "", terminal.lines[0]))[2].partition("succeeded")[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("columns", [40, 80])
 def test_the_text_grows_above_a_line_with_the_progress(terminal_url, go, columns):
     arguments = ("call", terminal_url, "tell", "count=200", f"go={go}", "pause_at=150")
@@ -49,6 +50,7 @@ def test_a_waiting_job_shows_its_place_in_the_queue(terminal_url):
             first.cancel()
 
 
+@pytest.mark.heavy
 def test_a_killed_server_is_shown_and_the_text_continues_after_its_restart(terminal_server, go):
     with Terminal("call", terminal_server.url, "tell", "count=200", f"go={go}", "pause_at=100") as terminal:
         terminal.wait_for("word99")
@@ -96,6 +98,7 @@ def test_the_first_interrupt_prints_how_to_attach_and_the_job_continues(terminal
     assert words(20).strip() in attached.text
 
 
+@pytest.mark.heavy
 def test_a_second_interrupt_cancels_the_job(terminal_url):
     # The keys are typed, so this is also the test that Ctrl+C reaches the command.
     with Terminal(
@@ -114,6 +117,7 @@ def test_a_second_interrupt_cancels_the_job(terminal_url):
         assert client.job(job).status() == "cancelled"
 
 
+@pytest.mark.heavy
 def test_in_a_pipe_an_interrupt_ends_the_command_at_once(terminal_url):
     command = [
         sys.executable,
@@ -138,6 +142,7 @@ def test_in_a_pipe_an_interrupt_ends_the_command_at_once(terminal_url):
     assert run("cancel", terminal_url, job).exit_code == 0
 
 
+@pytest.mark.heavy
 def test_lines_in_a_pipe_are_flushed_one_by_one(terminal_url, go):
     command = [
         sys.executable,
@@ -159,6 +164,7 @@ def test_lines_in_a_pipe_are_flushed_one_by_one(terminal_url, go):
         assert '"type":"result"' in process.communicate(timeout=60)[0].splitlines()[-1]
 
 
+@pytest.mark.heavy
 def test_output_closed_by_head_ends_the_command(terminal_url):
     command = f"{sys.executable} -m tidewire call {terminal_url} tell count=3000 --json 2>&1 | head -n 2; echo ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)

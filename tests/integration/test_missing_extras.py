@@ -136,6 +136,7 @@ def echo(words: list[str]) -> list[str]:
 """
 
 
+@pytest.mark.heavy
 def test_a_server_with_ray_workers_names_the_missing_extra(run_without, tmp_path):
     (tmp_path / "mine.py").write_text(RAY)
     done = run_without(["ray"], *SCRIPT, "serve", "mine.py:server", "--port", "0")
@@ -168,6 +169,7 @@ def test_python_dash_m_names_the_missing_extra(run_without, hidden, module, miss
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("hidden", [ENGINE[0], pytest.param(ENGINE[1], marks=pytest.mark.slow)])
 def test_serve_names_a_missing_engine_package(run_without, hidden):
     done = run_without([hidden], *SCRIPT, "serve")
@@ -175,6 +177,7 @@ def test_serve_names_a_missing_engine_package(run_without, hidden):
     assert (done.returncode, done.stdout, done.stderr) == (1, "", line)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("hidden", "code", "extra"),
     [

@@ -95,6 +95,7 @@ def until_shown(book, at, text):
         book.run("import time; time.sleep(0.1)")
 
 
+@pytest.mark.heavy
 def test_a_job_follows_itself_and_the_loop_still_receives_everything(book, tmp_path):
     at = book.run("job = client.submit('story', text='Once. ', gate=gate, steps=9)\njob")
     until_shown(book, at, "running · 9 of 10 step")
@@ -237,6 +238,7 @@ def test_many_tokens_are_bounded(book):
     assert book.shown(at)["text/html"].count("<span") > 20
 
 
+@pytest.mark.heavy
 def test_the_oldest_display_stops_when_there_are_too_many(book):
     cells = [book.run("client.submit('story', text='Once.', gate=gate)") for _ in range(MAX_DISPLAYS)]
     until_shown(book, cells[-1], "Once.")
@@ -283,6 +285,7 @@ def test_a_job_is_shown_after_the_client_was_closed(book):
     assert "closed" not in book.shown(at)["text/plain"]
 
 
+@pytest.mark.heavy
 def test_the_end_of_the_kernel_closes_the_connections_without_complaints(server, tmp_path):
     with notebook(tmp_path / "kernel") as book:
         at = book.run(f"""
@@ -342,6 +345,7 @@ assert "asyncio" in sys.modules
 """
 
 
+@pytest.mark.heavy
 def test_a_script_imports_no_ipython_and_shows_no_bar(server):
     script = PLAIN.format(url=server.url)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

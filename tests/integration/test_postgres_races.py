@@ -115,6 +115,7 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
     serving(open_stores, 1, race)
 
 
+@pytest.mark.heavy
 def test_an_append_whose_answer_was_lost_succeeds_again_and_another_block_does_not(open_stores: Any) -> None:
     from tidewire_server.store.postgres.append_statements import BlockAppend
 
@@ -158,6 +159,7 @@ def test_an_append_after_a_broken_connection_is_repeated(
     serving(open_stores, 1, body)
 
 
+@pytest.mark.heavy
 def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPatch, open_stores: Any) -> None:
     """The answer to each first COMMIT of a task is lost, so that the task runs again."""
     import psycopg
@@ -300,6 +302,7 @@ def test_an_idempotency_key_that_fifty_requests_race_for_gives_one_job(open_stor
     serving(open_stores, 2, body)
 
 
+@pytest.mark.heavy
 def test_parallel_submits_of_one_caller_at_two_servers_respect_the_limits_and_get_rising_turns(
     open_stores: Any,
 ) -> None:
@@ -336,6 +339,7 @@ def test_parallel_submits_of_one_caller_at_two_servers_respect_the_limits_and_ge
 # ---- fair turns ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_hundred_tickets_of_ten_callers_behind_2900_of_one_run_early(open_stores: Any) -> None:
     async def body(first: Any, second: Any) -> None:
         for number in range(3):
@@ -443,6 +447,7 @@ def test_of_twelve_adoptions_of_a_dead_servers_jobs_each_job_has_one_adopter(
 # ---- batches -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_batches_follow_keys_costs_and_the_time_out(open_stores: Any) -> None:
     bounds = BatchBounds(max_size=4, max_cost=10.0, timeout=30.0)
 
@@ -472,6 +477,7 @@ def test_batches_follow_keys_costs_and_the_time_out(open_stores: Any) -> None:
     serving(open_stores, 2, body, e=bounds)
 
 
+@pytest.mark.heavy
 def test_an_item_returns_to_the_queue_with_its_batch_key_and_cost(open_stores: Any) -> None:
     async def body(first: Any, second: Any) -> None:
         writer, slots = Writer("x"), [BatchSlot(("a", 1), 2.0), BatchSlot(None, 3.0)]

@@ -194,6 +194,7 @@ def test_waiting_jobs_and_single_items_are_cancelled_at_any_server(pair):
     slot.free()
 
 
+@pytest.mark.heavy
 def test_a_job_that_runs_elsewhere_or_waits_is_deleted_and_its_readers_receive_done(pair):
     slot = Slot(pair, "delete")
     front, owner = slot.server, slot.other
@@ -294,6 +295,7 @@ def test_items_of_a_batched_endpoint_are_run_by_the_server_with_a_free_slot(pair
     assert owner.ended(slot)["status"] == "succeeded"
 
 
+@pytest.mark.heavy
 def test_items_that_were_taken_in_vain_and_a_forgotten_server_are_found_again(pair):
     """The answers of the database to two takes are lost, and another server deletes the row of this server."""
     slot = Slot(pair, "vain")
@@ -539,6 +541,7 @@ def test_a_server_that_is_stopped_hands_its_jobs_over(replicas):
     assert staying.job(moving)["attempt"] == staying.job(again)["attempt"] == 2
 
 
+@pytest.mark.heavy
 def test_a_function_that_ignores_its_cancellation_does_not_keep_its_job(replicas):
     leaving = replicas.add(shutdown_timeout=0.5, cancel_timeout=30)
     job = leaving.start_job("hold_deaf", input={"name": "deaf"})

@@ -60,6 +60,7 @@ def submits(folder):
     return [line for line in (folder / "access.log").read_text().splitlines() if line.startswith("POST")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("killed", ["tidewire_open_streams", "tidewire_items_running"])
 def test_a_client_resumes_at_the_other_server_after_one_is_killed(killed, replicas, tmp_path):
     """The killed server is that of the reader, or that of the function, which may be the same one."""

@@ -69,6 +69,7 @@ def client(server: Killed) -> Iterator[Client]:
 # ---- a real server that is killed --------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_the_plain_loop_raises_when_a_killed_server_runs_the_job_again(server, client):
     job = client.submit("talk", **TALK)
     with contextlib.redirect_stdout(Output(server.again)) as output, pytest.raises(VoidTextError) as caught:
@@ -298,6 +299,7 @@ def test_a_rollback_raises_and_names_iter_text_only_where_the_item_has_stable(st
         assert job.result() == "Hello"
 
 
+@pytest.mark.heavy
 def test_iter_text_names_the_cause_too(server, client):
     job = client.submit("talk", **TALK)
     output = Output(server.again)

@@ -100,6 +100,7 @@ def test_other_changes_keep_their_order_between_appends(window):
         ]
 
 
+@pytest.mark.heavy
 def test_a_reader_that_reconnects_after_cuts_loses_no_event():
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": 20_000})

@@ -126,6 +126,7 @@ def test_joining_and_cancelled_items_do_not_disturb_a_running_batch(peer):
     assert fold.items[0]["status"] == "cancelled"
 
 
+@pytest.mark.heavy
 def test_a_leftover_thread_does_not_keep_a_process_with_server_run_alive(tmp_path):
     script = tmp_path / "server.py"
     script.write_text(
@@ -208,6 +209,7 @@ def test_a_long_traceback_is_cut_at_its_beginning():
     assert long["error"]["detail"].endswith(r"xx\udc80 end")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_debug_is_refused_on_an_address_that_other_machines_can_reach(host):
     refused = r"refusing to serve on .* with debug, .* turn off debug \(--debug or TIDEWIRE_DEBUG\)"

@@ -557,6 +557,7 @@ def test_cancelling_a_blocked_function_ends_the_job_but_keeps_its_slot(peer):
     assert peer.ended(next_one)["status"] == "succeeded"
 
 
+@pytest.mark.heavy
 def test_a_cancel_during_a_write_does_not_lose_the_end_of_the_job(tmp_path):
     server = Server(**QUICK, log=f"sqlite:///{tmp_path}/log.db")
 

@@ -3,6 +3,8 @@
 import gc
 from collections import Counter
 
+import pytest
+
 from support.reference_server import JSON, QUICK, eventually, serving
 from tidewire_server import Context, ItemError, Server, Stream
 from tidewire_server.endpoints.item_writer import ItemWriter
@@ -60,6 +62,7 @@ def test_objects_of_a_job_are_freed_at_its_end_without_the_garbage_collector():
             gc.enable()
 
 
+@pytest.mark.heavy
 def test_memory_after_many_jobs_equals_memory_after_a_few():
     server = Server(**QUICK | {"max_retained_jobs": KEPT, "max_tombstones": KEPT})
 

@@ -194,6 +194,7 @@ def test_a_function_that_swallows_cancellation_does_not_keep_the_process_alive(f
     assert process.returncode == 0
 
 
+@pytest.mark.heavy
 def test_a_leftover_thread_does_not_keep_the_process_alive(folder):
     limits = ("--shutdown-timeout", "0.1", "--cancel-timeout", "0.1")
     with served(folder, "mine.py:server", *limits) as (process, peer):

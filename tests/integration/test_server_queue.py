@@ -193,6 +193,7 @@ def test_the_number_of_queue_announcements_grows_linearly():
         assert many < 5.5 * few
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("waiting", [250, pytest.param(1000, marks=pytest.mark.slow)])
 def test_readers_in_a_long_queue_receive_few_queue_events_each(waiting):
     server, begin = Server(**QUICK, max_streams_per_principal=waiting), threading.Event()

@@ -188,6 +188,7 @@ def test_a_job_interrupted_max_attempts_times_fails(server):
     assert "max_attempts" in found["state"]["items"][0]["error"]["detail"]
 
 
+@pytest.mark.heavy
 def test_deadlines_include_time_before_a_restart(server):
     job = server.submit("tidewire.script", input=LONG_SCRIPT, deadline_ms=1500).json()["id"]
     server.until(job, has_value)
@@ -406,6 +407,7 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert "damaged" in refusal(f"sqlite:///{file}")
 
 
+@pytest.mark.heavy
 def test_with_a_full_disk_reads_continue_and_writes_resume_once_there_is_space(server):
     ended = server.submit("shout", input={"text": "before"}).json()["id"]
     server.ended(ended)

@@ -23,6 +23,7 @@ def fleet(tmp_path, database_url):
     return Fleet(tmp_path, database_url)
 
 
+@pytest.mark.heavy
 def test_a_job_is_submitted_and_read_at_the_front_and_runs_at_a_worker(fleet):
     with fleet.front() as (front, peer), fleet.worker() as worker:
         assert "role         requests only" in front.output()
@@ -59,6 +60,7 @@ def test_a_cancel_at_the_front_reaches_the_function(fleet):
         assert not (fleet.folder / "cancelled-two").exists()
 
 
+@pytest.mark.heavy
 def test_a_job_waits_without_a_worker_and_runs_when_one_starts(fleet):
     with fleet.front() as (_, peer):
         job, expiring = (
@@ -72,6 +74,7 @@ def test_a_job_waits_without_a_worker_and_runs_when_one_starts(fleet):
             assert peer.ended(job)["status"] == "succeeded"
 
 
+@pytest.mark.heavy
 def test_another_worker_continues_the_jobs_of_a_killed_one(fleet):
     with fleet.front() as (_, peer), fleet.worker() as killed:
         job = peer.start("story", {"gates": ["one"]})
@@ -85,6 +88,7 @@ def test_another_worker_continues_the_jobs_of_a_killed_one(fleet):
         assert peer.job(job)["attempt"] == 2
 
 
+@pytest.mark.heavy
 def test_the_jobs_of_the_last_worker_wait_and_their_deadlines_end_them(fleet):
     with fleet.front() as (_, peer), fleet.worker() as killed:
         job, expiring = (
@@ -117,6 +121,7 @@ def test_a_cancel_of_a_job_whose_worker_has_died_keeps_its_value(fleet):
         assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
 
 
+@pytest.mark.heavy
 def test_a_worker_finishes_its_running_items_when_it_is_stopped(fleet):
     with fleet.front() as (_, peer), fleet.worker() as worker:
         running, waiting = (peer.start("story", {"gates": [name]}) for name in ("one", "two"))
@@ -243,6 +248,7 @@ LIMITED = APP.replace(
 )
 
 
+@pytest.mark.heavy
 def test_a_global_limit_counts_over_all_servers_without_the_dead_ones(tmp_path, database_url):
     def running():
         return sum(peer.job(job)["status"] == "running" for job in jobs)
@@ -273,6 +279,7 @@ NEWER = APP.replace(
 ).replace("return 2 * number", "return times * number")
 
 
+@pytest.mark.heavy
 def test_a_job_whose_input_a_worker_rejects_waits_for_another_worker(fleet):
     fleet.write_app(NEWER)
     with fleet.front() as (_, peer):
@@ -413,6 +420,7 @@ Job.refusal, JobOwnership.return_to_queue = check_late, return_late
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("why", ["the worker stops", "the worker rejects another input"])
 def test_an_item_that_was_taken_when_its_job_returns_to_the_queue_is_not_lost(tmp_path, database_url, why):
     noted = NOTED.replace("@server.endpoint(", '@server.endpoint(on_restart="fail", ')

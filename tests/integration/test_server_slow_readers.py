@@ -96,6 +96,7 @@ def state_at(events: list[Event], last: str) -> object:
     return Fold(keep_states=False).take(logged(events)[: ids.index(last) + 1]).items
 
 
+@pytest.mark.heavy
 def test_a_slow_reader_gets_fewer_events_and_the_same_state():
     with serving(make_server()) as peer:
         job = peer.start("spell")

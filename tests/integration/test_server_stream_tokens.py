@@ -189,6 +189,7 @@ def server_with_clock(monkeypatch):
         yield peer, jump
 
 
+@pytest.mark.heavy
 def test_the_wall_clock_decides_when_an_open_stream_ends(server_with_clock):
     peer, jump = server_with_clock
     with opened(peer, url_of(peer, peer.start("hold"))) as reading:
@@ -212,6 +213,7 @@ def test_the_pause_after_an_expired_token_does_not_count_as_time_without_a_reade
     assert peer.job(job)["status"] == "running"
 
 
+@pytest.mark.heavy
 def test_a_reader_that_is_too_slow_for_goaway_loses_its_connection(server_with_clock):
     peer, jump = server_with_clock
     url = url_of(peer, peer.start("large"))

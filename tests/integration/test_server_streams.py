@@ -231,6 +231,7 @@ def test_trimmed_events_are_replaced_by_a_snapshot():
         assert logged(peer.events(job, everything[0].id)) == everything[1:]
 
 
+@pytest.mark.heavy
 def test_a_stuck_reader_is_closed_without_affecting_the_job_or_others():
     with serving(make_server(stall_timeout=1.5, max_log_bytes=512 * 1024)) as peer:
         job = peer.start("flood", {"kilobytes": 1000})
@@ -383,6 +384,7 @@ def test_a_goaway_at_shutdown_has_a_random_wait_that_grows_with_the_number_of_re
     assert max(waits) > longest / 2
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("clients", [100, pytest.param(200, marks=pytest.mark.slow)])
 def test_many_concurrent_clients_each_get_their_text(peer, clients):
     async def one(http: httpx.AsyncClient, number: int) -> None:

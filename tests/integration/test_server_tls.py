@@ -45,6 +45,7 @@ def served(authority: trustme.CA, folder: Path, **options: Any) -> Iterator[str]
     assert "Traceback" not in server.errors()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("http", ["httptools", "h11"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -440,6 +440,7 @@ with server.running() as url, Client(url, headers={"traceparent": sys.argv[1]}) 
 """
 
 
+@pytest.mark.heavy
 def test_without_opentelemetry_the_server_runs():
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", WITHOUT, PARENT],

@@ -185,6 +185,7 @@ PostgresJobs.submit_body = read_after_the_outage
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("endpoint", ["single", "batched"])
 def test_a_waiting_input_that_cannot_be_read_fails_only_its_item(tmp_path, database_url, endpoint):
     fleet = Fleet(tmp_path, database_url, APP + CALLS + UNREADABLE)

@@ -61,6 +61,7 @@ def in_pieces(*places: tuple[int, bool]) -> list[tuple[int, bool]]:
     return [place for place in sorted(places) for _ in range(4)]
 
 
+@pytest.mark.heavy
 def test_an_event_and_a_state_above_the_limit_are_stored_in_pieces_until_they_are_deleted(
     opened: Any,
 ) -> None:
@@ -89,6 +90,7 @@ def test_an_event_and_a_state_above_the_limit_are_stored_in_pieces_until_they_ar
     run(body())
 
 
+@pytest.mark.heavy
 def test_a_log_that_is_trimmed_loses_the_pieces_of_its_oldest_events(opened: Any) -> None:
     async def body() -> None:
         async with opened(replace(ROOMY, max_log_bytes=2 * LARGE)) as (store, _clock, pieces):
@@ -153,6 +155,7 @@ def test_an_append_in_pieces_fails_when_its_file_is_closed_in_between(tmp_path: 
     run(body())
 
 
+@pytest.mark.heavy
 def test_a_repeated_append_writes_the_same_pieces_again(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _clock, pieces):
@@ -169,6 +172,7 @@ def test_a_repeated_append_writes_the_same_pieces_again(opened: Any) -> None:
     run(body())
 
 
+@pytest.mark.heavy
 def test_an_append_to_a_job_that_is_deleted_meanwhile_is_refused_and_leaves_nothing(
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_job_that_exceeds_a_limit_is_not_added(opened: Any) -> None:
     run(body())
 
 
+@pytest.mark.heavy
 def test_concurrent_jobs_of_a_principal_do_not_exceed_a_limit_together(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _):
@@ -128,6 +129,7 @@ def test_concurrent_jobs_of_a_principal_do_not_exceed_a_limit_together(opened: A
     run(body())
 
 
+@pytest.mark.heavy
 def test_a_second_job_with_an_idempotency_key_is_not_added(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _):
@@ -169,6 +171,7 @@ def test_a_cancelled_caller_leaves_a_job_that_can_run_or_no_job(opened: Any) -> 
 # ---- take -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_principals_take_turns(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _):
@@ -285,6 +288,7 @@ def test_a_batch_is_taken_when_it_is_full(opened: Any, of_one_process: bool) -> 
     run(body())
 
 
+@pytest.mark.heavy
 def test_the_cost_of_a_batch_is_limited_and_makes_it_full(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _):

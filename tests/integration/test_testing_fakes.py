@@ -137,6 +137,7 @@ def test_an_endpoint_without_a_script_raises(server, client):
 # ---- faults ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("fault", ["cuts_after", "stalls_after"])
 @pytest.mark.parametrize("changes", range(3))
 def test_a_fault_occurs_once_within_an_event(server, client, fault, changes):
@@ -319,6 +320,7 @@ def test_many_threads_share_one_fake_server(server, client):
 # ---- addresses ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_fake_server_may_replace_any_url_until_it_closes():
     with FakeServer("http://127.0.0.1:9") as server:
         server.endpoint("scripted").returns(1)

@@ -140,6 +140,7 @@ def test_kind_option_takes_precedence_over_the_engine(engine: ScriptedEngine):
     assert engine.journal()[0]["body"]["top_k"] == 3
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("models", [[], 500, ["a", "b"]])
 def test_engine_without_exactly_one_model_needs_the_option_model(engine: ScriptedEngine, models: Any):
     transformers = {"/openapi.json": {"paths": {"/load_model": {}, "/v1/completions": {}}}}
@@ -522,6 +523,7 @@ def test_tool_calls_fail_the_item(engine: ScriptedEngine):
     assert len(engine.journal()) == 1
 
 
+@pytest.mark.heavy
 def test_text_never_contains_a_stop_string_that_the_engine_sends(engine: ScriptedEngine):
     with front(engine.url) as client:
         value = one(client, engine, *[chunk(text=each) for each in ("abS", "TO", "Pcd")], "hang", stop="STOP")

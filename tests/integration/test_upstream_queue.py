@@ -192,6 +192,7 @@ def test_waiting_job_survives_a_kill_of_the_server(engine: ScriptedEngine, tmp_p
     assert len(engine.journal()) == 2
 
 
+@pytest.mark.heavy
 def test_planned_stop_leaves_a_waiting_job_to_the_next_process(engine: ScriptedEngine, tmp_path: Path):
     engine.script(answers=[BUSY, {}])
     settings = {"log": f"sqlite:///{tmp_path / 'log.db'}", "retry": 0.01, "urls": [engine.url]}

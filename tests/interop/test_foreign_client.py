@@ -152,6 +152,7 @@ def third_party_url(request):
         yield url
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("how", ["fin", pytest.param("rst", marks=pytest.mark.slow)])
 def test_cuts_within_events_of_third_party_servers_lose_nothing(third_party_url, how):
     with FaultProxy(address(third_party_url), plan=cut_inside_events(CUTS, how)) as proxy:
@@ -160,6 +161,7 @@ def test_cuts_within_events_of_third_party_servers_lose_nothing(third_party_url,
     assert output.text == output.value == TEXT
 
 
+@pytest.mark.heavy
 def test_another_process_resumes_from_a_checkpoint(third_party_url):
     first = run(third_party_url, "words", {"input": {"text": TEXT, "delay_ms": 2}}, stopAfter=9)
     rest = attach(third_party_url, first.job["id"], checkpoint=first.job["checkpoint"])
@@ -199,6 +201,7 @@ def start(url, endpoint, **input_):
     return run(url, endpoint, {"input": input_}, stopAfter=1).job["id"]
 
 
+@pytest.mark.heavy
 def test_a_page_follows_a_job_through_cuts(third_party_url):
     name = start(third_party_url, "words", text=TEXT, delay_ms=40)
     with FaultProxy(address(third_party_url), plan=cut_inside_events(5, "fin")) as proxy:

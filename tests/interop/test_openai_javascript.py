@@ -60,6 +60,7 @@ def test_both_packages_read_the_same_text_of_a_completion(package, url):
     assert ours[-1]["choices"][0]["finish_reason"] == "stop"
 
 
+@pytest.mark.heavy
 def test_both_packages_resume_a_response_with_the_same_events(package, url):
     with openai_client(url) as client:
         job = client._client.post(

@@ -443,6 +443,7 @@ def test_an_api_key_is_a_token(chat, tmp_path):
                     call(response.id)
 
 
+@pytest.mark.heavy
 def test_a_model_without_a_chat_template_has_only_completions(tmp_path):
     with served(tmp_path, model=True) as (_, peer), openai_client(peer.url) as client:
         (model,) = client.models.list()

@@ -202,6 +202,7 @@ def test_failure_at_the_end_of_a_diff_rolls_back_all_its_ops(seed):
 pieces = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 
 
+@pytest.mark.heavy
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(pieces, st.lists(pieces | st.integers(0, 8), max_size=20))
 def test_text_is_right_after_any_appends_and_truncations(start, steps):

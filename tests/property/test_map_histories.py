@@ -115,6 +115,7 @@ class History:
         return [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 500), marks=pytest.mark.slow)], ids=str)
 def test_a_map_with_a_resume_file_loses_nothing_and_runs_nothing_twice(seeds, tmp_path):

@@ -311,6 +311,7 @@ def chunked(draw):
     return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
 
+@pytest.mark.heavy
 @settings(max_examples=400, deadline=None)
 @given(chunked(), st.sampled_from(["", "1-1"]))
 @example([b"\xef", b"\xbb", b"\xbfdata: a\r", b"\n\r", b"\n"], "")
@@ -330,6 +331,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), max_size=6)
 
 
+@pytest.mark.heavy
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(

@@ -64,6 +64,7 @@ def test_line_of_16_megabytes_is_decoded_in_linear_time(size):
     assert len(event.data) == 16 * MEGABYTE
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(20)
 def test_event_of_400_000_data_lines_is_decoded_in_linear_time():
     decoder, line = Decoder(), b"data:" + b"x" * 30 + b"\n"

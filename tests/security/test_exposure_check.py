@@ -11,6 +11,7 @@ from tidewire_server.serving.exposure_check import ExposedServerError, check_exp
 from tidewire_server.settings import Settings
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
 def test_wildcard_address_without_tokens_is_refused(host):
     with pytest.raises(SystemExit, match="refusing to serve on .* without tokens") as ended:
@@ -21,6 +22,7 @@ def test_wildcard_address_without_tokens_is_refused(host):
         pass
 
 
+@pytest.mark.heavy
 def test_given_listener_is_judged_by_its_address():
     with socket.create_server(("", 0)) as listener:
         with pytest.raises(SystemExit, match=r"refusing to serve on 0\.0\.0\.0:"):

@@ -81,6 +81,7 @@ def member(**keywords):
 # ---- keywords ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_docstring_with_code_that_a_keyword_names_as_annotation_is_rejected():
     schema = member(**{"x-python-type": "__doc__"}) | {"description": f"\f{CODE} \\"}
     with pytest.raises(check_schema_keywords.SchemaError) as caught:

@@ -171,6 +171,7 @@ def test_an_example_is_quoted_for_the_shell(shown):
     assert shlex.split(line)[3:] == ["a", "--input", visible_json(BAD)]
 
 
+@pytest.mark.heavy
 def test_a_pipe_receives_the_text_unchanged():
     with ScriptedServer(script) as server:
         command = [sys.executable, "-m", "tidewire", "attach", server.url, "text"]

@@ -97,6 +97,7 @@ def test_endless_comments_are_bounded(client: Client, shared_engine: ScriptedEng
     assert "more bytes" in str(error)
 
 
+@pytest.mark.heavy
 def test_a_million_chunks_are_bounded(client: Client, shared_engine: ScriptedEngine):
     error = failure(client, shared_engine, {"repeat": event('{"choices":[]}') * 100, "times": 10_000})
     assert "more bytes" in str(error)

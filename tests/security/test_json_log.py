@@ -115,6 +115,7 @@ def messages():
                         yield each.value
 
 
+@pytest.mark.heavy
 def test_each_message_about_a_job_begins_with_its_id():
     about = [each for each in messages() if re.search(r"\bjob %s", each)]
     assert len(about) > 10

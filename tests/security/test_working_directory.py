@@ -22,6 +22,7 @@ SHADOWED = (
 )
 
 
+@pytest.mark.heavy
 def test_tidewire_serve_ignores_files_in_a_hostile_working_directory(tmp_path):
     hostile, trusted = tmp_path / "hostile", tmp_path / "trusted"
     hostile.mkdir()

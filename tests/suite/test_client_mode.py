@@ -168,6 +168,7 @@ def test_a_failure_at_a_cut_shows_the_bytes_on_the_wire(program):
     assert re.search(r'\n +\d+\.\d +1 < id:1-3\\ndata:"Hel"\\n\\n\n +\d+\.\d +1 < id:1-4', found.output)
 
 
+@pytest.mark.heavy
 def test_client_reports_have_the_format_of_server_reports(program, tmp_path):
     names = ["report.json", "report.xml", "report.html"]
     written = [word for flag, name in zip(("json", "junit", "page"), names, strict=True)

@@ -415,6 +415,7 @@ def test_a_client_that_shows_neither_types_nor_ids_is_judged_by_its_data():
     assert play(SCENARIOS["id-stays-over-later-events"], adapter).outcome is Outcome.SKIPPED
 
 
+@pytest.mark.heavy
 def test_the_adapter_for_httpx_sse_runs_over_json_lines():
     pytest.importorskip("httpx_sse", reason="httpx-sse is in the extra `dev`")
     command = f"{ADAPTER}.httpx_sse"

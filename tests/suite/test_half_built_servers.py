@@ -274,6 +274,7 @@ def test_a_description_of_another_shape_is_judged(discovery, words):
     assert done.exit_code == 1, done.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -303,6 +304,7 @@ def test_a_reference_to_another_document_is_not_fetched(tmp_path):
     assert not [each for each in report.run.record if elsewhere in each.url]
 
 
+@pytest.mark.heavy
 def test_all_faults_of_a_job_are_reported_although_no_example_succeeds(tmp_path):
     with half_built((201, JSON, b'{"id":"abc","status":"queued"}'), **described()) as url:
         report = judged(url, tmp_path)

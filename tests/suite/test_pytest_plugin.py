@@ -42,6 +42,7 @@ def run_python(folder, *command):
     )
 
 
+@pytest.mark.heavy
 def test_a_correct_server_passes_together_with_other_tests(tmp_path):
     (tmp_path / "test_mine.py").write_text("def test_ownership_of_mine():\n    pass\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
@@ -83,6 +84,7 @@ def test_a_faulty_server_fails_with_the_console_output(tmp_path):
     assert re.search(r"XFAIL tidewire::framing::log_ends_with_exactly_one_done - .*no end yet", known.stdout)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -64,6 +64,7 @@ def verdicts(url, *checks, **options):
     return found, grade(found)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("server", "endpoint"), [("", "tidewire.script"), ("no_script_endpoint", "spell")])
 def test_the_idle_stream_stays_open_until_a_check_must_run_alone(server, endpoint):
     seen = {}
@@ -94,6 +95,7 @@ def test_the_idle_stream_stays_open_until_a_check_must_run_alone(server, endpoin
     assert seen["alone"] == []
 
 
+@pytest.mark.heavy
 def test_a_check_judges_only_the_profiles_for_which_the_server_is_graded(url):
     """TW-DSC-001 belongs to `stream`, TW-DSC-014 only to `core`."""
 
@@ -188,6 +190,7 @@ def test_a_faulty_server_exits_with_1_and_writes_reports(faulty_url, tmp_path):
         assert ALICE not in message, "credentials stay out of reports"
 
 
+@pytest.mark.heavy
 def test_a_baseline_excuses_known_failures_and_reports_stale_ones(url, faulty_url, tmp_path):
     baseline = tmp_path / "known.toml"
     known = ["TW-FRM-051", "TW-OVR-018", "TW-OVR-022"]

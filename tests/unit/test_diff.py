@@ -164,6 +164,7 @@ def test_nesting_is_accepted_up_to_the_depth_limit():
         diff(0, nested(limit + 1))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("wrap", [lambda value: [value], lambda value: {"a": value}], ids=["array", "object"])
 def test_nesting_of_100_000_levels_raises_an_error_without_overflowing(wrap):
     deep, other = 0, 1

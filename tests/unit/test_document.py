@@ -131,6 +131,7 @@ def test_lone_surrogate_in_a_bare_string_is_refused(bad):
     assert document.value() == {"t": "firstsecond"}
 
 
+@pytest.mark.heavy
 def test_rows_extend_all_columns_at_once():
     document = Document(state(), COLUMNS)
     for n in range(1500):

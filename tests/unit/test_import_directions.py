@@ -125,6 +125,7 @@ def test_client_does_not_import_its_testing_helpers():
     )
 
 
+@pytest.mark.heavy
 def test_server_imports_only_the_protocol_of_the_client():
     # A name of the root package, such as `tidewire.Client`, also counts as an import of the client.
     def shell(wanted):
@@ -141,6 +142,7 @@ def test_server_imports_only_the_protocol_of_the_client():
     assert found == []
 
 
+@pytest.mark.heavy
 def test_suite_imports_neither_client_nor_server():
     found = offenders("tidewire_conformance", ["tidewire", "tidewire_server"])
     # The command that installs a missing package is only needed for an error message, and says nothing about a server.

@@ -12,7 +12,7 @@ from tidewire_server.settings import Settings
         ({"max_queue": 3}, "unknown setting 'max_queue'; did you mean 'max_queue_size'?"),
         ({"colour": 3}, "unknown setting 'colour'; `tidewire serve --show-config` lists all settings"),
         ({"heartbeat": "often"}, "setting heartbeat='often': must be a number from 0.001 to 300"),
-        ({"state_ttl": 1e12}, "setting state_ttl=1000000000000.0: must be a number from 0 to 1e+09"),
+        ({"state_ttl": 1e12}, "setting state_ttl=1000000000000.0: must be a number from 0 to 1e+10"),
         ({"max_threads": 0}, "setting max_threads=0: must be a whole number of at least 1"),
         ({"default_concurrency_limit": 0}, "must be a whole number of at least 1, or none"),
         ({"root_path": "ai"}, "setting root_path='ai': must be a string like"),
