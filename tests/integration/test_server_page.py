@@ -14,7 +14,7 @@ from tidewire_server import Server
 from tidewire_server.page import static_files
 
 STATIC = Path(static_files.__file__).parent / "static"
-MAX_LINES = 2_550
+MAX_LINES = 2_500
 
 
 def make_server(**settings) -> Server:

@@ -34,21 +34,15 @@ const statuses = new Map(); // of the job in the view, and of jobs that ended in
 
 // ---- requests --------------------------------------------------------------------------------------------------------
 
-class ResponseError extends Error {
-  constructor(status, problem) {
-    super(problem?.detail ?? problem?.title ?? `The server responded with the status ${status}.`);
-    this.status = status;
-    this.code = problem?.code;
-  }
-}
-
 /** GET a resource that the client does not know. The token travels in the header Authorization only. */
 async function get(path, { role = "caller", method = "GET" } = {}) {
   const token = session.token(role);
   const headers = token === null ? {} : { authorization: `Bearer ${token}` };
   const response = await fetch(new URL(path, base), { method, headers });
   if (response.ok) return response;
-  throw new ResponseError(response.status, await response.json().catch(() => null));
+  const problem = await response.json().catch(() => null), { status } = response;
+  const message = problem?.detail ?? problem?.title ?? `The server responded with the status ${status}.`;
+  throw Object.assign(new Error(message), { status, code: problem?.code });
 }
 
 function newClient() {
@@ -56,28 +50,27 @@ function newClient() {
   return new Client(base, { token, retry: { patienceMs: Infinity, maxDelayMs: MAX_DELAY }, maxStateBytes: discovery?.limits.max_state_bytes });
 }
 
+const TOKEN_TEXTS = {
+  caller: ["Token needed", "This server answers only callers with a token. It is kept in this tab, until you close the tab."],
+  operator: ["Operator's token needed", "The numbers of all callers are only for operators of this server."],
+};
+
 /** Ask for a token. Resolves with false if the dialog was cancelled. */
-function askForToken(role, title, text, error = "") {
+function askForToken(role, error) {
   const dialog = $("token-dialog"), field = $("token");
-  $("token-title").textContent = title;
-  $("token-text").textContent = text;
+  [$("token-title").textContent, $("token-text").textContent] = TOKEN_TEXTS[role];
   $("token-error").textContent = error;
-  field.value = "";
+  field.value = dialog.returnValue = "";
   return new Promise((resolve) => {
-    const ended = (accepted) => {
-      dialog.onclose = null;
-      dialog.close();
-      resolve(accepted);
-    };
+    dialog.onclose = () => resolve(dialog.returnValue === "accepted");
     $("token-form").onsubmit = (event) => {
       event.preventDefault();
       const token = field.value.trim();
       if (!/^[\x21-\x7e]+$/.test(token)) return void ($("token-error").textContent = "A token has only visible ASCII characters.");
       session.setToken(role, token);
-      ended(true);
+      dialog.close("accepted");
     };
-    $("token-cancel").onclick = () => ended(false);
-    dialog.onclose = () => ended(false);
+    $("token-cancel").onclick = () => dialog.close();
     dialog.showModal();
   });
 }
@@ -88,19 +81,17 @@ async function acceptsTokens() {
   return /^bearer\b/i.test(response?.headers.get("www-authenticate") ?? "Bearer");
 }
 
-/** Send a request with `client`, again with each token that the visitor enters while the server responds with 401. */
-async function authorized(send, error = "") {
+/** Send a request, again with each token that the visitor enters while the server responds with 401. */
+async function authorized(role, send, error = "") {
   for (; ; error = "The server does not accept this token.") {
     try {
       return await send();
     } catch (problem) {
       if (problem.status !== 401) throw problem;
-      session.setToken("caller", null);
-      if (!(await acceptsTokens())) throw problem;
-      const text = "This server answers only callers with a token. It is kept in this tab, until you close the tab.";
-      const asked = await askForToken("caller", "Token needed", text, error);
-      if (!asked) throw Object.assign(new Error("Without a token, this server answers no requests."), { status: 401, action: "Enter a token" });
-      client = newClient();
+      session.setToken(role, null);
+      problem.needsToken = role === "operator" || (await acceptsTokens());
+      if (!problem.needsToken || !(await askForToken(role, error))) throw problem;
+      if (role === "caller") client = newClient();
     }
   }
 }
@@ -111,11 +102,12 @@ async function connect() {
   for (;;) {
     try {
       client = newClient();
-      discovery = await authorized(() => client.discover());
+      discovery = await authorized("caller", () => client.discover());
       break;
     } catch (problem) {
       if (problem.status === 401) {
-        main.replaceChildren(banner(problem.problem?.detail ?? problem.message, problem.action ?? "Retry", () => location.reload()));
+        const [text, action] = problem.needsToken ? ["Without a token, this server answers no requests.", "Enter a token"] : [problem.problem?.detail ?? problem.message, "Retry"];
+        main.replaceChildren(banner(text, action, () => location.reload()));
         return false;
       }
       main.replaceChildren(banner(`The server cannot be reached: ${problem.message} The page tries again.`));
@@ -163,11 +155,7 @@ async function route() {
 }
 
 function decoded(text) {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return null;
-  }
+  try { return decodeURIComponent(text); } catch { return null; }
 }
 
 function show(next, title = "Page") {
@@ -191,8 +179,7 @@ async function vocabularyOf(endpoint) {
   const link = endpoint?.capabilities?.logprobs && endpoint.links?.vocabulary;
   if (!link) return null;
   const url = new URL(link, base);
-  // The token is for this server only.
-  if (url.origin !== base.origin) return null;
+  if (url.origin !== base.origin) return null; // the token is for this server only
   endpoint.vocabulary ??= get(url).then((response) => response.json()).then((resource) => new Vocabulary(resource));
   return endpoint.vocabulary.catch(() => null);
 }
@@ -200,7 +187,7 @@ async function vocabularyOf(endpoint) {
 async function showEndpoint(name) {
   show({ element: h("p", { class: "quiet", text: `Loading ${name} …` }) }, name);
   const mine = view;
-  const endpoint = await authorized(() => describe(name)).catch((error) => error);
+  const endpoint = await authorized("caller", () => describe(name)).catch((error) => error);
   if (view !== mine) return;
   if (endpoint instanceof Error) return show({ element: banner(endpoint.message) }, name);
   const empty = h("section", { class: "job empty", "aria-label": "Result" },
@@ -211,8 +198,7 @@ async function showEndpoint(name) {
 
 async function showJob(id) {
   const feed = new JobFeed(client, id);
-  const waiting = h("p", { class: "quiet", text: "Opening the job …" });
-  show({ element: waiting, close: () => feed.close() }, "Job");
+  show({ element: h("p", { class: "quiet", text: "Opening the job …" }), close: () => feed.close() }, "Job");
   const mine = view;
   await feed.opened(listed.find((job) => job.id === id) ?? session.jobs().find((job) => job.id === id));
   if (view !== mine) return;
@@ -238,13 +224,9 @@ async function showJob(id) {
     if (!feed.ended) statuses.delete(id); // nobody updates it from now on
   };
   show({ element: h("div", { class: "work" }, panel ?? h("h1", { class: "unseen", text: "Job" }), job.element), close, redraw: () => job.redraw() }, "Job");
-  feed.follow(durabilityText());
-}
-
-function durabilityText() {
-  return discovery.durability === "process"
+  feed.follow(discovery.durability === "process"
     ? "This job is lost: the server was restarted, and it keeps its jobs in memory. Start it with --log sqlite:///jobs.db, and jobs survive a restart."
-    : "The server does not know this job (any more).";
+    : "The server does not know this job (any more).");
 }
 
 /** The description, the examples and the form of an endpoint. */
@@ -252,10 +234,7 @@ function callPanel(endpoint, input) {
   const form = new SchemaForm(endpoint, discovery.limits.max_body_bytes);
   const run = h("button", { type: "submit", class: "primary", text: "Run" });
   const examples = (Array.isArray(endpoint.examples) ? endpoint.examples : []).map((example) => {
-    const choose = () => {
-      form.fill(example);
-      run.focus();
-    };
+    const choose = () => (form.fill(example), run.focus());
     return h("li", {}, h("button", { type: "button", class: "example", on: { click: choose } }, labelOf(example)));
   });
   if (input !== undefined) form.fill(input);
@@ -265,7 +244,7 @@ function callPanel(endpoint, input) {
     run.textContent = "Submitting …";
     try {
       const given = await form.read();
-      const job = await authorized(() => client.submit(endpoint.name, given), "The server no longer accepts the token.");
+      const job = await authorized("caller", () => client.submit(endpoint.name, given), "The server no longer accepts the token.");
       inputs.set(job.id, given);
       if (!discovery.capabilities.includes("list")) session.remember({ id: job.id, endpoint: endpoint.name, label: labelOfJob(job.id), at: Date.now() });
       location.hash = `#/jobs/${job.id}`;
@@ -304,15 +283,10 @@ function labelOf(input) {
 }
 
 async function metrics() {
-  for (let error = ""; ; error = "The server does not accept this token.") {
-    try {
-      return await (await get("metrics", { role: "operator" })).text();
-    } catch (problem) {
-      const failed = Object.assign(new Error(problem.status ? problem.message : "The server cannot be reached. The page tries again."), { final: Boolean(problem.status) });
-      if (problem.status !== 401) throw failed;
-      session.setToken("operator", null);
-      if (!(await askForToken("operator", "Operator's token needed", "The numbers of all callers are only for operators of this server.", error))) throw failed;
-    }
+  try {
+    return await authorized("operator", async () => (await get("metrics", { role: "operator" })).text());
+  } catch ({ status, message }) {
+    throw Object.assign(new Error(status ? message : "The server cannot be reached. The page tries again."), { final: Boolean(status) });
   }
 }
 
@@ -361,8 +335,7 @@ async function isLost(id) {
 
 themeButton($("theme"), () => view?.redraw?.());
 $("sign-out").addEventListener("click", () => {
-  session.setToken("caller", null);
-  session.setToken("operator", null);
+  for (const role of ["caller", "operator"]) session.setToken(role, null);
   location.hash = "#/";
   location.reload();
 });

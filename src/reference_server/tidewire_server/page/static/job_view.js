@@ -191,7 +191,8 @@ export class JobView {
       if (this.panel.textContent !== text) this.panel.replaceChildren(h("p", { class: "quiet", text }));
       return true;
     }
-    const { names, name } = this.#views(value);
+    const names = this.#viewNames(value);
+    const name = names.includes(this.#chosen) ? this.#chosen : names[0];
     this.#drawTabs(names, name);
     if (this.#view?.name !== name) {
       this.#view = { name, ...this.#made(name) };
@@ -203,19 +204,14 @@ export class JobView {
     return this.#view.show(value, feed.takeChanged(this.#shownItem));
   }
 
-  /** The views that fit a value, the best one first, and the one that is shown. */
-  #views(value) {
-    const names = this.#viewNames(value);
-    return { names, name: names.includes(this.#chosen) ? this.#chosen : names[0] };
-  }
-
   /** The value as text, in the form that is shown. */
   #shownText() {
     const value = this.feed.value(this.#shownItem) ?? null;
-    if (value === null || this.#views(value).name === "JSON") return JSON.stringify(value, null, 2);
-    return typeof value === "string" ? value : value.text;
+    if (value === null || this.#view?.name === "JSON") return JSON.stringify(value, null, 2);
+    return typeof value === "string" ? value : value.text ?? JSON.stringify(value, null, 2);
   }
 
+  /** The views that fit a value, the best one first. */
   #viewNames(value) {
     const schema = this.#valueSchema();
     if (typeof value === "string") {
