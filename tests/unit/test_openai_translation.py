@@ -13,7 +13,7 @@ from tidewire_server.errors import ProblemError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.openai.api_errors import ApiError, error_of
 from tidewire_server.openai.job_inputs import chat_request, completion_request, response_request
-from tidewire_server.openai.request_body import read_request_body
+from tidewire_server.openai.request_body import MAX_LAX_BYTES, read_request_body
 from tidewire_server.openai.request_members import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES, served_members
 from tidewire_server.openai.response_events import CRC_BITS, ResponseWriter
 from tidewire_server.openai.text_progress import RetractedError, TextChange, TextProgress
@@ -72,6 +72,14 @@ def test_a_seed_beyond_2_to_the_53_is_reduced():
     assert chat(**read(f'{{"seed":{large}}}')).inputs[0]["seed"] == 1
     assert chat(seed=2**53).inputs[0]["seed"] == 0
     assert [each["seed"] for each in completion(prompt=["p", "q"], seed=large).inputs] == [1, 1]
+
+
+def test_integers_beyond_2_to_the_53_are_looked_for_up_to_a_size():
+    start = f'{{"seed":{2**60},"prompt":"'
+    fits = start + "x" * (MAX_LAX_BYTES - len(start) - 2) + '"}'
+    assert read(fits)["seed"] == 2**60
+    with pytest.raises(ProblemError, match=f"integer {2**60} is beyond"):
+        read(fits + " ")
 
 
 def test_bounds_of_a_schema_beyond_2_to_the_53_are_left_out():

@@ -75,9 +75,8 @@ def serialized_form_validator(adapter: TypeAdapter[Any]) -> SchemaValidator | No
         return None
     try:
         return SchemaValidator(_serialized(schema))
-    except (
-        SchemaError
-    ):  # from a version of pydantic with another core schema; the endpoint must work there, too
+    except SchemaError:
+        # From a version of pydantic with another core schema. The endpoint must work there, too.
         return SchemaValidator(core_schema.any_schema())
 
 

@@ -19,18 +19,24 @@ _INTEGERS: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|(?<![-+.0-9eE])-?[1-9][0-9]{15,39}+(?![.0-9eE])', re.DOTALL
 )
 """Strings, and integers with many digits."""
+MAX_LAX_BYTES: Final = 512 * 1024
+"""Size of a body in which such integers are looked for, in bytes. The search of a body of this size takes about as long as reading
+one of the default `max_body_bytes`, so that no body blocks the event loop longer than others.
+"""
+
 _BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _WITH_SCHEMA: Final = frozenset({"response_format", "text"})
 
 
 def read_request_body(body: bytes, *, max_values: int) -> dict[str, Any]:
     """Parse a body as `read_json` does, but accept some integers beyond ±2^53: a `seed`, and bounds in a schema, which are left out
-    because a text of a model does not reach them. Raise an `ApiError` that names any other one.
+    because a text of a model does not reach them. Raise an `ApiError` that names any other one. In a body above `MAX_LAX_BYTES`, all
+    of them are refused.
     """
     try:
         return read_json(body, max_values=max_values)
     except ProblemError as error:
-        if error.problem.code != "malformed_body":
+        if error.problem.code != "malformed_body" or len(body) > MAX_LAX_BYTES:
             raise
         # Each integer becomes a text with a mark that the body cannot contain, so that all other rules are still checked.
         mark = secrets.token_hex(16)
