@@ -62,8 +62,8 @@ BENCHES ?= start decoder apply finding wire short_runs "streams --full" end_to_e
 bench: $(STAMP)  ## the measurements of the documentation: half an hour; beside peers, as far as they can be installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]' \
 		|| echo "The peers are not installed, so the measurements leave out what is missing: pip install -e '.[peers]'"
-	for each in $(BENCHES); do set -- $$each; $(BIN)/python bench/$$1.py $$2 || exit 1; done
-	$(BIN)/python bench/page.py
+	below=; for each in $(BENCHES); do set -- $$each; $(BIN)/python bench/$$1.py $$2 || below="$$below $$1"; done; \
+	$(BIN)/python bench/page.py && if [ -n "$$below" ]; then echo "failed, or below a target:$$below"; exit 1; fi
 
 clean:  ## remove the environment and what was built
 	rm -rf $(VENV) .demo dist build bench/results proof/results
