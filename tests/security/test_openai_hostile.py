@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 
 import httpx
 import pytest
@@ -151,3 +152,26 @@ def test_repeated_parameters_are_refused(http):
     check_error(http.get(f"/responses/resp_{job}?stream=true&stream=false"), 400)
     check_error(http.get(f"/responses/resp_{job}?stream=maybe"), 400)
     check_error(http.get(f"/responses/resp_{job}?stream=true&starting_after=1&starting_after=2"), 400)
+
+
+@pytest.mark.parametrize(
+    ("members", "status", "code"),
+    [
+        ({"prompt": ["+x"] * 2000}, 400, "batch_too_large"),
+        ({"prompt": ["+" + "x" * 90_000, "+x"]}, 413, "body_too_large"),
+        ({"prompt": ["+x"] * 15, "stop": "x" * 90_000}, 413, "body_too_large"),
+    ],
+    ids=["many prompts", "a long prompt", "a long stop string"],
+)
+def test_copies_for_samples_are_limited_before_they_are_created(http, members, status, code):
+    """A request of 100 kB would otherwise become a job of many megabytes."""
+    tracemalloc.start()
+    try:
+        answer = http.post("/completions", json={"model": "generate", "n": 64} | members)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    check_error(answer, status)
+    assert peak < 3_000_000
+    assert (answer.json()["error"]["param"], answer.json()["error"]["code"]) == ("prompt", code)
+    check_alive(http)

@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeVar
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
 from tidewire.protocol import strict_json
+from tidewire.protocol.resources import Limits
 from tidewire_server.openai.api_errors import ApiError, invalid, unsupported
 from tidewire_server.openai.request_members import MAX_SHOWN, Members, boolean, count
 
@@ -23,6 +25,8 @@ SEEDS: Final = 2**53
 
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 """Value of `include` with which a response has log-probabilities."""
+
+DEFAULT_LIMITS: Final = Limits()
 
 _T = TypeVar("_T")
 
@@ -128,9 +132,11 @@ _TEXT_CONFIG: Final = TypeAdapter(_TextConfig)
 _STREAM_OPTIONS: Final = TypeAdapter(_StreamOptions)
 
 
-def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest:
+def completion_request(
+    given: Mapping[str, Any], members: Members, limits: Limits = DEFAULT_LIMITS
+) -> JobRequest:
     """Translate a request for completions. Its items are the samples of the first prompt, then those of the second. Raise an
-    `ApiError` if a member is not valid.
+    `ApiError` if a member is not valid, or if the job would exceed the limits of the server.
     """
     prompt = given.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) else prompt
@@ -147,10 +153,24 @@ def completion_request(given: Mapping[str, Any], members: Members) -> JobRequest
         request.inputs = [{"prompt": prompts[0], **common, **({"n": n} if n > 1 else {})}]
     else:
         # A job with several inputs has no samples, so each sample is a separate input with its seed.
+        _check_copies(prompts, n, common, limits)
         seed = given.get("seed")
         seeds = [{"seed": (seed + i) % SEEDS} if type(seed) is int else {} for i in range(n)]
         request.inputs = [{"prompt": each, **common, **own} for each in prompts for own in seeds]
     return request
+
+
+def _check_copies(prompts: list[str], n: int, common: Mapping[str, Any], limits: Limits) -> None:
+    """Limit the inputs before they are created. Otherwise a request of 8 MB could ask for a job of gigabytes."""
+    items = len(prompts) * n
+    if items > limits.max_inputs:
+        message = f"prompt: {len(prompts)} texts with n={n} make {items} items, but a request makes at most {limits.max_inputs}"
+        raise ApiError(400, f"{message} (max_inputs); send fewer", param="prompt", code="batch_too_large")
+    copied = (n - 1) * sum(map(len, prompts)) + (items - 1) * len(orjson.dumps(common))
+    if copied > limits.max_body_bytes:
+        message = f"prompt: the {items} items copy {copied} bytes of the request, but at most {limits.max_body_bytes} bytes"
+        advice = "may be copied (max_body_bytes); send fewer texts, or a smaller n"
+        raise ApiError(413, f"{message} {advice}", param="prompt", code="body_too_large")
 
 
 def chat_request(given: Mapping[str, Any], members: Members) -> JobRequest:

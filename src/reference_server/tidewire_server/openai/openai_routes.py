@@ -59,7 +59,8 @@ def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint], settings:
     """Return the routes of the surface, which are added to `app`. When a request arrives, `endpoints` must have `generate`."""
     handlers = OpenAIHandlers(app, endpoints, settings)
     chat = partial(handlers.complete, "chat/completions", chat_request, ChatWriter)
-    completion = partial(handlers.complete, "completions", completion_request, CompletionWriter)
+    limited = partial(completion_request, limits=settings.limits)
+    completion = partial(handlers.complete, "completions", limited, CompletionWriter)
     table: list[tuple[str, str, _Handler]] = [
         ("POST", "/chat/completions", chat),
         ("POST", "/completions", completion),
