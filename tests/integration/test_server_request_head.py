@@ -19,7 +19,7 @@ begun, sent = threading.Event(), threading.Event()
 
 @pytest.fixture(scope="module")
 def address():
-    server = Server(max_head_bytes=4096, head_timeout=0.5, shutdown_timeout=0.1)
+    server = Server(max_head_bytes=4096, head_timeout=0.5, keep_alive_timeout=1, shutdown_timeout=0.1)
 
     @server.endpoint
     def double(n: int = 1) -> int:
@@ -105,6 +105,26 @@ def test_an_incomplete_head_times_out_with_408(address, part):
     found = problem(exchange(address, part), 408)
     assert found["detail"] == "the request head did not arrive within 0.5 s (head_timeout)"
     assert found["retryable"] is True
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n"],
+        [b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{", b"}"],
+    ],
+    ids=["an empty line", "the end of a body"],
+)
+def test_bytes_that_begin_no_request_do_not_keep_an_idle_connection_open(address, parts):
+    first, last = parts
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(first)
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += connection.recv(65536)
+        connection.sendall(last)
+        assert connection.recv(65536) == b""
 
 
 def test_head_timeout_does_not_apply_to_streams_and_bodies(address):

@@ -169,7 +169,15 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
 
         def _parse(self, data: bytes) -> None:
             self._passed_end = self._passed_content = False
+            # uvicorn stops the timer of an idle connection when any byte arrives. If the bytes begin no request, such as an
+            # empty line, nothing else would close the connection.
+            idle_timer, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
             super().data_received(data)
+            if idle_timer is not None:
+                if self._in_head or self._in_body or not self.cycle.response_complete:
+                    idle_timer.cancel()
+                else:
+                    self.timeout_keep_alive_task = idle_timer
             # Start the timer here and not in `on_message_begin`, because a head that arrives in one piece needs no
             # timer.
             if self._in_head and self._deadline is None:
