@@ -12,7 +12,7 @@ import pytest
 from uvicorn.protocols.http import httptools_impl
 
 from tidewire_server import Server
-from tidewire_server.http.uvicorn.uvicorn_protocol import MAX_PIPELINED
+from tidewire_server.http.uvicorn.uvicorn_protocol import MAX_HEADERS, MAX_PIPELINED
 
 begun, sent = threading.Event(), threading.Event()
 
@@ -89,6 +89,23 @@ def test_a_head_of_max_head_bytes_is_served(address):
 
 def test_a_head_above_max_head_bytes_is_refused_with_the_limit(address):
     assert "4096 bytes" in problem(exchange(address, head(4099)[:-2]))["detail"]
+
+
+def test_the_number_of_header_lines_is_limited(address):
+    """A short line takes many times its size when it is parsed."""
+    start = b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    most = start + b"a: b\r\n" * (MAX_HEADERS - 2)
+    assert exchange(address, most + b"\r\n").startswith(b"HTTP/1.1 200")
+    answer = exchange(address, most + b"a: b\r\n\r\n")
+    assert problem(answer)["detail"] == f"the request has more than {MAX_HEADERS} header lines"
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_a_request_with_too_many_header_lines_does_not_end_the_responses_before_it(address):
+    lines = b"a: b\r\n" * MAX_HEADERS
+    answer = exchange(address, SUBMIT + SUBMIT + b"GET /v1 HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n")
+    assert answer.count(b"HTTP/1.1 201") == 2
+    assert b"HTTP/1.1 200" not in answer
 
 
 def test_the_server_closes_the_connection_of_an_endless_head(address):

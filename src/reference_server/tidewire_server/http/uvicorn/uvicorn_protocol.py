@@ -47,6 +47,12 @@ MAX_PIPELINED: Final = 16
 The bytes that follow are buffered without parsing, because a parsed request takes about a hundred times as much memory.
 """
 
+MAX_HEADERS: Final = 256
+"""Maximum number of header lines in a request head, and of fields in a trailer section.
+
+A parsed line of 8 bytes takes 150, so that a head of `max_head_bytes` with only such lines would take more than 1 MB.
+"""
+
 _SLICE: Final = 16 * 1024
 """Number of bytes passed to the parser at a time."""
 
@@ -211,6 +217,13 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
         def on_message_begin(self) -> None:
             self._in_head, self._head_bytes = True, 0
             super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if len(self.headers) >= MAX_HEADERS:
+                detail = f"the request has more than {MAX_HEADERS} header lines"
+                self._refuse(problem("bad_parameter", detail))
+                raise ValueError(detail)  # Stop the parser, which would start the refused request.
+            super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             self._in_head, self._passed_content = False, True
