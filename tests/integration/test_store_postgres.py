@@ -71,7 +71,17 @@ def named(url: str) -> str:
         ),
         (f"postgresql://db/jobs?sslpassword={SECRET}", "postgresql://db/jobs?sslpassword=***"),
         (f"postgresql://ada@db/jobs?pasword={SECRET}", "postgresql://ada@db/jobs?pasword=***"),
+        (f"postgresql://ada:{SECRET}", "postgresql://ada:***"),
+        (f"postgresql://ada:{SECRET}/jobs", "postgresql://ada:***"),
         ("postgresql://ada@db:5432/jobs", "postgresql://ada@db:5432/jobs"),
+        *(
+            (url, url)
+            for url in (
+                "postgresql://db:5432",
+                "postgresql://db:5432,b:5433/jobs",
+                "postgresql://[::1]:5432/jobs",
+            )
+        ),
         ("sqlite:///log.db", "sqlite:///log.db"),
         ("memory", "memory"),
     ],
@@ -94,6 +104,7 @@ def test_a_password_is_not_part_of_an_error_about_the_setting(start: str) -> Non
     [
         ("postgresql://ada@db/jobs?nosuch=1", 'invalid URI query parameter: "nosuch"'),
         (f"postgresql://ada:a@{SECRET}@db/jobs", "this URL is not valid"),
+        (f"postgresql://ada:{SECRET}/jobs", "this URL is not valid"),
     ],
 )
 def test_an_error_about_a_url_has_its_reason_without_the_password(url: str, reason: str) -> None:

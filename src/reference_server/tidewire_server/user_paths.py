@@ -12,6 +12,8 @@ _PASSWORD: Final = re.compile(r"(:/{1,2}[^:/?#@]*:).*@")
 """The user and the password of a URL, in which a slash may be missing. A password that is not percent-encoded may contain any
 character, so everything up to the last `@` counts as the password.
 """
+_PASSWORD_WITHOUT_HOST: Final = re.compile(r"(:/{1,2}[^:/?#@\[]*:)(?![0-9]*(?:[,/?]|$))[^@]*$")
+"""The same in a URL without `@`, whose user may have forgotten the host. Only a port consists of digits."""
 _PASSWORD_PARAMETER: Final = re.compile(r"(\bpas\w*\s*=\s*|password\s*=\s*)[^&\s]+", re.IGNORECASE)
 """A parameter that is a password, or that is meant to be one."""
 
@@ -47,4 +49,5 @@ def is_database(name: str) -> bool:
 
 def without_password(name: str) -> str:
     """Return a store URL in which `***` replaces every password."""
-    return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", name))
+    name = _PASSWORD_WITHOUT_HOST.sub(r"\1***", _PASSWORD.sub(r"\1***@", name))
+    return _PASSWORD_PARAMETER.sub(r"\1***", name)

@@ -9,6 +9,7 @@ standby does not have yet: only waiting for locks and idle transactions have tim
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -114,7 +115,8 @@ class Database:
             unknown = str(error).strip()
             is_safe = unknown.startswith("invalid URI query parameter: ")
             raise (StoreError(f"log {self.place}: {unknown}") if is_safe else invalid) from None
-        if "@" in str(given.get("host", "")):  # the end of a password
+        # The end of a password, or a whole one in a URL without a host.
+        if "@" in str(given.get("host", "")) or not re.fullmatch("[0-9,]*", str(given.get("port", ""))):
             raise invalid
         self.server: int | None = None
         """Number of the row of this server, when it is known."""
