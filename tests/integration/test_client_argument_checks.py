@@ -40,6 +40,33 @@ def test_an_invalid_proxy_or_certificate_variable_raises_at_the_first_request(
         client.discover()
 
 
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "HTTPS_PROXY"])
+@pytest.mark.parametrize(
+    "proxy", ["http://ada:sec/ret@proxy.example:3128", "http://ada:secret@proxy.example:99999"]
+)
+def test_a_proxy_variable_that_is_not_valid_raises_without_the_password_in_the_message(
+    variable, proxy, monkeypatch
+):
+    monkeypatch.setenv(variable, proxy)
+    url = CLOSED_PORT_URL.replace("http", variable.partition("_")[0].lower())
+    message = (
+        "cannot use the proxy in the environment variables: 'http://proxy.example.* is not a valid proxy URL"
+    )
+    with Client(url) as client, pytest.raises(TidewireError, match=message) as caught:
+        client.discover()
+    assert "sec" not in str(caught.value)
+
+
+def test_the_password_of_a_proxy_for_other_urls_is_not_part_of_the_message(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://ada:sec/ret@proxy.example:3128")
+    with (
+        Client(CLOSED_PORT_URL) as client,
+        pytest.raises(TidewireError, match="its URL is not valid") as caught,
+    ):
+        client.discover()
+    assert "sec" not in str(caught.value)
+
+
 def test_certificates_are_not_read_for_a_server_without_tls(monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
     with ScriptedServer(lambda _: [answer(200, discovery("count"))]) as server, Client(server.url) as client:

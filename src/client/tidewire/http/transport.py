@@ -21,7 +21,14 @@ from anyio import to_thread
 from tidewire.errors import ClientClosedError, ProtocolError, SilenceTimeoutError, TransportError, Where
 from tidewire.following.http_status_actions import is_event_stream
 from tidewire.http.body_decompression import CODING, BoundedDecompressor, DecompressionError
-from tidewire.http.connection_diagnosis import goes_through_a_proxy, sniff, speaks_tls, unusable_environment
+from tidewire.http.connection_arguments import check_proxy
+from tidewire.http.connection_diagnosis import (
+    environment_proxy,
+    goes_through_a_proxy,
+    sniff,
+    speaks_tls,
+    unusable_environment,
+)
 from tidewire.http.httpx_fixes import OnePiece, Pool, TlsCleanup
 from tidewire.http.links_and_origins import origin, parse, same_origin
 from tidewire.http.owning_loop import OwningLoop
@@ -385,6 +392,10 @@ class Transport:
             return Pool(transport=fake or httpx.AsyncHTTPTransport(verify=verify, limits=limits, uds=uds))
 
         try:
+            if uds is None and fake is None and proxy is None:
+                # httpx's error would contain a part of the password, or occur outside of this function.
+                used = environment_proxy(scheme, host, port or 0)
+                check_proxy(used if used is None or "://" in used else f"http://{used}")
             if not secure and "httpcore" in sys.modules:
                 return create()
             # Create the pool on a thread, because this imports httpcore and loads certificates, which would block the
