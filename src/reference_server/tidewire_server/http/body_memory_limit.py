@@ -1,10 +1,12 @@
 """Limit on the memory that request bodies use while they arrive and are processed (`max_incoming_bytes`)."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from tidewire_server.errors import refuse
+from tidewire_server.errors import ProblemError, refuse
+from tidewire_server.settings import share_of
 
 _RETRY_MS: Final = 1000
 
@@ -21,10 +23,17 @@ class IncomingBodies:
         self.max_bytes = max_bytes
         self.total = 0
         """Total size of the bodies that are being received or processed, in bytes."""
+        self._by_caller: Counter[str] = Counter()
+        """The same for each principal that has such bodies."""
 
     @contextmanager
-    def counting(self) -> Iterator[Callable[[int], None]]:
+    def counting(self, principal: str, share: float = 1.0) -> Iterator[Callable[[int], None]]:
         """Count the bytes of one body while the body is received and processed.
+
+        Args:
+            principal: Principal that sends the body.
+            share: Share of the limit that one principal may use. If only one of its bodies is arriving, it may exceed the
+                share.
 
         Yields:
             A function that counts received bytes. It raises a `ProblemError` if they would exceed the limit.
@@ -34,16 +43,27 @@ class IncomingBodies:
         def count(received: int) -> None:
             nonlocal size
             if self.total > size and self.total + received > self.max_bytes:
-                raise refuse(
-                    "unavailable",
-                    f"the request bodies that are arriving take {self.total} bytes, and {received} bytes more would "
-                    f"exceed the limit of {self.max_bytes} bytes (max_incoming_bytes); retry later",
-                    retry_after_ms=_RETRY_MS,
-                )
+                raise _unavailable("", self.total, received, self.max_bytes, "max_incoming_bytes")
+            own, limit = self._by_caller[principal], share_of(self.max_bytes, share)
+            if own > size and own + received > limit:
+                raise _unavailable(" of this caller", own, received, limit, "max_incoming_bytes, max_share")
             size += received
             self.total += received
+            self._by_caller[principal] += received
 
         try:
             yield count
         finally:
             self.total -= size
+            self._by_caller[principal] -= size
+            if not self._by_caller[principal]:
+                del self._by_caller[principal]
+
+
+def _unavailable(whose: str, used: int, received: int, limit: int, settings: str) -> ProblemError:
+    return refuse(
+        "unavailable",
+        f"the request bodies{whose} that are arriving take {used} bytes, and {received} bytes more would exceed the limit "
+        f"of {limit} bytes ({settings}); retry later",
+        retry_after_ms=_RETRY_MS,
+    )

@@ -1,6 +1,7 @@
 """Handlers of the requests that concern jobs and event streams, and of those for operators."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from starlette.requests import Request
@@ -65,6 +66,10 @@ class Handlers:
         self.bodies = IncomingBodies(settings.max_incoming_bytes)
         """Request bodies that are being received or processed."""
 
+    def counting(self, request: Request) -> AbstractContextManager[Callable[[int], None]]:
+        """Count the bytes of the body of an authenticated request. See `IncomingBodies.counting`."""
+        return self.bodies.counting(principal_of(request), self._lifespan.caller_share)
+
     # ---- jobs --------------------------------------------------------------------------------------------------
 
     async def submit(self, request: Request) -> ASGIApp:
@@ -74,7 +79,7 @@ class Handlers:
             require_acceptable(request, "application/json")
         endpoint = self._discovery.endpoint(request)
         key = request_parameters.idempotency_key(request)
-        with self.bodies.counting() as count:
+        with self.counting(request) as count:
             body = await self._body(request, count)
             return await self._create_job(request, endpoint, body, key, as_stream=as_stream)
 
@@ -141,7 +146,7 @@ class Handlers:
         """Handle `POST /v1/jobs/{id}/cancel`."""
         require_acceptable(request, "application/json")
         record = await self._record(request)
-        with self.bodies.counting() as count:
+        with self.counting(request) as count:
             body = await self._body(request, count, optional=True)
             members = read_json(body, max_values=self._settings.max_body_values) if body else {}
             items = request_parameters.items_to_cancel(members, await self._item_count(record))

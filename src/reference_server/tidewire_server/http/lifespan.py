@@ -43,6 +43,8 @@ class Lifespan:
         self._closers = closers
         self.functions = True
         """Whether this process runs functions. It is read when the application starts."""
+        self.caller_share = settings.max_share
+        """Share of each pool that one caller may use, which is known when the application has started."""
         self._service: JobService | None = None
         self._store: Store | None = None
         self._starting = asyncio.Lock()
@@ -83,14 +85,15 @@ class Lifespan:
             if self._service is None:
                 self.open_log()
                 assert self._store is not None  # noqa: S101 - `open_log` sets it
-                share = self._settings.caller_share(single_user=self._authentication.single_user)
+                single_user = self._authentication.single_user
+                self.caller_share = self._settings.caller_share(single_user=single_user)
                 service, self._store = (
                     JobService(
                         self._endpoints,
                         self._settings,
                         self._metrics,
                         self._store,
-                        share=share,
+                        share=self.caller_share,
                         functions=self.functions,
                     ),
                     None,

@@ -226,7 +226,7 @@ class OpenAIHandlers:
         """
         settings, service, principal = self._settings, self._app.service, principal_of(request)
         key = idempotency_key(request)
-        with self._app.handlers.bodies.counting() as count:
+        with self._app.handlers.counting(request) as count:
             limits: dict[str, Any] = {"max_bytes": settings.max_body_bytes, "within": settings.body_timeout}
             content = await read_body(request, count, **limits)
             body = read_request_body(content, max_values=settings.max_body_values)
