@@ -144,6 +144,21 @@ def test_bytes_that_begin_no_request_do_not_keep_an_idle_connection_open(address
         assert connection.recv(65536) == b""
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_the_connection_of_a_refused_body_is_not_reset_while_the_body_arrives(address, version):
+    """A proxy that sends `Connection: close` would otherwise lose the response, and send 502 in its place."""
+    start = b"POST /v1/endpoints/double/jobs HTTP/%b\r\nHost: localhost\r\nConnection: close\r\n" % version
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(start + b"Content-Type: application/json\r\nContent-Length: 10000000\r\n\r\n")
+        answer = b""
+        while chunk := connection.recv(65536):
+            answer += chunk
+        assert problem(answer, 413)["code"] == "body_too_large"
+        assert b"\r\nconnection: close\r\n" in answer
+        for _ in range(100):
+            connection.sendall(b"x" * 100_000)
+
+
 def test_head_timeout_does_not_apply_to_streams_and_bodies(address):
     with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         for _ in range(2):

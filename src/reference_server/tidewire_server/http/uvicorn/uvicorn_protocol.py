@@ -9,6 +9,7 @@ run with h11.
 
 import asyncio
 import ipaddress
+import weakref
 from collections import Counter
 from typing import Any, Final
 
@@ -55,6 +56,20 @@ A parsed line of 8 bytes takes 150, so that a head of `max_head_bytes` with only
 
 _SLICE: Final = 16 * 1024
 """Number of bytes passed to the parser at a time."""
+
+
+class _AfterBody:
+    """Value of uvicorn's `keep_alive` for a request that ends its connection. It is true if the response is complete while the
+    body is still arriving. Otherwise uvicorn would close the connection at once, which resets it, and the client would lose
+    the response.
+    """
+
+    def __init__(self, cycle: Any) -> None:
+        self._cycle = weakref.ref(cycle)
+
+    def __bool__(self) -> bool:
+        cycle = self._cycle()
+        return cycle is not None and cycle.response_complete and cycle.more_body
 
 
 def http_protocol(settings: Settings, max_connections: int, max_per_address: int) -> Any:
@@ -233,6 +248,8 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
             # part of the request's headers (RFC 9110, section 6.5.1), because a proxy that removes or sets headers does
             # not check trailers.
             self.headers = []
+            if not self.cycle.keep_alive:
+                self.cycle.keep_alive = _AfterBody(self.cycle)  # type: ignore[assignment]  # uvicorn tests only its truth
             self._in_body = True  # Not earlier, because `cycle` belongs to the previous request until here.
 
         def on_body(self, body: bytes) -> None:
@@ -246,6 +263,7 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
 
         def on_response_complete(self) -> None:
             unfinished = self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
+            self._is_last |= unfinished and isinstance(self.cycle.keep_alive, _AfterBody)
             ends = self._is_last and not self.pipeline
             super().on_response_complete()
             if self._unparsed:
