@@ -1,5 +1,7 @@
 """Engines that send arbitrary bytes: every answer ends as a typed error, within limits, and nothing leaks."""
 
+import asyncio
+import itertools
 import json
 import logging
 from collections.abc import Iterator
@@ -9,11 +11,13 @@ from typing import Any
 import pytest
 
 from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine, until_ready
+from support.scripted_server import ScriptedServer
 from support.serve_command import run, served
 from tidewire import Client
 from tidewire.errors import JobFailedError
 from tidewire_server import Server
-from tidewire_server.generation.upstream import add_upstream, url_pool
+from tidewire_server.generation.upstream import add_upstream, engine_requests, url_pool
+from tidewire_server.generation.upstream.url_pool import UrlError
 
 KEY = "sk-a-secret-of-the-upstream"
 
@@ -115,6 +119,22 @@ def test_answer_that_goes_on_after_its_end_is_cut(client: Client, shared_engine:
     assert client.run("generate", prompt=MARK, max_tokens=8) == {"text": "ab", "finish_reason": "stop"}
     shared_engine.script(answers=[{"send": [end, event("[DONE]"), {"repeat": "z" * 1000, "times": 100_000}]}])
     assert client.run("generate", prompt=MARK, max_tokens=8) == {"text": "ab", "finish_reason": "stop"}
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 102 Processing\r\n\r\n"])
+def test_informational_responses_without_end_count_as_silence(answer: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_requests, "ANSWER_TIMEOUT", 0.2)
+
+    async def ask(url: str) -> None:
+        requests = engine_requests.EngineRequests(None, 0.2)
+        with pytest.raises(UrlError, match="silent for too long"):
+            await anext(requests.stream(url, "completions", {}))
+        with pytest.raises(UrlError, match="silent for too long"):
+            await requests.describe(url, None)
+        await requests.close()
+
+    with ScriptedServer(lambda _: itertools.repeat(answer)) as engine:
+        asyncio.run(ask(engine.url))
 
 
 def test_another_media_type_is_refused(client: Client, shared_engine: ScriptedEngine):

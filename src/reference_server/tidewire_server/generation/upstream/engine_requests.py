@@ -100,7 +100,7 @@ class EngineRequests:
 
     async def _get(self, url: str) -> tuple[httpx.Response, dict[str, Any]]:
         """Return an answer and its JSON object, which is empty if it has none."""
-        async with self._answer("GET", url, timeout=ANSWER_TIMEOUT) as response:
+        async with self._answer("GET", url, ANSWER_TIMEOUT, timeout=ANSWER_TIMEOUT) as response:
             content = await _json_of(response)
             return response, content if isinstance(content, dict) else {}
 
@@ -115,7 +115,8 @@ class EngineRequests:
         """
         timeout = httpx.Timeout(self._timeout, connect=ANSWER_TIMEOUT)
         options = {"json": body, "headers": trace_headers(), "timeout": timeout}
-        async with self._answer("POST", f"{url}/{path}", **options) as response:
+        within = ANSWER_TIMEOUT + self._timeout
+        async with self._answer("POST", f"{url}/{path}", within, **options) as response:
             _check_status(response)
             if response.status_code >= 500:
                 raise self._failure(response.status_code, await _json_of(response))
@@ -128,17 +129,24 @@ class EngineRequests:
                 yield data
 
     @contextlib.asynccontextmanager
-    async def _answer(self, method: str, url: str, **options: Any) -> AsyncIterator[httpx.Response]:
-        """Send a request, and convert the exceptions of httpx."""
+    async def _answer(
+        self, method: str, url: str, within: float, **options: Any
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request whose answer must begin within some seconds, and convert the exceptions of httpx."""
         try:
-            async with self._http.stream(method, url, **options) as response:
+            # The time-outs of httpx are for each read, and an engine may send informational responses (1xx) without end.
+            async with (
+                asyncio.timeout(within) as limit,
+                self._http.stream(method, url, **options) as response,
+            ):
+                limit.reschedule(None)
                 if response.headers.get("content-encoding", "identity") != "identity":
                     # A small compressed answer could fill the memory.
                     raise EngineError("the engine compressed its answer, which this server does not accept")
                 yield response
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise UrlError(f"cannot be reached ({type(error).__name__})") from None
-        except httpx.TimeoutException:
+        except (TimeoutError, httpx.TimeoutException):
             raise UrlError("was silent for too long", began=True) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise UrlError(f"closed the connection ({type(error).__name__})", began=True) from None
