@@ -9,7 +9,17 @@ import pytest
 from pydantic import BaseModel, Field
 
 from support.client_timing import with_timing
-from support.scripted_server import CLOSE, RESET, ScriptedServer, answer, discovery, hurried, job, problem
+from support.scripted_server import (
+    CLOSE,
+    RESET,
+    ScriptedServer,
+    answer,
+    discovery,
+    endpoint,
+    hurried,
+    job,
+    problem,
+)
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
     EndpointNotFoundError,
@@ -195,6 +205,46 @@ async def test_an_unknown_endpoint_lists_the_known_ones():
     error, _, _ = await submitted("nope", script=script)
     assert isinstance(error, EndpointNotFoundError)
     assert "This server has: a, b." in str(error)
+
+
+def restarted_server(names, refusal):
+    """Return a script of a server whose endpoints are those in the list `names`, and that refuses each submit."""
+
+    def script(request):
+        if request.method == "POST":
+            return [refusal]
+        return [answer(200, discovery(*names) if request.path == "/v1" else endpoint(names[0]))]
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(404, "endpoint_not_found"), (413, "body_too_large"), (422, "invalid_input"), (422, "batch_too_large")],
+)
+async def test_a_refused_submit_makes_the_client_read_the_descriptions_again(status, code):
+    names = ["old"]
+    with ScriptedServer(restarted_server(names, problem(status, code))) as server:
+        async with AsyncClient(server.url) as client:
+            await client.discover()
+            await client.describe("old")
+            names[:] = ["new"]
+            with pytest.raises(RequestError) as caught:
+                await client.submit("old")
+            assert "This server has: new." in str(caught.value) or status != 404
+            assert [each.name for each in (await client.discover()).endpoints] == ["new"]
+            assert (await client.describe("old")).name == "new"
+
+
+async def test_a_missing_name_is_resolved_again_after_an_error():
+    names = ["a", "b"]
+    with ScriptedServer(restarted_server(names, problem(422, "invalid_input"))) as server:
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(EndpointNotFoundError, match="2 endpoints"):
+                await client.submit()
+            names[:] = ["a"]
+            with pytest.raises(InvalidInputError):
+                await client.submit()
 
 
 # ---- retries -----------------------------------------------------------------------------------------------------

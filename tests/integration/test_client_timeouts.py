@@ -269,6 +269,8 @@ async def test_one_timeout_covers_all_requests_of_a_call(call, endpoint):
             encoded = ([{}],) if call == "submit_batch" else ()
             with pytest.raises(EndpointNotFoundError):
                 await getattr(client, call)(endpoint, *encoded)
-    assert set(requests_by_path.values()) == {2}
+    # After the 404, the client reads again which endpoints there are.
+    reads_again = endpoint is None and call != "describe"
+    assert set(requests_by_path.values()) == ({2, 3} if reads_again else {2})
     assert len(requests_by_path) == (1 if (call, endpoint) == ("describe", "nope") else 2)
     assert len(deadlines) == 1

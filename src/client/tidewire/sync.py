@@ -620,14 +620,14 @@ class Client:
         return thread.call(partial(client.jobs, limit=limit))
 
     def discover(self) -> Discovery:
-        """Return the server's endpoints, limits and capabilities. The client requests them once and caches them."""
+        """Return the endpoints, limits and capabilities of the server. They are cached as long as by `describe`."""
         thread, client = self._inner
         return thread.call(client.discover)
 
     def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
         """Return an endpoint's schemas for inputs and values, its examples and its capabilities.
 
-        The client requests the description once and caches it.
+        The client caches the description until the server refuses a request with the status 404, 413 or 422.
 
         Args:
             endpoint: Endpoint name. May be omitted if the server has exactly one.

@@ -421,6 +421,8 @@ class ApiSession:
         """
         problem = status_errors.problem_in(response)
         where = response.where(job_id=job_id, last_event_id=last_event_id)
+        if response.status in _OUTDATED:
+            self.forget_descriptions()
         if problem is not None:
             self.contacted = True
         elif not self.contacted and not status_errors.may_be_from_gateway(response):
@@ -474,10 +476,15 @@ class ApiSession:
 
     # ---- discovery ---------------------------------------------------------------------------------------------
 
+    def forget_descriptions(self) -> None:
+        """Discard the cached discovery document and descriptions of endpoints."""
+        self._discovery = None
+        self._descriptions.clear()
+
     async def discover(
         self, options: Options, since: float | None = None, policy: RequestPolicy | None = None
     ) -> Discovery:
-        """Return the discovery document. The client requests it once and caches it."""
+        """Return the discovery document. The client caches it until the server refuses a request."""
         if self._discovery is None:
             response = await self.request("GET", self.base + API_ROOT, options, since=since, policy=policy)
             discovery = self.read(Discovery, response, what="discovery")
@@ -490,7 +497,7 @@ class ApiSession:
     async def describe(
         self, endpoint: str, options: Options, since: float | None = None
     ) -> EndpointDescription:
-        """Return the description of an endpoint. The client requests it once and caches it."""
+        """Return the description of an endpoint. The client caches it until the server refuses a request."""
         if endpoint not in self._descriptions:
             response = await self.request("GET", self.endpoint_url(endpoint), options, since=since)
             self._descriptions[endpoint] = self.read(EndpointDescription, response, what="endpoint")
@@ -522,6 +529,9 @@ def new_session(
     return ApiSession(server, transport, auth=auth, timing=Timing(), hooks=hooks)
 
 
+_OUTDATED: Final = frozenset({404, 413, 422})
+"""Statuses of requests that a server may refuse because it was restarted with other endpoints, inputs or limits than those
+in the client's cache."""
 _WITHHELD: Final = (
     f"{TOKEN_VARIABLE} was not sent, because {URL_VARIABLE} is the URL of another server. Pass the token: "
     "Client(url, token=…)."

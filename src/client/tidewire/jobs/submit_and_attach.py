@@ -96,6 +96,7 @@ class JobStarter:
         names = [endpoint.name for endpoint in discovery.endpoints]
         if len(names) == 1:
             return names[0]
+        self.session.forget_descriptions()
         what = (
             f"this server has {len(names)} endpoints: {', '.join(names)}"
             if names
