@@ -451,6 +451,35 @@ def test_waiting_daemon_threads_print_nothing_at_program_exit():
         server.wait_until_none_is_open()
 
 
+FINALIZER = """
+import sys
+from tidewire import Client
+
+class Owner:
+    def __init__(self):
+        self.client = Client(sys.argv[1])
+        self.job = self.client.submit("count")
+
+    def __del__(self):
+        try:
+            self.job.cancel()
+        except RuntimeError as error:
+            print(type(error).__name__, flush=True)
+        self.client.close()
+        print("closed", flush=True)
+
+owner = Owner()
+"""
+
+
+def test_a_finalizer_at_program_exit_does_not_wait_for_the_stopped_thread():
+    with ScriptedServer(talking(hold=True)) as server:
+        command = [sys.executable, "-W", "error", "-c", FINALIZER, server.url]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ClientClosedError\nclosed\n", "")
+        server.wait_until_none_is_open()
+
+
 CLOSING = """
 import sys, threading
 from tidewire import Client

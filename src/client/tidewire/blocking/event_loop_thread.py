@@ -328,6 +328,7 @@ class _State:
 
         Raises:
             EventLoopError: The caller runs on the thread itself, which cannot wait for its own work.
+            ClientClosedError: The client was closed, the process was forked, or the interpreter is exiting.
         """
         if self.is_current():
             advice = (
@@ -341,6 +342,10 @@ class _State:
                 "Create a new client in each process, and continue jobs there with client.job(checkpoint=…)."
             )
             raise ClientClosedError("the client was used before the process forked", advice=advice)
+        if sys.is_finalizing():
+            # Python has stopped the thread, so waiting for it would never end.
+            advice = "Use the client before the program ends, or in a function registered with atexit."
+            raise ClientClosedError("the interpreter is exiting", advice=advice)
         with self._lock:
             if self.closed:
                 raise ClientClosedError("the client was closed")
@@ -384,6 +389,8 @@ class _State:
         A KeyboardInterrupt may interrupt this method at any point. The thread still ends, and another call of this
         method waits for it again.
         """
+        if sys.is_finalizing():  # Python has stopped the thread
+            return
         running, thread = self.end(), self._thread
         if running is None or thread is None or self.is_current():
             return
