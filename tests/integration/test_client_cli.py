@@ -271,14 +271,14 @@ def test_a_command_of_a_missing_package_prints_how_to_install_it(monkeypatch):
     assert "pip install" in result.stderr
 
 
-def run_with_closed_pipe(url, *arguments, lines=0):
+def run_with_closed_pipe(url, *arguments, lines=0, command=COMMAND):
     """Run a command and close its output pipe after reading some lines.
 
     Returns:
         The exit code and the standard error of the command.
     """
     with subprocess.Popen(
-        [*COMMAND, *arguments],
+        [*command, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -302,6 +302,13 @@ def test_a_closed_output_pipe_ends_the_command_silently(url):
 def test_a_pipe_closed_before_the_first_byte_ends_the_command_silently(url):
     assert run_with_closed_pipe(url, "call", url, "talk", "words=20000") == (141, "")
     assert run_with_closed_pipe(url, "describe", url) == (141, "")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("call", "--help"), ("serve", "--help")])
+def test_help_in_a_closed_pipe_has_the_exit_code_of_other_commands(url, arguments):
+    command = [sys.executable, "-m", "tidewire"]
+    assert run_with_closed_pipe(url, *arguments, command=command) == (141, "")
 
 
 @pytest.mark.heavy

@@ -31,7 +31,7 @@ def main() -> None:
 
     Raises:
         SystemExit: Always, except after `--version`. The exit code is 2 if the extra `cli` is not installed, 5 if standard
-            output cannot be written, and 130 after Ctrl+C.
+            output cannot be written, 130 after Ctrl+C, and 141 if the output pipe was closed.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller, such as cron
@@ -44,6 +44,9 @@ def main() -> None:
     except KeyboardInterrupt:
         # The commands handle this exception, but it may also interrupt their import, which takes 0.3 s.
         sys.exit(130)
+    except SystemExit as error:
+        # rich and typer end the help with 1 if the output pipe is closed.
+        sys.exit(141 if isinstance(error.__context__, BrokenPipeError) else error.code)
     except OSError as error:
         # Commands report such errors themselves.
         if sys.argv[1:] and not _HELP & {*sys.argv}:
