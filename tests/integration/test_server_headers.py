@@ -140,8 +140,8 @@ PROBLEMS = [
     ("GET", "/v1/jobs/", {}, 404, "not_found"),
     ("PATCH", "/v1/jobs/any", {}, 405, "method_not_allowed"),
     ("GET", SUBMIT, {}, 405, "method_not_allowed"),
-    ("POST", "/v1/endpoints/broken/jobs", JSON, 500, "internal"),
-    ("POST", "/v1/endpoints/broken/jobs", STREAM, 500, "internal"),
+    ("POST", "/v1/endpoints/broken/jobs", JSON, 424, "endpoint.function_failed"),
+    ("POST", "/v1/endpoints/broken/jobs", STREAM, 424, "endpoint.function_failed"),
     ("OPTIONS", "/v1/jobs", PREFLIGHT | {"access-control-request-method": "PUT"}, 400, "bad_parameter"),
     ("OPTIONS", "/v1/jobs", PREFLIGHT | {"access-control-request-headers": "x-own"}, 400, "bad_parameter"),
 ]

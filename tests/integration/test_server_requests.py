@@ -15,6 +15,7 @@ from support.reference_server import JSON, QUICK, Peer, data, eventually, logged
 from tidewire.protocol.problems import REGISTRY
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
 from tidewire_server import Server, Stream
+from tidewire_server.jobs import job_service
 
 
 class Picture(BaseModel):
@@ -648,15 +649,11 @@ def test_metrics_count_jobs_events_and_stream_requests(peer):
     assert after['tidewire_items_waiting{endpoint="greet"}'] == 0
 
 
-def test_an_exception_in_a_handler_is_a_problem_without_a_traceback(caplog):
-    server = make_server()
-
-    @server.endpoint(columns=lambda value: 1 / 0)
-    async def broken() -> str:
-        return ""
-
-    with serving(server) as peer:
-        answer = peer.submit("broken")
+def test_an_exception_in_a_handler_is_a_problem_without_a_traceback(caplog, monkeypatch):
+    with serving(make_server()) as peer:
+        with monkeypatch.context() as patch:
+            patch.setattr(job_service, "prepare_job", lambda *_: 1 / 0)
+            answer = peer.submit("greet")
         assert "ZeroDivision" not in answer.text
         refused(answer, "internal")
         assert peer.submit("greet").status_code == 201

@@ -9,6 +9,8 @@ import pytest
 from pydantic import BeforeValidator
 
 from support.reference_server import QUICK, Fold, data, eventually, serving
+from tidewire import Client
+from tidewire.errors import RequestError
 from tidewire_server import Context, ItemError, Server, Stream
 from tidewire_server.errors import StreamClosedError
 from tidewire_server.jobs import loop_watchdog
@@ -329,6 +331,7 @@ def raise_key_error(_given: object) -> Any:
     [
         (Any, {"validate": raise_key_error}, "validate"),
         (Any, {"columns": raise_key_error}, "columns"),
+        (Any, {"columns": lambda _given: ["not a pointer"]}, "columns"),
         (Any, {"initial": raise_key_error}, "initial"),
         (list[Any], {"batch": True, "key": raise_key_error}, "key or cost"),
         (list[Any], {"batch": True, "cost": raise_key_error, "max_cost": 1}, "key or cost"),
@@ -346,11 +349,23 @@ def test_a_function_that_fails_during_a_submit_is_named_and_its_exception_is_log
     server.endpoint(**options)(judged)
     with serving(server) as peer:
         answer = peer.submit("judged", {"number": 1})
-    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert (answer.status_code, answer.json()["code"]) == (424, "endpoint.function_failed")
     assert answer.json()["detail"].startswith(f"endpoint 'judged': {function} raised an exception")
     assert "secret" not in answer.text
     (logged,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert isinstance(logged.exc_info[1].__cause__, KeyError)
+    assert isinstance(logged.exc_info[1].__cause__, KeyError | ValueError)
+
+
+def test_a_client_does_not_repeat_a_submit_for_which_a_function_has_failed():
+    server = Server(**QUICK)
+
+    @server.endpoint(validate=raise_key_error)
+    def judged() -> None: ...
+
+    with server.running() as url, Client(url) as client:
+        with pytest.raises(RequestError, match="endpoint 'judged'") as caught:
+            client.submit("judged")
+        assert (type(caught.value), caught.value.retryable) == (RequestError, False)
 
 
 def test_the_disconnect_of_a_pipelining_reader_is_noticed(caplog):

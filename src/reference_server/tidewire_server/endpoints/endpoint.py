@@ -447,13 +447,13 @@ class Endpoint:
             within: Sequence[str] = [""] if self.value.is_text or self.guesses_columns else []
         elif callable(self._columns):
             try:
-                within = self._columns(self.input.as_given(value))
+                within = list(self._columns(self.input.as_given(value)))
+                for pointer in within:
+                    parse(pointer)
             except Exception as error:
                 raise self._failed("columns") from error
         else:
             within = self._columns
-        for pointer in within:
-            parse(pointer)
         return list(within)
 
     async def admit(self, raw: JsonValue, pointer: str) -> BaseModel:

@@ -53,6 +53,13 @@ def failure(request: Request, error: Exception) -> Problem:
         )
     # Log only the path, because the query may contain a stream token.
     _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
-    is_known = isinstance(error, EndpointFunctionError)
-    reason = str(error) if is_known else "the request failed because of an internal error"
-    return problem("internal", f"{reason}; the server's log has the details")
+    details = "the server's log has the details"
+    if isinstance(error, EndpointFunctionError):
+        # Not the status 500: clients treat it as a lost connection and would repeat the request for minutes [TW-CLI-058].
+        return Problem(
+            code="endpoint.function_failed",
+            title="A function of the endpoint failed",
+            status=424,
+            detail=f"{error}; {details}",
+        )
+    return problem("internal", f"the request failed because of an internal error; {details}")
