@@ -196,8 +196,16 @@ async def test_a_timeout_while_the_server_is_busy_says_why(call):
         async with AsyncClient(server.url, timeout=0.2) as client:
             with pytest.raises(
                 TotalTimeoutError, match=r"0.2 s passed; the last attempt failed: .*the queue is full"
-            ):
+            ) as caught:
                 await getattr(client, call)("count", *([{}],) * (call == "submit_batch"))
+    assert "may or may not" not in str(caught.value)
+
+
+async def test_a_timeout_of_a_cancel_does_not_claim_that_the_job_continues():
+    with ScriptedServer(lambda _: [HOLD]) as server:
+        async with AsyncClient(server.url, timeout=0.05) as client:
+            with pytest.raises(TotalTimeoutError, match="may or may not be cancelled"):
+                await client.job("j1").cancel()
 
 
 async def test_endless_job_pages_end():

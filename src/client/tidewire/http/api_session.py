@@ -113,6 +113,8 @@ class _Request:
     """The credentials sent with the last attempt."""
     last_fault: str | None = None
     """Why the last attempt failed."""
+    waits: bool = False
+    """Whether the last attempt has ended and the next one has not begun."""
 
     @property
     def key(self) -> str | None:
@@ -266,7 +268,8 @@ class ApiSession:
         what = f"the timeout of {options.timeout:g} s passed"
         if request.last_fault is not None:
             what += f"; the last attempt failed: {request.last_fault}"
-        advice = may_run(request.key) if request.kind is RequestKind.SUBMIT else None
+        in_doubt = request.kind is RequestKind.SUBMIT and (policy.in_doubt or not request.waits)
+        advice = may_run(request.key) if in_doubt else None
         where = Where(request.method, request.url, request.job_id)
         raise TotalTimeoutError(what, where=where, advice=advice)
 
@@ -334,7 +337,9 @@ class ApiSession:
             self.report_failure(policy, fault.what, pause)
             if request.postpone and not unknown:
                 raise RetryLaterError(pause)
+            request.waits = True
             await self.sleep(pause)
+            request.waits = False
             if unknown:
                 await self._check_keys(request, options, policy, fault)
             policy.begin()

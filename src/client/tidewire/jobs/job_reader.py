@@ -264,10 +264,14 @@ class JobReader(ABC):
         return url
 
     async def cancel(self, body: bytes) -> JobStatus:
-        with self.bounded(self.deadline()):
-            response = await self._session.request(
-                "POST", f"{self._stream.job_url}/cancel", self._options, body=body, job_id=self.id
-            )
+        try:
+            with self.bounded(self.deadline()):
+                response = await self._session.request(
+                    "POST", f"{self._stream.job_url}/cancel", self._options, body=body, job_id=self.id
+                )
+        except TotalTimeoutError as error:
+            error.advice = "The job may or may not be cancelled: read its status, or cancel it again."
+            raise
         return self._session.read(JobResource, response, what="job", job_id=self.id).status
 
     # ---- called by the display in a notebook -------------------------------------------------------------------
