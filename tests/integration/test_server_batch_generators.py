@@ -1,8 +1,10 @@
 """Batched generators: rows grow and end independently, and late joiners enter between two steps."""
 
+import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from integration.test_server_batching import item
 from support.reference_server import QUICK, Fold, eventually, serving
 from tidewire_server import Append, Context, ItemError, Last, Server
+from tidewire_server.job_log.log_writer import LogWriter
 
 
 def test_rows_of_a_batched_generator_grow_and_end_independently():
@@ -101,6 +104,35 @@ def test_late_joiners_enter_a_running_batch_between_two_steps(kind):
         assert calls[:2] == [{0: "abcd"}, {1: "xy"}]
         assert {1: "z"} in calls
         assert ended[2]["batch"] | {"wait_ms": 0} == {"size": 2, "row": 1, "wait_ms": 0}
+
+
+def test_cancel_of_the_last_row_does_not_lose_the_ends_of_the_others(monkeypatch):
+    server, ends, written = Server(**QUICK), [], threading.Event()
+    end = LogWriter.end
+
+    async def end_slowly(writer, make_record):
+        ends.append(writer)
+        await asyncio.to_thread(written.wait, 10)
+        return await end(writer, make_record)
+
+    monkeypatch.setattr(LogWriter, "end", end_slowly)
+
+    @server.endpoint(batch=True, max_batch_size=3, batch_timeout=10)
+    async def echo(words: list[str]) -> AsyncIterator[dict[int, Last[str]]]:
+        yield {row: Last(word) for row, word in enumerate(words) if word != "stays"}
+        await asyncio.sleep(60)
+
+    with serving(server) as peer, ThreadPoolExecutor() as pool:
+        first, second, stays = (peer.start("echo", {"words": word}) for word in ("a", "b", "stays"))
+        eventually(lambda: len(ends) == 1)
+        cancel = pool.submit(peer.http.post, f"/v1/jobs/{stays}/cancel")
+        eventually(lambda: len(ends) == 2)
+        written.set()
+        assert cancel.result().status_code == 202
+        for job, value in ((first, "a"), (second, "b")):
+            eventually(lambda job=job: peer.job(job)["done"])
+            assert (item(peer.job(job))["status"], item(peer.job(job))["value"]) == ("succeeded", value)
+        assert peer.job(stays)["status"] == "cancelled"
 
 
 @pytest.mark.parametrize(

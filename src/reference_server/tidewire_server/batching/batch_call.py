@@ -335,8 +335,9 @@ class BatchCall:
                     yielded = await generator.asend(sent)
                 except StopAsyncIteration:
                     return
-                for row, outcome in take(yielded, self._rows, rows + padding, self._endpoint):
-                    await self._end(row, outcome)
+                # Do not await the ends here: a cancel of the last other row cancels this task, and would lose them.
+                if ended := take(yielded, self._rows, rows + padding, self._endpoint):
+                    self._end_soon(ended)
                 sent = await self._late_joiners() if self._wants_late_joiners else self._no_late_joiners
                 if not sent and self.rows == 0:
                     return
