@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from collections import UserDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -276,6 +277,32 @@ def test_a_wrong_number_of_results_fails_all_items(caplog):
     assert {each["error"]["code"] for each in job["state"]["items"]} == {"invalid_value"}
 
 
+class Table:
+    """As a DataFrame of pandas: the length is the number of rows, but the elements are the names of the columns."""
+
+    columns = ("score", "label")
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize("returned", [{"a": 1, "b": 2}, UserDict({"a": 1, "b": 2}), Table()])
+def test_a_mapping_or_table_with_as_many_columns_as_inputs_fails_all_items(returned):
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True)
+    def judge(n: list[int]):
+        return returned
+
+    with serving(server) as peer:
+        items = peer.run("judge", inputs=[{"n": 1}, {"n": 2}])["state"]["items"]
+    detail = f"a batched function must return a list, not {type(returned).__name__}"
+    assert [each["error"]["detail"] for each in items] == [detail, detail]
+
+
 @pytest.mark.parametrize("kind", ["def", "async def", "generator"])
 def test_an_exception_fails_all_items_and_is_logged_once(kind, caplog):
     server = Server(**QUICK)
@@ -320,6 +347,23 @@ def test_bisect_fails_only_the_item_that_raises():
         assert [each.get("value") for each in items] == [60, 30, 20, None, 12, 10, 15, 20]
         assert [index for index, each in enumerate(items) if each["status"] == "failed"] == [3]
     assert [len(call) for call in calls] == [8, 4, 2, 2, 1, 1, 4]
+
+
+def test_bisect_runs_the_last_row_again_after_the_invalid_one_was_cancelled():
+    gate, server = Gate(), Server(**QUICK)
+
+    @server.endpoint(batch=True, bisect=True, max_batch_size=2, batch_timeout=10)
+    def divide(n: list[int]) -> list[float]:
+        gate.enter(n)
+        return [60 / each for each in n]
+
+    with serving(server) as peer:
+        invalid, valid = peer.start("divide", {"n": 0}), peer.start("divide", {"n": 2})
+        eventually(lambda: gate.calls)
+        peer.http.post(f"/v1/jobs/{invalid}/cancel")
+        gate.open(2)
+        assert item(peer.ended(valid))["value"] == 30
+    assert gate.calls == [[0, 2], [2]]
 
 
 # ---- cancellation and time limits ------------------------------------------------------------------------------------
@@ -510,6 +554,48 @@ def test_an_invalid_value_fails_only_its_row():
             ]
             assert {each["error"]["code"] for each in items if "error" in each} == {"invalid_value"}
             assert (items[3]["value"], items[5]["value"]) == ({"fine": True}, [1, 2])
+
+
+class UnfinishedError(ItemError):
+    def __init__(self):  # without that of its base class
+        pass
+
+
+class Sparse:
+    """As a sparse tensor of PyTorch."""
+
+    def tolist(self) -> None:
+        raise RuntimeError("no storage")
+
+
+@pytest.mark.parametrize("faulty", [UnfinishedError(), Sparse()])
+def test_a_faulty_error_or_type_fails_only_its_row(faulty):
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True)
+    def values(n: list[int]) -> list[Any]:
+        return [each or faulty for each in n]
+
+    with serving(server) as peer:
+        failed, fine = peer.run("values", inputs=[{"n": 0}, {"n": 1}])["state"]["items"]
+    assert (failed["error"]["code"], fine["value"]) == ("internal", 1)
+
+
+class Words(BaseModel):
+    words: list[str]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+def test_a_padding_input_may_be_empty():
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True, sizes=[2], pad=Words(words=[]))
+    def seen(inputs: list[Words]) -> list[list[list[str]]]:
+        return [[each.words for each in inputs]] * len(inputs)
+
+    assert server.call("seen", words=["a"]) == [["a"], []]
 
 
 def test_progress_and_notes_of_a_call_reach_each_row():

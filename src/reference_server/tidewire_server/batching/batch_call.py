@@ -31,6 +31,7 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterable,
+    Mapping,
     Sequence,
 )
 from contextlib import aclosing, closing
@@ -205,7 +206,7 @@ class BatchCall:
         endpoint, batching = self._endpoint, self._batching
         values = [row.value for row in rows]
         padding = batching.padded(len(values)) - len(values)
-        filled = values + [endpoint.padding or values[-1]] * padding
+        filled = values + [values[-1] if endpoint.padding is None else endpoint.padding] * padding
         context = self._context
         if len(rows) != len(self._rows):
             context = Context(rows={number: RowContext(row.writer) for number, row in enumerate(rows)})
@@ -233,7 +234,7 @@ class BatchCall:
         except Exception as raised:  # noqa: BLE001 - the function can raise any exception
             error = raised
         alive = [row for row in rows if not row.over]
-        if error is not None and self._may_bisect(alive, error):
+        if error is not None and self._may_bisect(rows, error):
             middle = len(alive) // 2
             for half in (alive[:middle], alive[middle:]):
                 # Skip rows of the second half that were cancelled while the function ran for the first half.
@@ -260,6 +261,7 @@ class BatchCall:
         # Do not bisect after an InvalidValueError. This error means that the function returned invalid results for the
         # whole batch, so the cause is not a single input.
         # Do not bisect after the loss of a worker either, because the rows follow `on_restart`.
+        # `rows` are those of the call, also the ones that were cancelled meanwhile: their inputs may be the cause.
         kept = isinstance(error, InvalidValueError | WorkerLostError)
         return self._batching.bisect and len(rows) > 1 and not kept
 
@@ -299,7 +301,7 @@ class BatchCall:
             return result
         try:
             return as_value(result, self._endpoint)
-        except InvalidValueError as error:
+        except Exception as error:  # noqa: BLE001 - a type can raise any exception when it is converted to JSON
             return error
 
     # ---- generators --------------------------------------------------------------------------------------------
@@ -461,8 +463,11 @@ def _sized(returned: Any, rows: int, padding: int, what: str) -> list[Any]:
 
 
 def _listed(returned: Any) -> list[Any]:
-    # Reject strings and mappings, although they are iterable. If the length of such a value matched, `list` would split
-    # it into items.
-    if isinstance(returned, str | bytes | dict | set | frozenset) or not hasattr(returned, "__len__"):
+    # Reject strings, mappings and tables, although they are iterable. If the length of such a value matched, `list` would
+    # split it into items. A table, such as a DataFrame of pandas, would become a list of its column names.
+    refused = isinstance(returned, str | bytes | Mapping | set | frozenset) or hasattr(
+        type(returned), "columns"
+    )
+    if refused or not hasattr(returned, "__len__"):
         raise InvalidValueError(f"a batched function must return a list, not {type(returned).__name__}")
     return list(returned)

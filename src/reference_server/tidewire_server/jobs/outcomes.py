@@ -52,8 +52,8 @@ def problem_of(
     """
     try:
         found = _public_problem(raised)
-    except ValueError as error:
-        _log.error("%s: the ItemError contains a value that is not strict JSON: %s", item_name, error)
+    except Exception as error:  # noqa: BLE001 - a subclass of `ItemError` can raise any exception here
+        _log.error("%s: the %s cannot be sent to the client: %r", item_name, type(raised).__name__, error)
         found = None
     if found is not None:
         if isinstance(raised, InvalidValueError) and not logged:  # the client cannot fix it
@@ -87,7 +87,8 @@ def _public_problem(raised: BaseException) -> Problem | None:
     """Convert an exception that is meant for clients to a problem. Return None for all other exceptions.
 
     Raises:
-        ValueError: The `ItemError` contains values that are not strict JSON.
+        Exception: The `ItemError` contains values that are not strict JSON, or its class does not call
+            `ItemError.__init__`.
     """
     match raised:
         case ItemError():
