@@ -91,7 +91,7 @@ def test_a_function_without_a_server_is_in_its_first_attempt():
 
     server.call("once")
     assert seen == [(1, None)]
-    assert (Context().attempt, Context().previous) == (1, None)
+    assert (Context().attempt, Context().previous, Context().cancelled) == (1, None, False)
 
 
 def test_an_endpoint_says_how_its_items_continue(server):

@@ -25,12 +25,14 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the result of the call is no longer needed, because the item was cancelled or its deadline has passed.
 
-        For a batched call, the result is True only if no row is needed anymore. The server cannot stop a function in a
+        For a batched call, the result is True only if all rows were cancelled. It is False for a context that a test creates, as
+        in `function(…, Context())`. The server cannot stop a function in a
         worker thread, so such a function should check this property regularly and return early.
         """
         if self._writer is not None:
             return self._writer.run.cancelled
-        return all(row.cancelled for row in tuple(self._rows.values()))
+        rows = tuple(self._rows.values())
+        return bool(rows) and all(row.cancelled for row in rows)
 
     @property
     def attempt(self) -> int:
