@@ -335,6 +335,8 @@ def raise_key_error(_given: object) -> Any:
         (Any, {"initial": raise_key_error}, "initial"),
         (list[Any], {"batch": True, "key": raise_key_error}, "key or cost"),
         (list[Any], {"batch": True, "cost": raise_key_error, "max_cost": 1}, "key or cost"),
+        (list[Any], {"batch": True, "cost": lambda given: int("secret"), "max_cost": 1}, "key or cost"),
+        (list[Any], {"batch": True, "key": lambda given: ["secret"]}, "key or cost"),
         (Annotated[int, BeforeValidator(raise_key_error)], {}, "a validator of the input"),
     ],
 )

@@ -476,6 +476,9 @@ class Endpoint:
         except ItemError as error:
             raise ProblemError(error.problem().model_copy(update={"pointer": pointer})) from None
         except ValueError as error:
+            if function == "key or cost":
+                # A bug, such as `math.log(0)`. With `invalid_input`, the caller would look for the fault in the input.
+                raise self._failed(function) from error
             member = getattr(error, "member", None)
             code = getattr(error, "code", None) or "invalid_input"
             where = (
