@@ -69,6 +69,19 @@ def served(function, workers, *, settings=None, **options):
         yield peer
 
 
+def test_server_call_starts_the_workers_and_stops_them():
+    server = Server(**QUICK)
+
+    @server.endpoint(name="f", batch=True, workers=actors(1, replace_timeout=SECONDS))
+    def upper(words: list[str]) -> list[str]:
+        return [word.upper() for word in words]
+
+    assert server.call("f", words="a") == "A"
+    workers = server.endpoints["f"].workers
+    assert workers is not None
+    assert workers.counts().ready == 0
+
+
 def wait_for(path):
     """In an actor: wait until a test has made a file."""
     while not Path(path).exists():

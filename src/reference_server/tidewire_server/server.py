@@ -420,6 +420,7 @@ class Server:
             UnknownEndpointError: The server has no endpoint with this name.
             ProblemError: The input is not valid.
             ItemError: The function raised an `ItemError`, or its value does not match the schema.
+            WorkersUnavailableError: The workers of the endpoint cannot be started.
             Exception: The function raised another exception, which is raised unchanged.
         """
         found = _find(self.endpoints, endpoint)
@@ -481,6 +482,8 @@ async def _call(server: Server, endpoint: Endpoint, members: dict[str, Any]) -> 
     settings = server.settings.replace(max_body_values=sys.maxsize)
     service = JobService(server.endpoints, settings, Metrics(), memory_of(settings))
     try:
+        if endpoint.workers is not None:
+            await endpoint.workers.start(settings.cancel_timeout)
         record = (await service.submit(ANONYMOUS, endpoint, _submit_body(members), None)).record
         job = await service.outcome(record)
         if job is not None and job.raised is not None:
