@@ -65,6 +65,17 @@ def test_yields_sends_differences(server, client):
     assert deltas == [TextDelta(0, "a"), TextDelta(0, "b"), TextDelta(2, "c")]
 
 
+def test_yields_accepts_one_object_that_is_changed_in_place(server, client):
+    def grow():
+        value: list[int] = []
+        for n in range(3):
+            value.append(n)
+            yield value
+
+    server.endpoint("grow").yields(grow())
+    assert [update.value for update in client.submit("grow")] == [[0], [0, 1], [0, 1, 2]]
+
+
 def test_calls_computes_the_value_of_each_input(server, client):
     server.endpoint("upper").calls(lambda value: value["text"].upper())
     assert client.submit_batch("upper", [{"text": "a"}, {}], text="shared").results() == ["A", "SHARED"]
@@ -75,6 +86,14 @@ def test_fails_ends_the_job_after_the_streamed_text(server, client):
     with pytest.raises(JobFailedError, match="too slow") as caught:
         client.run("talk")
     assert (caught.value.code, caught.value.value) == ("deadline_exceeded", "Hel")
+
+
+@pytest.mark.parametrize("code", ["item_refused.empty", "https://example.com/empty"])
+def test_fails_accepts_the_codes_that_a_function_may_choose(server, client, code):
+    server.endpoint("talk").fails(code, "an empty line", retryable=True)
+    with pytest.raises(JobFailedError, match="an empty line") as caught:
+        client.run("talk")
+    assert (caught.value.code, caught.value.retryable) == (code, True)
 
 
 def test_an_item_of_a_batch_fails_alone(server, client):

@@ -2,6 +2,7 @@
 executes.
 """
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
@@ -121,7 +122,8 @@ class Answer:
                 `iter_text`. If the value itself is a text, use `""`.
         """
         self.columns = tuple(columns)
-        self.steps += [SetValue(value) for value in values]
+        # A generator may yield the same object repeatedly and change it in between.
+        self.steps += [SetValue(copy.deepcopy(value)) for value in values]
         return self
 
     def generates(self, tokens: Iterable[FakeToken], *, finish_reason: str = "stop") -> Self:
@@ -137,14 +139,19 @@ class Answer:
         """Fail the item.
 
         Args:
-            code: Problem code, such as `internal`, `item_refused`, `deadline_exceeded` or `worker_lost`.
+            code: Problem code, such as `internal`, `item_refused`, `deadline_exceeded` or `worker_lost`, or a code of the
+                endpoint's own, such as `item_refused.empty`, which contains a dot or is a URI.
             detail: Human-readable explanation.
             members: Additional members of the problem.
 
         Raises:
             ValueError: The protocol has no such problem code.
         """
-        self.steps.append(FailItem(problem(known_code(code), detail, **members)))
+        if set(":.") & set(code):
+            found = problem("item_refused", detail, **members).model_copy(update={"code": code})
+        else:
+            found = problem(known_code(code), detail, **members)
+        self.steps.append(FailItem(found))
         return self
 
     def queued(self, *positions: int) -> Self:
