@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from support.reference_server import eventually
+from support.reference_server import eventually, serving
 from tidewire import Client
 from tidewire_server import Server
 from tidewire_server.serving.listener import bind, url_of
@@ -59,3 +59,21 @@ def test_a_mounted_server_serves_and_closes_with_its_application():
         thread.join()
         listener.close()
     assert closed == ["function", "server"]
+
+
+def test_a_function_that_fails_at_the_end_does_not_keep_the_others_from_being_called(caplog):
+    server, closed = Server(), []
+
+    async def fail() -> None:
+        raise RuntimeError("the engine hangs")
+
+    async def close() -> None:
+        closed.append("server")
+
+    server.on_close(fail)
+    server.on_close(close)
+    with serving(server):
+        pass
+    assert closed == ["server"]
+    (logged,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "the engine hangs" in str(logged.exc_info)

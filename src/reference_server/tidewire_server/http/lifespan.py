@@ -1,6 +1,7 @@
 """Lifespan of the application: start of the job service, shutdown, and the ASGI lifespan protocol."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from starlette.types import Receive, Send
@@ -14,6 +15,8 @@ from tidewire_server.settings import Settings
 from tidewire_server.store.open_store import open_store
 from tidewire_server.store.store_errors import StoreError
 from tidewire_server.store.store_interface import Store
+
+_log = logging.getLogger(__name__)
 
 
 class Lifespan:
@@ -155,4 +158,7 @@ class Lifespan:
         if service is not None:
             await service.close()
             for close in self._closers:
-                await close()
+                try:
+                    await close()
+                except Exception:  # noqa: BLE001 - the others must be called, too
+                    _log.exception("a function that was registered with on_close failed")
