@@ -230,7 +230,7 @@ def test_slow_server_pauses_a_generator_after_max_in_flight_yields(tmp_path):
         server = Server()
         server.endpoint(name="f", batch=True, workers=actors(1, max_in_flight=5))(count)
         endpoint = server.endpoints["f"]
-        row = SimpleNamespace(attempt=1, previous=None, cancelled=False)
+        row = SimpleNamespace(run=SimpleNamespace(attempt=1, previous=None, cancelled=False))
         await endpoint.workers.start(5.0)
         try:
             inputs, context = [endpoint.input.read({"n": 1}, "")], Context(rows={0: Context(row)})
