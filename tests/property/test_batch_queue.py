@@ -152,6 +152,14 @@ def test_late_joiners_are_added_without_waiting_for_a_full_batch():
     assert taken_batch(queue, RunningBatch("k", 2, 3.0)) == [entries[0]]
 
 
+def test_small_late_joiners_do_not_keep_an_item_waiting_that_exceeds_the_cost_limit():
+    queue = queue_of(_bounds(max_batch_size=4, cost=len, max_cost=10), lambda: 1.0)
+    large, small = QueueEntry("e", "l", 0, "a", 0.0), QueueEntry("e", "s", 0, "b", 0.5)
+    run_without_waiting(queue.put([large, small], [BatchSlot("k", 8), BatchSlot("k", 1)]))
+    assert taken_batch(queue, RunningBatch("k", 2, 3.0)) == []
+    assert taken_batch(queue, RunningBatch("k", 1, 1.0)) == [large, small]
+
+
 def test_late_joiners_are_refused_while_an_older_item_of_another_key_is_ready():
     now = [0.0]
     queue = queue_of(_bounds(max_batch_size=4, batch_timeout=5), lambda: now[0])

@@ -18,7 +18,8 @@ Waiting items are grouped by their batch key. This table shows when a group is r
   first item whose key is ready    | accepted; the batch is now limited to this key
   another key, or key not ready    | skipped
   the batch is full                | skipped
-  cost would exceed `max_cost`     | skipped; all later items of its principal are skipped too, to preserve the order
+  cost would exceed `max_cost`     | skipped; all later items of its principal are skipped too, to preserve the order. If the
+                                   |   batch is running, those of all principals are skipped
   any other item                   | accepted
   late joiner of a running batch   | the same as above; but all late joiners are skipped if the oldest item has
                                    |   another key, and that key is ready
@@ -155,7 +156,7 @@ class BatchBuilder:
         self._queue = queue
         self._bounds = bounds
         self._now = now
-        self._begun = running is not None
+        self._begun = self._joins = running is not None
         self.key, self.rows, self.cost = running or RunningBatch(None, 0, 0.0)
         self._closed: set[str] = set()
 
@@ -178,6 +179,10 @@ class BatchBuilder:
             return False
         if self.rows and self.cost + cost > self._bounds.max_cost:
             self._closed.add(item.principal)
+            if self._joins:
+                # Treat the batch as full until this item fits. Otherwise smaller items of other principals could keep the
+                # batch running forever, and this item waiting.
+                self.rows = self._bounds.max_size
             return False
         self.rows += 1
         self.cost += cost
