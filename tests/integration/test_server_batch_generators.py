@@ -106,6 +106,30 @@ def test_late_joiners_enter_a_running_batch_between_two_steps(kind):
         assert ended[2]["batch"] | {"wait_ms": 0} == {"size": 2, "row": 1, "wait_ms": 0}
 
 
+def test_late_joiners_do_not_keep_the_last_worker_thread_from_another_endpoint():
+    server, calls, steps = Server(**QUICK, max_threads=1), [], threading.Semaphore(0)
+
+    @server.endpoint(batch=True)
+    def spell(words: list[str]) -> Generator[dict[int, Append[str] | Last], dict[int, str], None]:
+        slots = dict(enumerate(words))
+        while True:
+            calls.extend(slots.values())
+            assert steps.acquire(timeout=10)
+            slots = yield {row: Last(Append(word)) for row, word in slots.items()}
+
+    @server.endpoint
+    def other() -> None:
+        calls.append("other")
+
+    with serving(server) as peer:
+        jobs = [peer.start("spell", {"words": "first"})]
+        eventually(lambda: calls)
+        jobs += [peer.start("other"), peer.start("spell", {"words": "second"})]
+        steps.release(2)
+        assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
+    assert calls == ["first", "other", "second"]
+
+
 def test_cancel_of_the_last_row_does_not_lose_the_ends_of_the_others(monkeypatch):
     server, ends, written = Server(**QUICK), [], threading.Event()
     end = LogWriter.end

@@ -386,6 +386,17 @@ class JobScheduler:
         """Return whether any item of a group is waiting that can be taken now or later."""
         return any(self._queue.due(each.endpoint.name) < math.inf for each in group.endpoint_queues)
 
+    def _others_wait_for_thread(self, group: ConcurrencyGroup) -> bool:
+        """Return whether other groups have waiting items, and only lack a worker thread. May be called from any thread."""
+        others = (
+            each
+            for each in self._groups
+            if each is not group and each.waits_for_thread and each.running < each.limit
+        )
+        return self._threads <= 0 and any(
+            self._queue.size(each.endpoint.name) for other in others for each in other.endpoint_queues
+        )
+
     async def _next(self, group: ConcurrencyGroup, exhausted: set[EndpointQueue]) -> EndpointQueue | None:
         """Return the endpoint of a group whose function is called next, or None if no call can start now. Skip the endpoints
         in `exhausted`.
@@ -552,12 +563,16 @@ class JobScheduler:
         ]
 
         def may_join() -> bool:
-            # While another endpoint of the group has waiting items, no item may join the batch. Otherwise new items
-            # could keep the batch running forever, and its slot would never become free.
+            # While another endpoint of the group has waiting items, or another group waits for the worker thread of the
+            # batch, no item may join the batch. Otherwise new items could keep the batch running forever, and its slot and
+            # its thread would never become free.
             return (
                 self._queue.size(name) > 0
                 and endpoint_queue.group.limit > 0
                 and not any(map(self._queue.size, other_names))
+                and (
+                    endpoint_queue.endpoint.is_async or not self._others_wait_for_thread(endpoint_queue.group)
+                )
             )
 
         call = BatchCall(
