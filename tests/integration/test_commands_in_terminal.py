@@ -126,6 +126,30 @@ def test_an_interrupt_of_a_chat_in_a_pipe_cancels_the_job(terminal_url):
         assert job.status() == "cancelled"
 
 
+@pytest.mark.heavy
+def test_an_interrupt_of_a_chat_in_a_pipe_does_not_wait_for_a_lost_server(terminal_server):
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidewire", "chat", terminal_server.url, "pause=60"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as chat:
+        chat.stdin.write("one\n")
+        chat.stdin.flush()
+        assert chat.stdout.read(11) == "1 messages,"
+        terminal_server.kill()
+        chat.send_signal(signal.SIGINT)
+        try:
+            _, errors = chat.communicate(timeout=45)
+        finally:
+            chat.kill()
+            terminal_server.start()
+    assert chat.returncode == 130
+    assert "the reply may still be generated; to cancel it, run: tidewire cancel" in errors
+    assert "[stopped]" not in errors
+
+
 def test_a_chat_that_requests_several_replies_starts_no_job(terminal_url):
     refused = run("chat", terminal_url, "n=2", stdin="one\n")
     assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)

@@ -11,12 +11,15 @@ from tidewire.blocking.blocking_jobs import Job
 from tidewire.commands.display import Screen
 from tidewire.commands.error_advice import advise
 from tidewire.commands.follow_job import write_text
+from tidewire.commands.server_url import command_line
 from tidewire.errors import TidewireError
 from tidewire.inputs.input_words import resolved
 from tidewire.sync import Client
 from tidewire.terminal_escapes import visible_json
 
 PROMPT: Final = "> "
+CANCEL_SECONDS: Final = 5.0
+"""Time for which an interrupted command waits for a server that cannot be reached."""
 
 
 def converse(
@@ -107,8 +110,15 @@ def _reply(client: Client, job: Job[Any], screen: Screen, *, interactive: bool) 
         value = job.result()
     except KeyboardInterrupt:
         screen.end_line()
-        job.cancel()
-        screen.note("[stopped]")
+        try:
+            client.with_options(timeout=CANCEL_SECONDS).job(job.id).cancel()
+        except TidewireError:
+            if interactive:
+                raise
+            cancel = command_line(client.url, "cancel", job.id, *screen.options)
+            screen.note(f"the reply may still be generated; to cancel it, run: {cancel}")
+        else:
+            screen.note("[stopped]")
         if not interactive:
             raise
         return "".join(written)
