@@ -31,7 +31,7 @@ export class Decoder {
       const line = this.#line + rest;
       const isWhole = at < lines.length - 1;
       this.#line = isWhole ? "" : line;
-      if (line.length + this.#event.data.length > this.#limit) throw new InvalidData(`an event is longer than ${this.#limit}`);
+      if (line.length + this.#event.data.length > this.#limit) throw new InvalidData(`an event is larger than ${this.#limit}, the limit maxStateBytes`, "too_large");
       if (isWhole && line !== "") this.#field(line);
       else if (isWhole) {
         const { type, data, id } = this.#event;

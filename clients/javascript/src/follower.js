@@ -174,11 +174,14 @@ export class Follower {
   /** Drop the cursor after invalid data, and return the error to throw. @param {InvalidData} error */
   resync({ message, kind }) {
     const details = { jobId: this.jobId, lastEventId: this.id?.text };
+    const isTooLarge = kind === "too_large";
+    if (isTooLarge && this.id === null) return new StateTooLargeError(message, details); // the event is the snapshot
     this.id = null;
     this.#applied = 0;
     this.#resyncs += 1;
     if (this.#resyncs <= MAX_RESYNCS) return this.#interrupted(message, "resync");
-    return new (kind === "unknown" ? UnsupportedProtocolError : ProtocolError)(`${message}, after ${MAX_RESYNCS} resyncs`, details);
+    const Kind = isTooLarge ? StateTooLargeError : kind === "unknown" ? UnsupportedProtocolError : ProtocolError;
+    return new Kind(`${message}, after ${MAX_RESYNCS} resyncs`, details);
   }
 }
 

@@ -13,7 +13,7 @@ const DECIMAL = `decimal ${Math.random()} ${Math.random()}`;
 
 /** Data from a server that the protocol forbids, or that this client does not know. The client continues from a snapshot. */
 export class InvalidData extends Error {
-  /** @param {string} message @param {"malformed" | "unknown" | "check" | "unstable"} [kind] */
+  /** @param {string} message @param {"malformed" | "unknown" | "check" | "unstable" | "too_large"} [kind] */
   constructor(message, kind = "malformed") {
     super(message);
     this.kind = kind;
@@ -49,13 +49,14 @@ function countMembers(value, depth, hasEscapes) {
 
 /**
  * The first part of a value that a request cannot contain, or null. `JSON.stringify` would send null instead of NaN, and `{}` instead
- * of bytes.
+ * of bytes or a Map.
  * @param {any} value @param {number} [depth] @returns {{pointer: string, why: string} | null}
  */
 export function violation(value, depth = 0) {
   /** @param {string} why */
   const found = (why) => ({ pointer: "", why });
   if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer || value instanceof Blob) return found("binary data is not JSON; send bytes as a base64 text, and numbers as an array");
+  if (value instanceof Map || value instanceof Set) return found("a Map or a Set is not JSON; send an object or an array");
   if (typeof value?.toJSON === "function") value = value.toJSON();
   if (typeof value === "bigint") return found("a BigInt is not a JSON number; send a number, or a string");
   if (typeof value === "number" && !Number.isFinite(value)) return found(`${value} is not a JSON number`);

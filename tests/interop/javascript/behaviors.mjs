@@ -359,6 +359,8 @@ const BEHAVIORS = {
       [Buffer.from("ab"), "", /base64/],
       [new ArrayBuffer(2), "", /base64/],
       [new Blob(["ab"]), "", /base64/],
+      [new Map([["a", 1]]), "", /Map or a Set is not JSON/],
+      [[new Set([1])], "/0", /Map or a Set is not JSON/],
       [nested(63), "/0".repeat(62), /deeper than 64/],
       [circular, "/self".repeat(62), /deeper than 64/],
     ];
@@ -398,6 +400,13 @@ const BEHAVIORS = {
     const small = await new Client(url, { maxStateBytes: 4000 }).run("talk", { words: 100 });
     assert.ok(small.length > 400);
     await assert.rejects(new Client(url, { maxStateBytes: 2000 }).run("talk", { words: 1000 }), tidewire.StateTooLargeError);
+  },
+
+  async "a snapshot beyond maxStateBytes is refused at once"() {
+    const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("x".repeat(2 ** 20))]]] });
+    const error = await new Client(url, { maxStateBytes: 4000 }).job(JOB).result().catch((error) => error);
+    assert.ok(error instanceof tidewire.StateTooLargeError && /maxStateBytes/.test(error.message), error.stack);
+    assert.equal(requests.length, 1);
   },
 
   async "nothing at an address is reported after three attempts"() {
