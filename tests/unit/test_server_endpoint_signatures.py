@@ -52,6 +52,11 @@ class Page(BaseModel):
     labels: list[str] = []
 
 
+class Slotted(BaseModel):
+    __slots__ = ("cache",)
+    a: int = 1
+
+
 class Numbers(RootModel[list[int]]):
     pass
 
@@ -136,6 +141,14 @@ def test_function_that_takes_a_model_gets_an_instance_of_this_model():
     value = batched.read(given, "")
     assert batched.batch_arguments([value], Context()) == {"pages": [Page(url="a", depth=2)]}
     assert type(batched.late_joiner(value)) is Page
+
+
+def test_a_model_may_have_slots():
+    def draw(slotted: Slotted): ...
+    def draw_two(slotted: Slotted = Slotted(a=2)): ...  # noqa: B008
+
+    assert endpoint(draw).input.read({}, "") == Slotted()
+    assert endpoint(draw_two).input.read({}, "") == Slotted(a=2)
 
 
 def test_default_of_a_model_parameter_sets_the_defaults_of_its_members():

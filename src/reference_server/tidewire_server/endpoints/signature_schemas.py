@@ -483,7 +483,7 @@ def _input_shape(
             whole = None if issubclass(annotation, RootModel) else only
     if whole is not None:
         made = annotation
-        model = _refusing_unknown_members(_with_defaults(annotation, default, f"endpoint {name!r}: {whole}"))
+        model = _validating(annotation, default, f"endpoint {name!r}: {whole}")
     else:
         fields: dict[str, Any] = {
             _FIELD + key: (Annotated[annotation, Field(alias=key, title=key)], default)
@@ -497,36 +497,29 @@ def _input_shape(
     return InputShape(model, made, whole, stream, context, schema, defaults)
 
 
-def _with_defaults(model: type[BaseModel], default: Any, what: str) -> type[BaseModel]:
-    """Return a model whose members have the values that the default of a parameter sets.
+def _validating(model: type[BaseModel], default: Any, what: str) -> type[BaseModel]:
+    """Return a subclass of a model that forbids unknown members, so that a misspelled member is not ignored silently. Its members
+    have the values that the default of the parameter sets.
+
+    A model that configures pydantic's `extra` keeps it.
 
     Raises:
         TypeError: The default is not an instance of the model.
     """
-    if default is ...:
-        return model
-    if not isinstance(default, model):
+    if default is not ... and not isinstance(default, model):
         raise TypeError(
             f"{what}: the default {default!r} is not a {model.__name__}; remove it, because an input without members "
             "has the defaults of the model"
         )
-    members: dict[str, Any] = {}
-    for name in default.model_fields_set & set(model.model_fields):
-        member = copy.copy(model.model_fields[name])
+    # Without `__slots__`, the layout of the subclass can differ, and its instances could not become those of the model.
+    namespace: dict[str, Any] = {"__module__": model.__module__, "__slots__": (), "__annotations__": {}}
+    if "extra" not in model.model_config:
+        namespace["model_config"] = ConfigDict(extra="forbid")
+    for name in () if default is ... else default.model_fields_set & set(model.model_fields):
+        namespace[name] = member = copy.copy(model.model_fields[name])
         member.default, member.default_factory = getattr(default, name), None
-        members[name] = (member.annotation, member)
-    return create_model(model.__name__, __base__=model, __module__=model.__module__, **members)
-
-
-def _refusing_unknown_members(model: type[BaseModel]) -> type[BaseModel]:
-    """Return a model that forbids unknown members, so that a misspelled member is not ignored silently.
-
-    A model that configures pydantic's `extra` is returned unchanged.
-    """
-    if "extra" in model.model_config:
-        return model
-    members = {"model_config": ConfigDict(extra="forbid"), "__module__": model.__module__}
-    return types.new_class(model.__name__, (model,), exec_body=lambda namespace: namespace.update(members))
+        namespace["__annotations__"][name] = member.annotation
+    return types.new_class(model.__name__, (model,), exec_body=lambda body: body.update(namespace))
 
 
 def _value_shape(annotation: Any, *, grows: bool) -> ValueShape:
