@@ -1,7 +1,7 @@
 """Values whose JSON, as pydantic serializes it, is not the JSON that pydantic validates."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import (
@@ -78,6 +78,18 @@ class Named(TypedDict, total=False):
     event: Event
 
 
+class Opened(BaseModel):
+    kind: Literal["opened"] = Field("opened", serialization_alias="Kind")
+
+
+class Closed(BaseModel):
+    kind: Literal["closed"] = Field("closed", serialization_alias="Kind")
+
+
+class Change(BaseModel):
+    door: Annotated[Opened | Closed, Field(discriminator="kind")]
+
+
 @dataclass
 class Stamped:
     event: Event
@@ -122,6 +134,13 @@ def shape(annotation: Any) -> ValueShape:
         ),
         (Named, {"event": Event(at=JANUARY)}, {"event": {"at": "02.01.2020"}}, {"event": 1}, "/event: Input"),
         (Stamped, Stamped(Event()), {"event": {"at": None}, "size": 1}, Event(), "/event: Field required"),
+        (
+            Change,
+            Change(door=Closed()),
+            {"door": {"Kind": "closed"}},
+            {"door": {"Kind": "ajar"}},
+            "/door.*: Input should be .opened.",
+        ),
         (
             list[Annotated[int, PlainSerializer(str, return_type=str)]],
             [5],

@@ -145,6 +145,8 @@ def _serialized(node: Any) -> Any:
         return {**inner, **ref}
     if kind in _FIELDS:
         return {**_members(node), **ref}
+    if kind == "tagged-union":  # Its discriminator may have another name in the serialized form.
+        return {"type": "union", "choices": [*map(_serialized, node["choices"].values())], **ref}
     return {name: member if name in _NOT_SCHEMAS else _serialized(member) for name, member in node.items()}
 
 
