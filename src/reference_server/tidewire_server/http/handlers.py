@@ -24,9 +24,9 @@ from tidewire_server.http.problem_responses import failure, json_response
 from tidewire_server.http.replay_plan import NOTHING, plan_replay
 from tidewire_server.http.request_reading import accept_names, read_body, require_acceptable, root_of
 from tidewire_server.http.shared_response import SharedResponse
+from tidewire_server.jobs.admission.job_submitter import Submitted
 from tidewire_server.jobs.admission.submit_body import read_json
 from tidewire_server.jobs.job_resource import job_members, read_job, timestamp
-from tidewire_server.jobs.job_service import Submitted
 from tidewire_server.metrics import MEDIA_TYPE, Metrics
 from tidewire_server.settings import Settings
 from tidewire_server.store.records import JobRecord

@@ -5,11 +5,10 @@ watchdog of the event loop, and the shutdown. The HTTP routes call the service. 
 """
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
@@ -17,19 +16,18 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
 from tidewire.protocol.problems import problem
 from tidewire.protocol.wire_model import MessageError
-from tidewire_server import tracing
 from tidewire_server.endpoints.endpoint import Endpoint
-from tidewire_server.errors import ProblemError, refuse
+from tidewire_server.errors import refuse
 from tidewire_server.job_log.append_retries import AppendRetries, append
 from tidewire_server.job_log.commit_schedule import GroupCommit
 from tidewire_server.job_log.log_writer import LogWriter
 from tidewire_server.job_log.snapshot_events import epoch_block
 from tidewire_server.jobs.admission.admitted_job import AdmittedJob
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
-from tidewire_server.jobs.admission.new_job import Submitting, prepare_job
+from tidewire_server.jobs.admission.job_submitter import JobSubmitter, Submitted
+from tidewire_server.jobs.admission.new_job import PreparedJob
 from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 from tidewire_server.jobs.admission.stream_tokens import StreamTokens
-from tidewire_server.jobs.admission.submit_body import admit_inputs, read_submit
 from tidewire_server.jobs.job import Job
 from tidewire_server.jobs.job_cleanup import JobCleanup
 from tidewire_server.jobs.job_resource import encode_job
@@ -48,32 +46,16 @@ from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.jobs.shared_texts import SharedText, SharedTexts
 from tidewire_server.jobs.shutdown import Shutdown
 from tidewire_server.metrics import Metrics
-from tidewire_server.principals import CALLER, may_use
+from tidewire_server.principals import may_use
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.jobs_interface import Interrupted
 from tidewire_server.store.log_interface import Log, LogReader
-from tidewire_server.store.records import JobRecord, Key, QueueEntry, Tombstone
-from tidewire_server.store.store_errors import (
-    HeadMovedError,
-    KeyUsedError,
-    QueueFullError,
-    StoreError,
-    TooManyJobsError,
-)
+from tidewire_server.store.records import JobRecord, QueueEntry, Tombstone
+from tidewire_server.store.store_errors import HeadMovedError, StoreError
 from tidewire_server.store.store_interface import Store
 
 _log = logging.getLogger(__name__)
 X = TypeVar("X")
-
-
-class Submitted(NamedTuple):
-    """Job that a request has submitted.
-
-    `replayed` is true if an earlier request with the same idempotency key created the job.
-    """
-
-    record: JobRecord
-    replayed: bool = False
 
 
 class JobService:
@@ -146,6 +128,16 @@ class JobService:
             release=None if store.replicas is None else self._ownership.return_to_queue,
             leave_store=None if store.replicas is None else self._leave_store,
         )
+        self._submitter = JobSubmitter(
+            store.jobs,
+            self.scheduler,
+            self.shutdown,
+            self.inputs,
+            settings,
+            metrics,
+            find=self.find,
+            activate=self._activate_new,
+        )
         self._heartbeat: Heartbeat | None = None
         if store.replicas is not None:
             self._heartbeat = Heartbeat(
@@ -193,108 +185,16 @@ class JobService:
         Raises:
             ProblemError: The job is rejected.
         """
-        with tracing.submitting(endpoint.name):
-            submitted = await self._submit(principal, endpoint, body, key)
-            tracing.accepted(submitted.record, replayed=submitted.replayed)
-        self.shutdown.expected.submitted(submitted.record.id)
-        return submitted
-
-    async def _submit(self, principal: str, endpoint: Endpoint, body: bytes, key: str | None) -> Submitted:
-        if key is None:
-            return Submitted(await self._create(principal, endpoint, body, None))
-        scoped = Key(principal, endpoint.name, key)
-        use = await self.store.jobs.reserve_key(scoped, digest := hashlib.sha256(body).digest())
-        if use is None:
-            try:
-                return Submitted(await self._create(principal, endpoint, body, scoped))
-            except KeyUsedError as error:
-                use = error.use
-            except BaseException:
-                await self.store.jobs.release_key(scoped)
-                raise
-        if use.body != digest:
-            raise refuse(
-                "idempotency_key_reused",
-                "this Idempotency-Key was already used for a request with a different body; use a new key",
-            )
-        if use.job is None:
-            raise refuse(
-                "idempotency_in_flight",
-                "an earlier request with this Idempotency-Key is still being processed; wait, and then retry",
-            )
-        return Submitted(await self.find(principal, use.job), replayed=True)
+        return await self._submitter.submit(principal, endpoint, body, key)
 
     def max_inputs(self, endpoint: Endpoint) -> int:
-        """Return the maximum number of inputs in one job of an endpoint. All items of a job must fit into the queue."""
-        return int(min(self.settings.max_inputs, self.scheduler.max_items(endpoint.name)))
+        """Return the maximum number of inputs in one job of an endpoint."""
+        return self._submitter.max_inputs(endpoint)
 
-    async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
-        self._refuse_while_draining()
-        if (reason := endpoint.unavailable()) is not None:
-            raise refuse("unavailable", reason)
-        settings = self.settings
-        CALLER.set(principal)
-        limit = settings.max_jobs_per_principal
-        if await self.store.jobs.unfinished(principal) >= limit:
-            raise _too_many_jobs(limit)
-        submission = read_submit(
-            body, max_inputs=self.max_inputs(endpoint), max_values=settings.max_body_values
-        )
-        submitting = Submitting()
-        self.inputs.reserve(principal, submission.size)
-        try:
-            values = await admit_inputs(endpoint, submission)
-            if len(values) > (most := self.max_inputs(endpoint)):
-                detail = f"/input: {len(values)} samples, but this endpoint runs at most {most} items per job"
-                raise refuse("batch_too_large", detail, pointer="/input", limit=most)
-            # Check again, because the shutdown may have begun in the meantime.
-            self._refuse_while_draining()
-            admitted = AdmittedJob(endpoint, submission, values)
-            return await self._commit_job(principal, admitted, body, key, submitting)
-        except TooManyJobsError:
-            raise _too_many_jobs(limit) from None
-        except QueueFullError as error:
-            raise self.scheduler.refusal(endpoint.name, error, len(values)) from None
-        finally:
-            submitting.over = True
-            if not submitting.owned:
-                self.inputs.cancel(principal, submission.size)
+    # ---- running and recovery ----------------------------------------------------------------------------------
 
-    def _refuse_while_draining(self) -> None:
-        if self.shutdown.began:
-            raise refuse("unavailable", "this server is shutting down and accepts no new jobs")
-
-    async def _commit_job(
-        self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None, submitting: Submitting
-    ) -> JobRecord:
-        """Commit a job with validated inputs, together with its items in the queue.
-
-        Raises:
-            KeyUsedError: See `Jobs.add`.
-            TooManyJobsError: See `Jobs.add`.
-            QueueFullError: See `Jobs.add`.
-        """
-        endpoint, submission = admitted.endpoint, admitted.submission
-        prepared = prepare_job(
-            principal, admitted, body, key, self.settings, self.scheduler.limits(endpoint.name)
-        )
-        new, (record, entries) = prepared.new, (prepared.new.record, prepared.new.entries)
-
-        def own(log: Log) -> None:
-            self._activate(record, admitted, prepared.columns, log, prepared.document, prepared.size)
-            submitting.owned = True
-            if submitting.over:  # The client has disconnected during the commit.
-                self.inputs.add(record.id, principal, submission.size)
-                self.scheduler.start_soon(endpoint.name)
-            else:
-                self.inputs.keep(record.id, principal, submission.size)
-
-        await self.store.jobs.add(new, own)
-        self.metrics.add(self.metrics.jobs_submitted, 1, endpoint.name)
-        _log.debug("job %s: %s submitted", record.id, endpoint.name)
-        self.metrics.logged(1, len(new.first.frames[0]))
-        await self.scheduler.added(entries)
-        return record
+    def _activate_new(self, admitted: AdmittedJob, prepared: PreparedJob, log: Log) -> None:
+        self._activate(prepared.new.record, admitted, prepared.columns, log, prepared.document, prepared.size)
 
     def _activate(
         self,
@@ -641,10 +541,3 @@ class JobService:
         await self._heartbeat.stop()
         if self._cleanup.started:
             await self.store.replicas.leave()
-
-
-def _too_many_jobs(limit: int) -> ProblemError:
-    return refuse(
-        "too_many_jobs",
-        f"this principal already has {limit} unfinished jobs, which is the limit (max_jobs_per_principal)",
-    )

@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydantic import JsonValue
@@ -19,16 +18,6 @@ from tidewire_server.jobs.outcomes import RESERVED_END_BYTES
 from tidewire_server.settings import Settings
 from tidewire_server.store.jobs_interface import NewJob
 from tidewire_server.store.records import JobRecord, Key, QueueLimits
-
-
-@dataclass(slots=True)
-class Submitting:
-    """Progress of a request that submits a job. The commit of the job may outlast the request."""
-
-    owned: bool = False
-    """Whether the job was committed and this process runs it."""
-    over: bool = False
-    """Whether the request has ended."""
 
 
 class PreparedJob(NamedTuple):
