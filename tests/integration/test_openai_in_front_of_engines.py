@@ -16,24 +16,14 @@ from tokenizers import Tokenizer, decoders, models
 
 from support.openai_surface import openai_client, read_until_error
 from support.reference_server import QUICK
-from support.scripted_engine import ScriptedEngine, scripted_engine, until_ready
+from support.scripted_engine import ScriptedEngine, until_ready
 from tidewire_server import Server
 from tidewire_server.generation.upstream import add_upstream, url_pool
 
+pytest_plugins = ["support.engine_fixtures"]
+
 MODEL = "scripted"
 MESSAGES = [{"role": "user", "content": "?"}]
-
-
-@pytest.fixture(scope="module")
-def shared_engine() -> Iterator[ScriptedEngine]:
-    with scripted_engine() as engine:
-        yield engine
-
-
-@pytest.fixture
-def engine(shared_engine: ScriptedEngine) -> ScriptedEngine:
-    shared_engine.script()
-    return shared_engine
 
 
 @contextmanager

@@ -21,27 +21,12 @@ from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
 from tidewire_server.commands.serve_command import serve
 from tidewire_server.default_model import default_model
-from tidewire_server.generation.upstream import add_upstream, url_pool
+from tidewire_server.generation.upstream import add_upstream
+
+pytest_plugins = ["support.engine_fixtures"]
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 LIMIT = 20.0
-
-
-@pytest.fixture(scope="module")
-def shared_engine() -> Iterator[ScriptedEngine]:
-    with scripted_engine() as engine:
-        yield engine
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for event in ("busy", "failed"):
-        monkeypatch.setitem(url_pool.PAUSES, event, 0.05)
-
-
-@pytest.fixture
-def engine(shared_engine: ScriptedEngine) -> ScriptedEngine:
-    shared_engine.script()
-    return shared_engine
 
 
 @pytest.fixture(scope="module")

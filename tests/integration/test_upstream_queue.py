@@ -20,22 +20,12 @@ from tidewire_server import Server, Stream
 from tidewire_server.endpoints.stream import writer_of
 from tidewire_server.generation.upstream import add_upstream, url_pool
 
+pytest_plugins = ["support.engine_fixtures"]
+
 FRONT = "support.upstream_front:upstream_front"
 BUSY = {"status": 429, "headers": {"retry-after": "30"}}
 ANN, BOB = "a-token-of-ann", "a-token-of-bob"
 CALLERS = {"tokens": (f"ann:{ANN}", f"bob:{BOB}")}
-
-
-@pytest.fixture(scope="module")
-def shared_engine() -> Iterator[ScriptedEngine]:
-    with scripted_engine() as engine:
-        yield engine
-
-
-@pytest.fixture
-def engine(shared_engine: ScriptedEngine) -> ScriptedEngine:
-    shared_engine.script()
-    return shared_engine
 
 
 @contextmanager

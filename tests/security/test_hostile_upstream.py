@@ -16,22 +16,13 @@ from support.serve_command import run, served
 from tidewire import Client
 from tidewire.errors import JobFailedError
 from tidewire_server import Server
-from tidewire_server.generation.upstream import add_upstream, engine_requests, url_pool
+from tidewire_server.generation.upstream import add_upstream, engine_requests
 from tidewire_server.generation.upstream.url_pool import UrlError
 
+pytest_plugins = ["support.engine_fixtures"]
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 KEY = "sk-a-secret-of-the-upstream"
-
-
-@pytest.fixture(scope="module")
-def shared_engine() -> Iterator[ScriptedEngine]:
-    with scripted_engine() as engine:
-        yield engine
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for event in ("busy", "failed"):
-        monkeypatch.setitem(url_pool.PAUSES, event, 0.05)
 
 
 @pytest.fixture(scope="module")
