@@ -358,6 +358,19 @@ def test_a_function_that_fails_during_a_submit_is_named_and_its_exception_is_log
     assert isinstance(logged.exc_info[1].__cause__, KeyError | ValueError)
 
 
+def test_an_initial_value_that_is_not_json_is_a_fault_of_the_function(caplog):
+    server = Server(**QUICK)
+
+    @server.endpoint(initial=lambda _: {"a": float("nan")})
+    def judged() -> dict[str, float]: ...
+
+    with serving(server) as peer:
+        answer = peer.submit("judged", {})
+    assert (answer.status_code, answer.json()["code"]) == (424, "endpoint.function_failed")
+    assert answer.json()["detail"].startswith("endpoint 'judged': the initial value")
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
 def test_a_client_does_not_repeat_a_submit_for_which_a_function_has_failed():
     server = Server(**QUICK)
 

@@ -27,8 +27,8 @@ class ProblemError(Exception):
 
 
 class EndpointFunctionError(RuntimeError):
-    """A function in the options of an endpoint, such as `validate`, raised an unexpected exception for an input. The
-    exception is the cause.
+    """A function in the options of an endpoint, such as `validate`, raised an unexpected exception for an input, or returned an
+    invalid value. The exception is the cause.
     """
 
 

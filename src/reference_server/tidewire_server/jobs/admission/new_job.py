@@ -10,7 +10,7 @@ from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire_server import tracing
 from tidewire_server.endpoints.item_writer import value_path
-from tidewire_server.errors import refuse
+from tidewire_server.errors import EndpointFunctionError, refuse
 from tidewire_server.job_log.snapshot_events import first_block
 from tidewire_server.jobs.admission.admitted_job import AdmittedJob
 from tidewire_server.jobs.live_item import batch_slot, queue_entry
@@ -52,7 +52,7 @@ def prepare_job(
 
     Raises:
         ProblemError: The state of the job is too large.
-        RuntimeError: The endpoint's initial value, or its columns, are not valid.
+        EndpointFunctionError: The endpoint's initial value, or its columns, are not valid.
     """
     endpoint, submission, values = admitted.endpoint, admitted.submission, admitted.values
     items: list[JsonValue] = [{"status": "queued", "value": endpoint.initial(value)} for value in values]
@@ -63,9 +63,9 @@ def prepare_job(
     try:
         block, document, size = first_block(state, pointers)
     except DiffError as error:
-        raise RuntimeError(
-            f"the initial value or the columns of endpoint {endpoint.name!r} are not valid: {error}"
-        ) from None
+        raise EndpointFunctionError(
+            f"endpoint {endpoint.name!r}: the initial value or the columns are not valid"
+        ) from error
     if size + RESERVED_END_BYTES * len(values) > settings.max_state_bytes:
         detail = (
             f"the job's initial state has {size} bytes, which is too large for the limit of "
