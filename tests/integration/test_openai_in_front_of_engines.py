@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from openai import OpenAI
 from tokenizers import Tokenizer, decoders, models
 
 from support.openai_surface import openai_client, read_until_error
-from support.reference_server import QUICK
+from support.reference_server import QUICK, eventually
 from support.scripted_engine import ScriptedEngine, until_ready
 from tidewire_server import Server
 from tidewire_server.generation.upstream import add_upstream, url_pool
@@ -24,6 +25,8 @@ pytest_plugins = ["support.engine_fixtures"]
 
 MODEL = "scripted"
 MESSAGES = [{"role": "user", "content": "?"}]
+STREAMED = {"model": MODEL, "prompt": "?", "stream": True}
+BUSY = {"status": 429, "headers": {"retry-after": "30"}}
 
 
 @contextmanager
@@ -250,3 +253,31 @@ def test_offsets_of_tokens_are_those_in_a_text_without_its_first_space(
     with front(engine.url, tokenizer=tokenizer) as client:
         found = client.completions.create(model=MODEL, prompt="?", logprobs=0).choices[0]
     assert (found.text, found.logprobs.text_offset) == ("Yes,", [0, 3])
+
+
+def test_a_stream_that_waits_for_its_start_gets_503_when_the_server_stops(
+    engine: ScriptedEngine, tmp_path: Path
+):
+    engine.script(answers=[BUSY])
+    with ThreadPoolExecutor() as pool:
+        with front(engine.url, {"log": f"sqlite:///{tmp_path}/log.db", "heartbeat": 60.0}) as client:
+            asked = pool.submit(httpx.post, f"{client.base_url}completions", json=STREAMED, timeout=30)
+            eventually(engine.journal, 20)
+        answer = asked.result()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+
+
+def test_a_stream_that_waits_for_its_start_ends_with_its_client(engine: ScriptedEngine):
+    engine.script(answers=[BUSY])
+    settings = {"heartbeat": 60.0, "max_streams_per_principal": 1, "single_user": False}
+    with front(engine.url, settings) as client:
+        url = f"{client.base_url}completions"
+
+        def status() -> int:
+            try:
+                return httpx.post(url, json=STREAMED, timeout=0.5).status_code
+            except httpx.ReadTimeout:
+                return 0
+
+        assert status() == 0
+        eventually(lambda: status() == 0, 20)

@@ -56,14 +56,15 @@ class JobWatch:
             self._release_slot()
 
     async def begun(self) -> None:
-        """Wait until the job has begun or ended, but not longer than `HELD_HEARTBEATS`."""
+        """Wait until the job has begun or ended, but not longer than `HELD_HEARTBEATS`. Raise the exceptions of `states`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HELD_HEARTBEATS * self.service.settings.heartbeat):
-                while not self._leaves:
+                while True:
                     self._wake.clear()
                     ended, at = self._log.extent().ended, await self._log.state()
                     if ended or at.view.node(("status",)) != "queued":
                         return
+                    self._check_stays()
                     await self._wake.wait()
 
     async def states(self) -> AsyncIterator[StateAt | None]:
@@ -85,18 +86,19 @@ class JobWatch:
                 yield at
             if ended:
                 return
-            if self._leaves:
-                raise refuse(
-                    "unavailable", "the server stops before this text is complete; it may restart soon"
-                )
+            self._check_stays()
             changed = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(silence):
                     changed = await self._wake.wait()
-            if self._gone:
-                raise ClientDisconnect
             if not changed:
                 yield None
+
+    def _check_stays(self) -> None:
+        if self._gone:
+            raise ClientDisconnect
+        if self._leaves:
+            raise refuse("unavailable", "the server stops before this text is complete; it may restart soon")
 
     async def ended_record(self) -> JobRecord:
         """Return the record of the job after its end. Raise a `ProblemError` if the job was deleted."""

@@ -93,6 +93,7 @@ class OpenAIStream:
         unsent = self._writer.begin() or _COMMENT
         try:
             if self._holds_head:
+                sender.listen()
                 await self._watch.begun()
             else:
                 await sender.write(unsent)

@@ -51,7 +51,7 @@ class BackpressuredSender:
         stall_timeout: float,
         gone: Callable[[], None],
     ) -> None:
-        """Create a sender. A task that waits for a disconnect starts with the first `write`, and ends with `close`.
+        """Create a sender. A task that waits for a disconnect starts with `listen` or the first `write`, and ends with `close`.
 
         Args:
             send_head: ASGI `send` for the response head. The middleware wraps this function in order to add headers.
@@ -82,10 +82,14 @@ class BackpressuredSender:
         """Set the response head. The head is sent together with the first part of the body."""
         self._head = {"type": "http.response.start", "status": status, "headers": headers}
 
-    async def write(self, body: bytes) -> None:
-        """Send a part of the body that is not the last part."""
+    def listen(self) -> None:
+        """Start the task that waits for a disconnect, unless it runs already."""
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen(self._receive, self._on_gone))
+
+    async def write(self, body: bytes) -> None:
+        """Send a part of the body that is not the last part."""
+        self.listen()
         await self._send_message({"type": "http.response.body", "body": body, "more_body": True})
 
     async def end(self, body: bytes) -> None:
