@@ -238,6 +238,8 @@ def test_allowed_host_that_is_not_a_host_name_is_refused(name):
         "https://*.example.com",
         "https://App.example.com",
         "https://app.example.com:",
+        "https://app.example.com:443",
+        "http://[::1]:80",
         "https://a.example,https://b.example",
         "null",
     ],

@@ -26,8 +26,10 @@ Count = Annotated[int, Field(ge=1)]
 ModelName = Annotated[str, Field(pattern=r"^[!-~]{1,256}$")]
 """Name of a model in requests to the OpenAI surface. It is a part of a URL."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
-_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
-"""An origin as browsers send it, in lower case."""
+_ORIGIN: Final = re.compile(
+    r"(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?"
+)
+"""An origin as browsers send it, in lower case and without a default port."""
 KIB = 1024
 MIB = KIB * KIB
 
@@ -354,8 +356,8 @@ class Settings(BaseModel):
         for origin in origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(
-                    f"{origin!r} is neither an origin such as https://app.example.com:8443, in lower case, without path "
-                    "or wildcard, nor *"
+                    f"{origin!r} is neither an origin such as https://app.example.com:8443, in lower case, without path, "
+                    "wildcard or default port, nor *"
                 )
         return origins
 
