@@ -84,6 +84,23 @@ def test_a_report_leads_with_the_check_that_the_fault_names(name):
     assert leading_check(report) == FAULTY_SERVERS[name].check
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "broken", "not_broken"),
+    [
+        ("item_running_at_done", {"TW-OVR-021"}, {"TW-OVR-020"}),
+        ("item_cancel_cancels_all_items", {"TW-JOB-056", "TW-JOB-090"}, {"TW-JOB-052"}),
+    ],
+)
+def test_a_fault_is_not_reported_as_another_one(name, broken, not_broken):
+    fault = FAULTY_SERVERS[name]
+    checks = [check for check in CHECKS if check.name in {fault.check, *fault.also_run}]
+    with running_server(name) as url:
+        report = run_checks(url, checks)
+    failed = {result.requirement.id for result in report.failures}
+    assert failed & (broken | not_broken) == broken
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_most_reports_of_the_whole_suite_lead_with_the_check_that_the_fault_names():

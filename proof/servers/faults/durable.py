@@ -32,6 +32,13 @@ def no_grace_after_a_restart(hooks):
         StreamReaders.watch = lambda readers, job, grace, cancel: inner(readers, job, 0.1, cancel)
 
 
+def epochs_count_by_one(hooks):
+    """Number each new epoch without a random step."""
+    from tidewire_server.job_log import snapshot_events
+
+    snapshot_events._EPOCH_STEPS = 1
+
+
 # fmt: off
 fault("restart_counts_towards_the_grace_period", "TW-JOB-067", "durable.restart_does_not_count_towards_the_grace_period",
       "A restart counts towards the grace period of a job, which is over when the server is back.",
@@ -44,6 +51,12 @@ fault("restart_loses_a_sent_event", "TW-OVR-023", "durable.sent_events_survive_a
       has_durable_log=True,
       frames=after_a_restart(lambda exchange, frame: b"" if frame.startswith(b"id:1-4\n") else frame),
       also_fails=WRONG_EVENT)
+fault("restart_loses_the_last_event_of_a_running_job", "TW-OVR-023", "durable.sent_events_survive_a_restart",
+      "A restart loses the last event that was sent of a job that had not ended.",
+      has_durable_log=True,
+      frames=after_a_restart(drop_events(b'id:1-3\ndata:"Hel"')),
+      requests=after_a_restart(set_request_header("last-event-id", "17-3", lambda exchange: exchange.cursor == "1-3")),
+      also_fails=WRONG_EVENT)
 fault("new_epoch_begins_with_a_diff", "TW-RES-034", "durable.sent_events_survive_a_restart",
       "A new epoch begins with a diff to the state of the old epoch instead of a snapshot.",
       has_durable_log=True, frames=after_a_restart(drop_events(RESTART)),
@@ -53,6 +66,10 @@ fault("epoch_reused_after_restart", "TW-RES-033", "durable.sent_events_survive_a
       has_durable_log=True,
       frames=after_a_restart(lambda exchange, frame: OTHER_EPOCH.sub(rb"id:1-\2\n", frame)),
       also_fails={"the head is in a later epoch than `done`": "framing.streams_begin_with_hello"})
+fault("new_epoch_without_a_random_step", "TW-RES-033", "durable.new_epoch_begins_with_a_snapshot",
+      "The number of each new epoch is that of the epoch before plus 1.",
+      has_durable_log=True, install=epochs_count_by_one,
+      also_run="durable.sent_events_survive_a_restart durable.ended_items_keys_and_purges_survive_a_restart")
 fault("new_attempt_has_reason_compacted", "TW-RES-035", "durable.sent_events_survive_a_restart",
       "The snapshot of a new attempt has the reason `compacted` instead of `restart`.",
       has_durable_log=True, frames=after_a_restart(rewrite_events(RESTART, b'"reason":"compacted"')))

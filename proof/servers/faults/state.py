@@ -112,6 +112,12 @@ fault("job_with_failed_item_succeeds", "TW-OVR-020", "state.item_status_transiti
       also_fails={"the state of the job differs from its `done`":
           "jobs.state_of_an_ended_job_has_its_end"} | WRONG_EVENT | FAILED_JOB)
 
+fault("item_running_at_done", "TW-OVR-021", "state.item_status_transitions_are_valid",
+      "The job ends although its item is still running.",
+      frames=rewrite_events(rb',?\["s","/items/0/status","succeeded"\]', b""),
+      also_run="framing.log_ends_with_exactly_one_done",
+      also_fails=WRONG_EVENT)
+
 fault("stable_text_truncated", "TW-DIF-057", "state.stable_text_does_not_change", "Stable text is truncated.",
       frames=change_data(lambda exchange, kind, data:
           [["t", "/items/0/value", 1]] if data == "word 5 né 😀, " else data),

@@ -151,6 +151,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         where.expect("TW-RES-033", least <= own[0] <= most, f"an epoch from {least} to {most}", own[0])
     s.at(rest).expect("TW-DEP-009", rest.of_type("done"), "done after the restart", rest.logged_types[-2:])
     whole = await s.stream(running, "0-0")
+    _judge_sent_events(s, [block.id or "" for block in seen], whole)
     _judge_opening_snapshots(s, whole)
     await _judge_old_cursors(s, running, whole)
     if new and first is not None and first.member("reason") == "restart":
@@ -159,6 +160,16 @@ async def sent_events_survive_a_restart(s: Session) -> None:
         counted = attempt == begun or (begun < 2 and isinstance(attempt, int) and attempt >= 2)
         s.at(rest).expect("TW-RES-037", counted, f"attempt {begun}", attempt)
     _judge_new_attempts(s, running, whole)
+
+
+def _judge_sent_events(s: Session, sent: list[str], whole: RecordedExchange) -> None:
+    """Judge whether a log of which no event was trimmed still has the events that were sent before the restart."""
+    if is_trimmed(whole):
+        return
+    lost = [each for each in sent if each not in whole.logged_ids]
+    for requirement in ("TW-DSC-010", "TW-OVR-023"):
+        wanted = f"the events that were sent before the restart, up to {sent[-1]}"
+        s.at(whole).expect(requirement, not lost, wanted, f"a log without {', '.join(lost)}")
 
 
 def _judge_opening_snapshots(s: Session, whole: RecordedExchange) -> None:
@@ -450,15 +461,25 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
                 s.at(there.exchange, first).expect("TW-RES-045", first and not rewound, wanted, got)
 
 
-@check("TW-RES-034", "TW-RES-038", whole_run=True)
+@check("TW-RES-034", "TW-RES-038", "TW-RES-033", whole_run=True)
 async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
-    """If a new epoch begins in a stream, the first event of that epoch is a snapshot. No epoch begins after `done`."""
+    """If a new epoch begins in a stream, the first event of that epoch is a snapshot. No epoch begins after `done`. The
+    numbers of several new epochs do not all follow the number of the epoch before.
+    """
     ends: dict[str, int] = {}
+    steps: dict[tuple[str, int], int] = {}
     for each in s.wire.record:
         for before, block in pairwise(each.logged):
             old, new = (key(one.id) or (0, 0) for one in (before, block))
             if old[0] < new[0]:
                 s.at(each, block).equal("TW-RES-034", block.type, "snapshot", "a snapshot")
+                steps[job_of(each), new[0]] = new[0] - old[0]
+                # One step of 1 is a valid random choice. Two of them occur once in 10^8 runs.
+                fixed = len(steps) > 1 and {*steps.values()} == {1}
+                wanted = "a random step from the epoch before"
+                s.at(each, block).expect(
+                    "TW-RES-033", not fixed, wanted, f"a step of 1 for {len(steps)} new epochs"
+                )
         for block in each.logged:
             epoch = (key(block.id) or (0, 0))[0]
             if block.type == "done":

@@ -174,7 +174,7 @@ async def sizes_of_events_count_bytes(s: Session) -> None:
     s.at(history).equal("TW-FRM-081", count, sum(map(len, pieces)), f"{sum(map(len, pieces))} characters")
 
 
-@check("TW-FRM-050", "TW-FRM-048", needs=["batches"])
+@check("TW-FRM-050", "TW-FRM-048", needs=["batches"], after="batch")
 async def sizes_of_states_count_bytes(s: Session) -> None:
     """A job fails with `state_too_large` if the bytes of its snapshot would exceed `max_state_bytes`, even if its
     characters do not.
