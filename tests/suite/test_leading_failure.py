@@ -32,6 +32,11 @@ def test_each_area_of_checks_has_a_place_in_the_order():
     assert sorted(check.place for check in CHECKS) == [*range(1, len(CHECKS) + 1)]
 
 
+def test_a_check_that_applies_diffs_comes_after_the_checks_of_diffs():
+    places = {check.name: check.place for check in CHECKS}
+    assert places["jobs.stream_continues_from_a_read"] > places["state.diffs_apply_and_checks_hold"]
+
+
 def changed_foreign_server(folder, line):
     """Return a context manager that runs the standard-library server with one more line, and yields its URL."""
     text = (INTEROP / "stdlib_server.py").read_text(encoding="utf-8")

@@ -210,7 +210,7 @@ async def ended_job_includes_done(s: Session) -> None:
     s.at(read).equal("TW-JOB-001", read.member("status"), done.member("status"), "the status in done")
 
 
-@check("TW-JOB-040", "TW-JOB-039", seconds=2, after="cursors_in_urls")
+@check("TW-JOB-040", "TW-JOB-039", seconds=2, after="state")
 async def stream_continues_from_a_read(s: Session) -> None:
     """A stream that is opened with the `cursor` of a job resource continues from the `state` in that resource."""
     sample = s.long_running_sample()
