@@ -684,3 +684,16 @@ def test_clarified_requirement_is_listed_with_the_fingerprint_of_its_text():
     (again,) = parse_chapter("- A server MUST do it soon. [TW-FRM-001]").requirements
     changed.requirements[:] = [again]
     assert len(extract.changed_texts(changed, known)) == 1
+
+
+@pytest.mark.parametrize("chapter", sorted(SPEC.glob("[0-9][0-9]-*.md")), ids=lambda path: path.stem)
+def test_sections_are_numbered_in_order(chapter):
+    number = int(chapter.name[:2])
+    found = re.findall(rf"^## {number}\.(\d+) ", chapter.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [int(each) for each in found] == [*range(1, len(found) + 1)]
+
+
+def test_example_of_an_ended_job_is_consistent():
+    ended = SCHEMAS["job"]["examples"][1]
+    assert ended["done"]["digest"] == digest(ended["state"]["items"])
+    assert ended["done"]["expires_at"] == ended["expires_at"]
