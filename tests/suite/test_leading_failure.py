@@ -13,6 +13,7 @@ from suite.test_reference import requirements_left_out
 from support.foreign_programs import INTEROP, running
 from tidewire_conformance import registry
 from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Outcome
 from tidewire_conformance.registry import AREAS
 from tidewire_conformance.runner import Plan, run
 
@@ -104,6 +105,14 @@ def test_a_fault_is_not_reported_as_another_one(name, broken, not_broken):
         report = run_checks(url, checks)
     failed = {result.requirement.id for result in report.failures}
     assert failed & (broken | not_broken) == broken
+
+
+@pytest.mark.heavy
+def test_a_server_that_keeps_no_log_is_not_an_error_of_the_suite():
+    checks = [check for check in CHECKS if check.name == "resume.running_job_resumes_from_earlier_ids"]
+    with running_server("no_log") as url:
+        (verdict,) = run_checks(url, checks).run.verdicts
+    assert verdict.outcome is Outcome.SKIPPED
 
 
 @pytest.mark.slow

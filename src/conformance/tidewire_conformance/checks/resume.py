@@ -250,6 +250,8 @@ async def running_job_resumes_from_earlier_ids(s: Session) -> None:
     for cursor, answer in zip(cursors, answers, strict=True):
         if cursor in history.logged_ids:
             _judge_remainder(s, answer, history, history.logged_ids.index(cursor))
+    if not s.assertions:
+        s.skip_no_occasion("the server had trimmed the events after each of the ids")
 
 
 def _bridged(seen: Sequence[Block], wanted: Sequence[str | None]) -> bool:
