@@ -341,13 +341,15 @@ def test_a_cancelled_job_ends_as_cancelled_if_it_could_not_run_again_either(tmp_
         assert (found["status"], found["state"]["items"][0]["value"]) == ("cancelled", "draft")
 
 
-def test_a_cancel_that_cannot_be_recorded_is_refused_and_changes_nothing(tmp_path):
+@pytest.mark.parametrize("request_", [("POST", "/cancel"), ("DELETE", "")], ids=["cancel", "delete"])
+def test_a_cancel_that_cannot_be_recorded_is_refused_and_changes_nothing(tmp_path, request_):
+    method, path = request_
     with killed_server(once=str(tmp_path / "starts"), **SLOW_CANCEL) as server:
         job = server.submit("deaf", input={"text": "draft"}).json()["id"]
         server.until(job, has_value)
         limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-        refused = server.http.post(f"/v1/jobs/{job}/cancel")
+        refused = server.http.request(method, f"/v1/jobs/{job}{path}")
         assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
         tmp_path.joinpath("starts.go").touch()

@@ -35,11 +35,7 @@ from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
 from tidewire_server.jobs.publish_ephemeral_events import publish_position_of_waiting_job
-from tidewire_server.jobs.recovery import (
-    admit_again,
-    complete_record,
-    recovery_plan_of,
-)
+from tidewire_server.jobs.recovery import admit_again, complete_record, recovery_plan_of
 from tidewire_server.jobs.replicas.heartbeat import BEAT_SECONDS, Heartbeat
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
@@ -408,7 +404,7 @@ class JobService:
         return True
 
     async def purge(self, record: JobRecord) -> None:
-        """Delete a job. An unfinished job is cancelled first, so that its readers still receive `done`."""
+        """Delete a job. An unfinished job is cancelled first, as by `cancel`, so that its readers still receive `done`."""
         await self._to_the_end(self._purge(record))
 
     async def _purge(self, record: JobRecord) -> None:
@@ -416,6 +412,8 @@ class JobService:
         # A new attempt may begin while the one before is abandoned.
         while (latest := self._live.get(record.id)) is not None and latest is not job:
             job = latest
+            # Otherwise, if the store refuses writes, the request would wait until `done` can be logged.
+            await self.store.jobs.save_cancelled(record.id, job.unfinished())
             await job.abandon()
         if job is None or job.record.done is None:
             await self._ownership.end_elsewhere(record)
