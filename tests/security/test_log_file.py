@@ -100,19 +100,22 @@ def test_a_forked_child_keeps_neither_the_lock_nor_the_port_of_a_killed_server()
 # ---- a removed, replaced or damaged file --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["log.db", "log.db-owner"])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_server_whose_file_is_gone_is_not_ready_and_refuses_jobs(replaced):
+def test_a_server_whose_file_is_gone_is_not_ready_and_refuses_jobs(replaced, name):
+    """Without the lock file, a second server could use the log, too."""
     with killed_server() as server:
+        file = server.folder / name
         ended = server.submit("shout", input={"text": "a"}).json()["id"]
         server.ended(ended)
-        server.log.rename(server.folder / "moved.db")
+        file.rename(server.folder / "moved.db")
         if replaced:
-            server.log.touch()
+            file.touch()
         wait_for(lambda: server.http.get("/readyz").status_code == 503)
         refused = server.submit("shout", input={"text": "a"})
         assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
         assert server.job(ended)["status"] == "succeeded"
-        (server.folder / "moved.db").rename(server.log)
+        (server.folder / "moved.db").rename(file)
         wait_for(lambda: server.http.get("/readyz").status_code == 200)
         assert server.submit("shout", input={"text": "a"}).status_code == 201
         assert server.errors().count("\n") == 1

@@ -184,6 +184,11 @@ _WAL_BYTES: Final = 64 * 1024 * 1024
 _owners: Final = weakref.WeakSet["Owner"]()
 
 
+def lock_file_of(path: Path) -> Path:
+    """Return the path of the file whose lock `Owner` holds."""
+    return path.with_name(f"{path.name}-owner")
+
+
 class Owner:
     """Lock that gives one server exclusive use of a file. The kernel releases the lock even if the process crashes."""
 
@@ -202,7 +207,7 @@ class Owner:
             raise StoreError(
                 "storing the log in a file needs an operating system with flock; use log='memory'"
             ) from None
-        lock_path = path.with_name(f"{path.name}-owner")
+        lock_path = lock_file_of(path)
         try:
             self._lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 _CHECK_SECONDS: Final = 0.5
-"""Time between two checks whether the file was removed or replaced."""
+"""Time between two checks whether the file or its lock file was removed or replaced."""
 
 
 class WriterThread:
@@ -41,7 +41,8 @@ class WriterThread:
         """
         self.path = path.resolve()
         self.lost: StoreError | None = None
-        """Error if the file was removed or replaced while it was open. Everything written since then will be lost."""
+        """Error if the file was removed or replaced while it was open, so that everything written since then will be lost, or if its
+        lock file was, so that a second server can use the file."""
         self.last_error: StoreError | None = None
         """Error of the last transaction, or None if it succeeded."""
         self.clean = True
@@ -53,8 +54,8 @@ class WriterThread:
         self._close_as_clean = False
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._identity: tuple[int, int] | None = None
-        """Device and inode of the open file."""
+        self._identity: list[tuple[int, int]] | None = None
+        """Device and inode of the open file, and of its lock file."""
         self._checking = threading.Lock()
 
     def open(self, inspect: Work[T]) -> T:
@@ -114,7 +115,7 @@ class WriterThread:
             owner = sqlite_file.Owner(self.path)
             try:
                 connection = sqlite_file.connect(self.path, fsync=self._fsync)
-                self._identity = self._find_file()
+                self._identity = self._find_files()
                 found = inspect(connection)
                 self.clean, self.secret = sqlite_file.take_over(connection)
             except BaseException:
@@ -147,33 +148,36 @@ class WriterThread:
         owner.release()
 
     def check_file(self) -> None:
-        """Check whether the path still leads to the open file, and set `lost`. This method can be called in any thread."""
+        """Check whether the paths still lead to the open file and its lock file, and set `lost`. This method can be called in any
+        thread.
+        """
         with self._checking:
-            if self._find_file() == self._identity:
+            if self._find_files() == self._identity:
                 self.lost = None
             elif self.lost is None:
                 self.lost = StoreError(
-                    f"log {self.path}: the file was removed or replaced while the server was running, so new jobs are "
-                    "refused; move the file back, or restart the server, which loses its jobs"
+                    f"log {self.path}: the file or its lock file {sqlite_file.lock_file_of(self.path).name} was removed or replaced "
+                    "while the server was running, so new jobs are refused; move it back, or restart the server, which loses "
+                    "its jobs unless only the lock file is missing"
                 )
                 self.lost.logged = True
                 _log.error("%s", self.lost)
 
     def refuse_if_lost(self) -> None:
-        """Raise an error if the file was removed or replaced.
+        """Raise an error if the file or its lock file was removed or replaced.
 
         Raises:
-            StoreError: The file was removed or replaced.
+            StoreError: The file or its lock file was removed or replaced.
         """
         if self.lost is not None:
             raise self.lost.with_traceback(None)
 
-    def _find_file(self) -> tuple[int, int] | None:
+    def _find_files(self) -> list[tuple[int, int]] | None:
         try:
-            found = self.path.stat()
+            found = [each.stat() for each in (self.path, sqlite_file.lock_file_of(self.path))]
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return [(each.st_dev, each.st_ino) for each in found]
 
     def _transact(self, connection: sqlite3.Connection, tasks: list[Task]) -> None:
         try:
