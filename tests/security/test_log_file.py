@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import sqlite3
 import stat
@@ -120,6 +121,16 @@ def test_a_server_whose_file_is_gone_is_not_ready_and_refuses_jobs(replaced, nam
         assert server.submit("shout", input={"text": "a"}).status_code == 201
         assert server.errors().count("\n") == 1
         assert "removed or replaced while the server was running" in server.errors()
+
+
+def test_a_start_on_a_full_disk_is_refused_with_the_reason(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="log.db: "):
+            SqliteStore(tmp_path / "log.db", ROOMY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def wait_for(condition: Any) -> None:

@@ -225,7 +225,8 @@ class Owner:
                 "stop that server, or use a different file"
             ) from None
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # SQLite reports a full disk with advice.
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Release the lock."""
@@ -493,7 +494,7 @@ def describe_damage(path: Path, error: Exception) -> str:
 
 
 _ADVICE: Final = {
-    "full": "free some space on the disk; the server then retries the pending writes",
+    "full": "free some space on the disk; a running server then retries the pending writes",
     "readonly": "the file and its folder must be writable",
     "unable to open": "the file and its folder must be readable and writable",
     "locked": "another program is writing to the file",
