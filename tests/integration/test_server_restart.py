@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import shutil
 import sqlite3
 import threading
 import time
@@ -496,3 +497,26 @@ def test_a_reader_ahead_of_the_recovered_log_receives_a_rewound_snapshot(server)
     # changes.
     found = server.job(blocked)
     assert (found["attempt"], found["cursor"].startswith("1-")) == (1, False)
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+def test_a_reader_ahead_of_a_restored_backup_receives_a_rewound_snapshot(tmp_path, fsync):
+    """The steps are those of "Back up and restore" in docs/how-to/survive-a-restart.md."""
+    with killed_server(log_fsync=fsync) as server:
+        running = [server.submit("shout", input={"text": "a", "pause": 60}).json()["id"] for _ in range(2)]
+        waiting = server.submit("shout", input={"text": "b"}).json()["id"]
+        copy = tmp_path / "copy.db"
+        with contextlib.closing(sqlite3.connect(server.log)) as db:
+            with contextlib.closing(sqlite3.connect(copy)) as backup:
+                db.backup(backup)
+        for job in running:
+            cancel(server, job)
+        seen = server.until(waiting, has_value)["cursor"]
+        server.kill()
+        for name in ("log.db-wal", "log.db-shm"):
+            (server.folder / name).unlink()
+        shutil.copyfile(copy, server.log)
+        server.start()
+        found = server.job(waiting)
+        assert (found["status"], found["attempt"]) == ("queued", 1)
+        assert found["cursor"].partition("-")[0] != seen.partition("-")[0]

@@ -52,7 +52,8 @@ class SqliteStore:
         self._file = file = WriterThread(path, fsync=fsync)
         found = file.open(Counts)
         self.secret = file.secret
-        self.may_have_lost = not (file.clean or fsync)
+        # Even with `fsync`: the file may be a restored backup, which lacks events that readers have received.
+        self.may_have_lost = not file.clean
         queue = MemoryQueue()
         self.queue: Queue = queue
         self.jobs: Jobs = SqliteJobs(file, retention, found, queue)
