@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -68,6 +69,10 @@ def test_a_connection_above_the_limit_gets_503_until_another_closes():
         idle[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert read_all(idle[0]).startswith(b"HTTP/1.1 200")
         eventually(lambda: serves(address))
+        idle[1].sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert re.search(
+            rb'^tidewire_problems_total{code="unavailable"} [1-9]', read_all(idle[1]), re.MULTILINE
+        )
 
 
 def test_connections_far_above_the_limit_are_dropped_and_earlier_ones_served():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import time
@@ -278,3 +279,22 @@ def test_a_connection_is_closed_after_invalid_bytes(address):
     """The requests behind the invalid bytes are not served: where they begin is not known."""
     answer = exchange(address, SUBMIT + b"}}" + SUBMIT, SUBMIT)
     assert answer.count(b"HTTP/1.1 201") == 1
+
+
+def test_refused_requests_are_counted_like_other_problems(address):
+    def count(code: str) -> float:
+        page = httpx.get("http://{}:{}/metrics".format(*address)).text
+        return float(re.search(f'^tidewire_problems_total{{code="{code}"}} (.*)$', page, re.MULTILINE)[1])
+
+    exchange(address, b"GET / HTTP/1.1\r\nHost")
+    exchange(address, b"\0\0\r\n\r\n")
+    before = {code: count(code) for code in ("request.late", "bad_parameter")}
+    exchange(address, b"GET / HTTP/1.1\r\nHost")
+    exchange(address, b"\0\0\r\n\r\n")
+    # A request whose body is not valid gets its response in its turn.
+    exchange(
+        address,
+        b"POST /v1/endpoints/double/jobs HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    )
+    assert count("request.late") == before["request.late"] + 1
+    assert count("bad_parameter") == before["bad_parameter"] + 2

@@ -629,6 +629,18 @@ def test_retained_jobs_and_tombstones_are_bounded_in_number():
         )
 
 
+def test_counters_of_each_endpoint_begin_at_zero():
+    """Otherwise the rules in docs/how-to/monitor.md do not notice an endpoint whose first job never ends, or fails."""
+    with serving(make_server()) as peer:
+        counters = peer.metrics()
+    for status in ("succeeded", "partially_failed", "failed", "cancelled"):
+        assert counters[f'tidewire_jobs_ended_total{{endpoint="greet",status="{status}"}}'] == 0
+    for name in ("jobs_submitted", "jobs_started", "items_started"):
+        assert counters[f'tidewire_{name}_total{{endpoint="greet"}}'] == 0
+    assert counters['tidewire_problems_total{code="internal"}'] == 0
+    assert counters['tidewire_problems_total{code="unavailable"}'] == 0
+
+
 def test_metrics_count_jobs_events_and_stream_requests(peer):
     before = peer.metrics()
     job = peer.start("greet")

@@ -2,9 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from tidewire.protocol.messages import JobEnd
 
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -51,6 +54,17 @@ class Metrics:
         self.open_streams = Gauge("tidewire_open_streams", "Open event streams.", registry=self.registry)
         for cursor in ("yes", "no"):
             self.stream_requests.labels(cursor)
+        for code in ("internal", "unavailable"):
+            self.problems.labels(code)
+
+    def begin_at_zero(self, endpoint: str) -> None:
+        """Create the counters of an endpoint. Prometheus computes no rate of a counter that does not exist, and ignores the first
+        increase of one that begins at 1, so that alerts would miss an endpoint whose jobs never end.
+        """
+        for counter in (self.jobs_submitted, self.jobs_started, self.items_started):
+            counter.labels(endpoint)
+        for status in get_args(JobEnd):
+            self.jobs_ended.labels(endpoint, status)
 
     def measure(self, name: str, help_text: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
         """Register a gauge with one value for each endpoint. When the metrics are read, the function `read` is called

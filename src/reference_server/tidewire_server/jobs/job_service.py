@@ -80,6 +80,8 @@ class JobService:
         self.endpoints = dict(endpoints)
         self.settings = settings
         self.metrics = metrics
+        for name in self.endpoints:
+            metrics.begin_at_zero(name)
         self.store = store
         self._functions = functions
         configured = settings.stream_token_secret

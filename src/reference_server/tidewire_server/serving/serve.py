@@ -187,7 +187,9 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
     per_address = connections if app.single_user else share_of(connections, settings.max_share)
     return uvicorn.Config(
         app,
-        http=http_protocol(settings, connections, per_address),
+        http=http_protocol(
+            settings, connections, per_address, lambda code: app.metrics.problems.labels(code).inc()
+        ),
         # By default, uvicorn trusts the proxy headers of every program on this machine.
         proxy_headers=bool(settings.forwarded_allow_ips),
         forwarded_allow_ips=_with_mapped_addresses(settings.forwarded_allow_ips),

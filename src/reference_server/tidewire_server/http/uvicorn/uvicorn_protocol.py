@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 from tidewire.install_command import install_command
@@ -72,13 +73,16 @@ class _AfterBody:
         return cycle is not None and cycle.response_complete and cycle.more_body
 
 
-def http_protocol(settings: Settings, max_connections: int, max_per_address: int) -> Any:
+def http_protocol(
+    settings: Settings, max_connections: int, max_per_address: int, count: Callable[[str], None]
+) -> Any:
     """Create the protocol class for uvicorn: uvicorn's httptools protocol with the limits in the settings.
 
     Args:
         settings: Settings of the server.
         max_connections: Maximum number of open connections.
         max_per_address: Maximum number of open connections from one client address. Proxies have no such limit.
+        count: Function that is called with the code of each problem response that the protocol sends itself.
     """
     proxies = [ipaddress.ip_network(each) for each in settings.forwarded_allow_ips]
     accepted: Counter[str] = Counter()
@@ -151,7 +155,7 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
             if len(rejected) > _MAX_REJECTED:
                 drop(self.transport)
                 return
-            self.transport.write(_encode_response(problem("unavailable", detail)))
+            self._write_problem(problem("unavailable", detail))
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             # Do not close the connection immediately. If a request is still arriving, the close would reset the
@@ -329,6 +333,7 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
             if in_body and self.pipeline:
                 # The refused request is the newest one in the pipeline, and waits for the responses to earlier requests.
                 # Replace its ASGI application, which would wait for the rest of the body, with the problem response.
+                count(found.code)
                 refusal: Any = problem_response(found)
                 self.pipeline[0] = (self.cycle, refusal)
                 self._is_last = True
@@ -336,8 +341,12 @@ def http_protocol(settings: Settings, max_connections: int, max_per_address: int
                 self._is_last = True
             else:
                 if not (in_body and self.cycle.response_started):
-                    self.transport.write(_encode_response(found))
+                    self._write_problem(found)
                 self.transport.close()
+
+        def _write_problem(self, found: Problem) -> None:
+            count(found.code)
+            self.transport.write(_encode_response(found))
 
     return BoundedHttp
 
