@@ -359,7 +359,8 @@ def test_a_stalled_reader_does_not_delay_the_exit_for_long(folder):
             exited(process)
 
 
-def test_a_stalled_reader_is_cut_off_without_a_traceback(monkeypatch, caplog):
+@pytest.mark.parametrize("path", ["/events?after=0-0", ""], ids=["stream", "job"])
+def test_a_stalled_reader_is_cut_off_without_a_traceback(monkeypatch, caplog, path):
     """The short form of the previous test, in this process and with shorter limits."""
     monkeypatch.setattr(shutdown, "LAST_SECONDS", 0.1)
     monkeypatch.setattr(serve, "LAST_GRACE", 0.1)
@@ -374,10 +375,10 @@ def test_a_stalled_reader_is_cut_off_without_a_traceback(monkeypatch, caplog):
 
     with socket.socket() as stalled, serving(server) as peer:
         job = peer.start("flood")
-        stalled.connect(("127.0.0.1", peer.http.base_url.port))
-        stalled.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        assert stalled.recv(12) == b"HTTP/1.1 200"
         eventually(lambda: peer.http.get(f"/v1/jobs/{job}").json()["cursor"] == "1-82")
+        stalled.connect(("127.0.0.1", peer.http.base_url.port))
+        stalled.sendall(f"GET /v1/jobs/{job}{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert stalled.recv(12) == b"HTTP/1.1 200"
     assert not [record for record in caplog.records if record.exc_info]
 
 

@@ -4,6 +4,7 @@ A large response is sent in small slices, and each slice waits until the client 
 that reads slowly therefore keeps the shared texts and one slice in memory, and no copy of the response.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -72,6 +73,11 @@ class SharedResponse(Response):
             await sender.abort()
         except GoneError:
             pass
+        except asyncio.CancelledError:
+            # The ASGI server cancels responses whose readers are too slow for its shutdown, and would log a traceback.
+            if sender.behind() is None:
+                raise
+            await sender.abort()
         finally:
             sender.close()
 
