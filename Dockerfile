@@ -25,6 +25,6 @@ EXPOSE 8000
 # A worker has no port: turn this check off in its container.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=2)"]
-# SIGTERM lets jobs end for up to `shutdown_timeout` (10 s). Docker kills a container after 10 s, so pass `docker stop -t 20`.
+# SIGTERM lets jobs end for up to `shutdown_timeout` (10 s). Docker kills a container after 10 s, so pass `docker stop -t 30`.
 ENTRYPOINT ["tidewire"]
 CMD ["serve", "--host", "0.0.0.0"]
