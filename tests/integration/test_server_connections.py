@@ -1,6 +1,7 @@
 """The limit of open connections, which use file descriptors before a client is authenticated."""
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -122,6 +123,7 @@ def test_a_low_limit_of_open_files_lowers_the_connection_limit(tmp_path):
 def test_running_out_of_descriptors_is_logged_once(caplog):
     # Endpoint functions can use up the file descriptors, too. Without throttling, the event loop then logs about
     # 2000 failed accepts a second.
+    gc.collect()  # Garbage that is collected later could free a lower descriptor, with which an accept would succeed.
     loop, attempts = asyncio.SelectorEventLoop(), []
     throttle_accept_errors(loop)
     handle = loop.call_exception_handler
