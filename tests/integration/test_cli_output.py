@@ -334,7 +334,7 @@ def test_the_description_of_a_server_is_one_line_for_each_endpoint(url, width):
     lines = [line.rstrip() for line in shown_on_terminal(width, "describe", url).splitlines()]
     assert len(lines) <= 12
     assert all(len(line) <= width for line in lines if "tidewire describe" not in line)
-    assert "jobs are kept until the server stops" in lines
+    assert "jobs are lost when the server stops" in lines
     assert "max_state_bytes" not in " ".join(lines)
     assert any(line.startswith("noted") and line.endswith("(input optional)") for line in lines)
     assert re.search(r"max_state_bytes +16 777 216", shown_on_terminal(width, "describe", url, "--all"))
@@ -402,7 +402,7 @@ def test_a_malformed_header_is_refused_without_its_value(url):
 # ---- help ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["call", "map", "attach", "describe", "codegen"])
+@pytest.mark.parametrize("command", ["call", "map", "attach", "jobs", "chat", "describe", "codegen"])
 def test_examples_in_the_help_are_commands(monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "200")
     lines = [line.strip() for line in run(command, "--help").stdout.splitlines()]

@@ -457,7 +457,7 @@ def jobs(
     epilog=_examples(
         f"chat {_URL}",
         f"chat {_URL} --system 'Answer in one sentence.' max_tokens=200",
-        f"echo 'Who are you?' | tidewire chat {_URL}   (one question per line)",
+        f"chat {_URL} < questions.txt   (one question per line)",
     ),
 )
 def chat(

@@ -19,7 +19,7 @@ from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.terminal_escapes import visible, visible_json
 
 DURABILITY: Final = {
-    "process": "jobs are kept until the server stops",
+    "process": "jobs are lost when the server stops",
     "host": "jobs survive a restart of the server",
     "replicated": "jobs survive the loss of a machine",
 }
