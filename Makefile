@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## a generation with its log-probabilities, through a network that breaks: nothing lost, nothing twice
 	$(BIN)/python docs/examples/demo.py
 
-test: $(STAMP)  ## the quick tests, nine tenths of all, in five minutes; says what was skipped and why
+test: $(STAMP)  ## the quick tests, three quarters of all, in five minutes; says what was skipped and why
 	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m 'not heavy and not slow' $(PYTEST_ARGS)
 
 heavy: $(STAMP)  ## the tests of more than half a second each: browsers, killed servers, Ray, the pages of the documentation
