@@ -1,4 +1,4 @@
-"""Execute a notebook against a server, and save pictures of its outputs in the light and the dark theme.
+"""Execute a notebook against a server, and save a picture of its outputs.
 
 python docs/examples/record_notebook.py docs/images
 
@@ -105,6 +105,5 @@ def screenshot(page: str, picture: Path) -> None:
 if __name__ == "__main__":
     with measuring_server().running() as url:
         notebook = executed(url)
-    for theme in ("light", "dark"):
-        page, _ = HTMLExporter(theme=theme, mathjax_url="", require_js_url="").from_notebook_node(notebook)
-        screenshot(page, Path(sys.argv[1], f"notebook-{theme}.png"))
+    page, _ = HTMLExporter(mathjax_url="", require_js_url="").from_notebook_node(notebook)
+    screenshot(page, Path(sys.argv[1], "notebook-light.png"))
