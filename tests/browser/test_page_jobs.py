@@ -284,6 +284,54 @@ def echo(page, url):
     expect(page.get_by_role("heading", name="echo", exact=True)).to_be_visible()
     return page
 
+def test_submit_that_is_accepted_late_does_not_replace_a_later_view(visitor, url):
+    page = visitor.open(url)
+    held = []
+    page.route("**/v1/endpoints/talk/jobs", lambda route, _: held.append(route))
+    page.goto(f"{url}/#/endpoints/talk")
+    expect(page.locator("main h1")).to_have_text("talk")
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("button", name="Submitting …")).to_be_disabled()
+    page.goto(f"{url}/#/endpoints/echo")
+    page.get_by_label("prompt required").fill("half of a")
+    with page.expect_response("**/v1/endpoints/talk/jobs") as response:
+        held[0].continue_()
+    expect(page.locator(f"#jobs a[href='#/jobs/{response.value.json()['id']}']")).to_be_visible()
+    expect(page.get_by_label("prompt required")).to_have_value("half of a")
+    page.close()
+
+
+def test_list_of_jobs_keeps_the_focus(page, url):
+    def refresh():
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    def submit():
+        return httpx.post(f"{url}/v1/endpoints/caption/jobs", json={"input": {}}).json()["id"]
+
+    page.goto(f"{url}/#/endpoints/talk")
+    first = page.locator(f"#jobs a[href='#/jobs/{submit()}']")
+    refresh()
+    first.focus()
+    second = page.locator(f"#jobs a[href='#/jobs/{submit()}']")
+    refresh()
+    expect(second).to_be_visible()
+    expect(first).to_be_focused()
+
+
+def test_large_file_is_listed_by_its_name(browser, tmp_path):
+    (tmp_path / "large.png").write_bytes(bytes(5_000_000))
+    for single_user in (True, False):
+        with (
+            running("support.page_server:page_server", single_user=single_user) as url,
+            watched(browser) as visitor,
+        ):
+            page = visitor.open(f"{url}/#/endpoints/invert")
+            page.get_by_label("image").set_input_files(tmp_path / "large.png")
+            page.get_by_role("button", name="Run").click()
+            status(page, "✓ succeeded")
+            expect(page.locator("#jobs .name")).to_have_text("image")
+
+
 
 def test_example_is_sent_unchanged(echo):
     echo.locator(".example").click()

@@ -17,7 +17,7 @@ const MAX_LISTED = 30;
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
 const MAX_LABEL = 60;
 const DEFAULTS = "Defaults";
-const FILE = /^[A-Za-z0-9+/=]{200,}$/; // base64
+const FILE = /^[A-Za-z0-9+/=]{200}/; // base64; to match all of a large file would overflow the stack
 const JOB_ID = /^[\w.~-]+$/;
 
 const $ = (id) => document.getElementById(id);
@@ -247,7 +247,8 @@ function callPanel(endpoint, input) {
       const job = await authorized("caller", () => client.submit(endpoint.name, given), "The server no longer accepts the token.");
       inputs.set(job.id, given);
       if (!discovery.capabilities.includes("list")) session.remember({ id: job.id, endpoint: endpoint.name, label: labelOfJob(job.id), at: Date.now() });
-      location.hash = `#/jobs/${job.id}`;
+      if (run.isConnected) location.hash = `#/jobs/${job.id}`;
+      else listJobs(); // a visitor who has gone to another view stays there
     } catch (error) {
       form.showProblem({ message: error.problem?.detail ?? error.message, pointer: error.pointer, field: error.field });
     } finally {
@@ -306,7 +307,11 @@ async function listJobs() {
   const own = listed.map((job) => ({ ...job, at: Date.parse(job.created_at), label: labelOfJob(job.id) }));
   const jobs = discovery.capabilities.includes("list") ? own : session.jobs();
   $("no-jobs").hidden = jobs.length > 0;
-  $("jobs").replaceChildren(...jobs.map(jobEntry));
+  const list = $("jobs"), drawn = list.cloneNode(), focused = list.contains(document.activeElement) ? document.activeElement.hash : null;
+  drawn.append(...jobs.map(jobEntry));
+  if (drawn.isEqualNode(list)) return; // a new list would take the focus from its reader
+  list.replaceWith(drawn);
+  if (focused !== null) drawn.querySelector(`a[href="${focused}"]`)?.focus();
 }
 
 function jobEntry({ id, endpoint, status, at, label }) {
