@@ -63,6 +63,47 @@ def test_long_text_is_copied_without_the_breaks_of_its_blocks(page, url):
     assert copied(page, "#result .text") == text
 
 
+def test_echoed_prompt_that_begins_like_the_generated_text_is_not_shaded(page, url):
+    run_job(page, url, "flood_tokens", messages=3, rate=20, prompt=" the tide turns")
+    status(page, "✓ succeeded")
+    expect(page.locator("#result .echo")).to_have_text(" the tide turns")
+    expect(page.locator("#result .block span")).to_have_text([" the", " tide", " comes"])
+
+
+def test_vocabulary_is_read_again_after_a_failure(visitor, url):
+    page = visitor.open(url)
+    page.route("**/vocabulary*", lambda route, _: route.abort())
+    job = run_job(page, url, "flood_tokens", messages=3, rate=1000)
+    expect(page.get_by_role("tab", selected=True)).to_have_text("JSON")
+    page.unroute("**/vocabulary*")
+    page.goto(f"{url}/#/endpoints/talk")
+    page.goto(f"{url}/#/jobs/{job}")
+    expect(page.get_by_role("tab", selected=True)).to_have_text("Tokens")
+    page.close()
+
+
+def test_closed_views_of_tokens_leave_the_memory(visitor, url):
+    page = visitor.open(url)
+    debugger = visitor.context.new_cdp_session(page)
+
+    def nodes():
+        debugger.send("HeapProfiler.collectGarbage")
+        return debugger.send("Memory.getDOMCounters")["nodes"]
+
+    before = nodes()
+    run_job(page, url, "flood_tokens", messages=1000, rate=100_000)
+    status(page, "✓ succeeded")
+    for _ in range(5):
+        for tab in ("Text", "Tokens"):
+            page.get_by_role("tab", name=tab).click()
+            expect(page.get_by_role("tab", selected=True)).to_have_text(tab)
+        expect(page.locator("#result .block span")).to_have_count(1000)
+    page.goto(f"{url}/#/endpoints/talk")
+    expect(page.locator("main h1")).to_have_text("talk")
+    assert nodes() - before < 2 * 2000, "a token is two nodes"
+    page.close()
+
+
 def test_tokens_are_shaded_and_show_their_alternatives(page, url):
     run_job(page, url, "flood_tokens", messages=600, rate=100_000)
     status(page, "✓ succeeded")

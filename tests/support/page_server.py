@@ -211,7 +211,7 @@ def _add_floods(server: Server) -> None:
     @server.endpoint(
         concurrency_limit=None,
         columns=["/text", *(f"/{name}" for name in names)],
-        initial=lambda given: {"text": "", **{name: [] for name in names}},
+        initial=lambda given: {"text": given.prompt, **{name: [] for name in names}},
         capabilities={"logprobs": {"max_top": 5}},
         links={
             "vocabulary": {
@@ -221,7 +221,12 @@ def _add_floods(server: Server) -> None:
             }
         },
     )
-    async def flood_tokens(messages: int = 1000, rate: float = 200, stream: Stream[Any] = None) -> None:  # type: ignore[assignment]
+    async def flood_tokens(
+        messages: int = 1000,
+        rate: float = 200,
+        prompt: str = "",
+        stream: Stream[Any] = None,  # type: ignore[assignment]
+    ) -> None:
         async for at in paced(messages, rate):
             chosen = at % 15
             others = [(chosen + each - at % 5) % 15 for each in range(5)]

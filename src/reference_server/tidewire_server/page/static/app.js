@@ -181,7 +181,7 @@ async function vocabularyOf(endpoint) {
   const url = new URL(link, base);
   if (url.origin !== base.origin) return null; // the token is for this server only
   endpoint.vocabulary ??= get(url).then((response) => response.json()).then((resource) => new Vocabulary(resource));
-  return endpoint.vocabulary.catch(() => null);
+  return endpoint.vocabulary.catch(() => (endpoint.vocabulary = null));
 }
 
 async function showEndpoint(name) {

@@ -69,7 +69,7 @@ export function themeButton(button, changed) {
   const saved = browser.getItem("tidewire theme");
   if (saved === "dark" || saved === "light") document.documentElement.dataset.theme = saved;
   show();
-  system.addEventListener("change", show);
+  system.addEventListener("change", () => (show(), changed()));
   button.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;

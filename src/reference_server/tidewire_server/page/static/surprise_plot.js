@@ -27,7 +27,6 @@ export class SurprisePlot {
       this.#size = { width: Math.floor(entry.contentRect.width), ratio: devicePixelRatio };
       this.draw();
     }).observe(this.element);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
   /** @param {(number | null)[]} logprobs in nats, one per token */

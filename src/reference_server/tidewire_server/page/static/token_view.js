@@ -69,7 +69,7 @@ export class TokenView {
   /** Where the text of the first token starts: after the prompt, if the text echoes it. */
   #prefix(text, ids) {
     const [joined] = wholeCharacters(ids.map((id) => this.vocabulary?.bytes(id) ?? "").join(""));
-    const start = text.startsWith(joined) ? 0 : text.lastIndexOf(joined);
+    const start = joined === "" ? 0 : text.lastIndexOf(joined);
     if (start > 0) this.text.prepend(h("span", { class: "echo", text: text.slice(0, start) }));
     return Math.max(0, start);
   }
