@@ -242,6 +242,14 @@ def test_invalid_input_is_shown_at_its_field(page, url):
     expect(page.get_by_label("layers")).to_be_focused()
 
 
+def test_input_with_members_of_any_name_is_json(page, url):
+    page.goto(f"{url}/#/endpoints/label")
+    page.get_by_label("Input as JSON").fill('{"color": "red"}')
+    page.get_by_role("button", name="Run").click()
+    status(page, "✓ succeeded")
+    expect(page.locator("#result .tree")).to_contain_text('color: "red"')
+
+
 def test_input_survives_the_change_between_form_and_json(page, url):
     page.goto(f"{url}/#/endpoints/train")
     page.reload()
@@ -275,55 +283,6 @@ def test_description_that_arrives_late_does_not_replace_a_later_view(visitor, ur
     expect(page.locator("main h1")).to_have_text("train")
     page.close()
 
-
-@pytest.mark.parametrize("single_user", [False, True])
-def test_list_shows_the_end_of_a_job_that_the_visitor_left(browser, single_user):
-    with (
-        running("support.page_server:page_server", single_user=single_user) as url,
-        watched(browser) as visitor,
-    ):
-        page = visitor.open(url)
-        job = run_job(page, url, "talk", words=2000)
-        status(page, "● running")
-        entry = page.locator(f"#jobs a[href='#/jobs/{job}']")
-        expect(entry).to_contain_text("running")
-        page.goto(f"{url}/#/endpoints/train")
-        httpx.post(f"{url}/v1/jobs/{job}/cancel")
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        expect(entry).not_to_contain_text("running")
-        expect(entry.locator(".chip")).to_have_text(["⊘ cancelled"] if single_user else [])
-
-
-def test_duration_of_a_job_that_ended_before_it_is_read_is_that_of_the_server(page, url):
-    page.goto(f"{url}/#/endpoints/train")
-    job = httpx.post(f"{url}/v1/endpoints/talk/jobs", json={"input": {"words": 1000}}).json()["id"]
-    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    entry = page.locator(f"#jobs a[href='#/jobs/{job}']")
-    expect(entry).to_be_visible()
-    page.route("**/v1/jobs?*", lambda route, _: route.abort())  # the list stays as it is
-    page.route("**/v1/jobs", lambda route, _: route.abort())
-    httpx.post(f"{url}/v1/jobs/{job}/cancel")
-    page.wait_for_timeout(3000)
-    entry.click()
-    status(page, "⊘ cancelled")
-    expect(page.locator(".job .numbers").first).to_contain_text(re.compile(r"· [01]\.\d s"))
-    page.unroute_all()
-
-
-def sent(page):
-    """Submit the form, and return the input in the request."""
-    with page.expect_request("**/endpoints/echo/jobs") as request:
-        page.get_by_role("button", name="Run").click()
-    status(page, "✓ succeeded")
-    return request.value.post_data_json["input"]
-
-
-@pytest.fixture
-def echo(page, url):
-    page.goto(f"{url}/#/endpoints/talk")
-    page.goto(f"{url}/#/endpoints/echo")
-    expect(page.get_by_role("heading", name="echo", exact=True)).to_be_visible()
-    return page
 
 def test_submit_that_is_accepted_late_does_not_replace_a_later_view(visitor, url):
     page = visitor.open(url)
@@ -372,6 +331,69 @@ def test_large_file_is_listed_by_its_name(browser, tmp_path):
             status(page, "✓ succeeded")
             expect(page.locator("#jobs .name")).to_have_text("image")
 
+
+@pytest.mark.parametrize("single_user", [False, True])
+def test_list_shows_the_end_of_a_job_that_the_visitor_left(browser, single_user):
+    with (
+        running("support.page_server:page_server", single_user=single_user) as url,
+        watched(browser) as visitor,
+    ):
+        page = visitor.open(url)
+        job = run_job(page, url, "talk", words=2000)
+        status(page, "● running")
+        entry = page.locator(f"#jobs a[href='#/jobs/{job}']")
+        expect(entry).to_contain_text("running")
+        page.goto(f"{url}/#/endpoints/train")
+        httpx.post(f"{url}/v1/jobs/{job}/cancel")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        expect(entry).not_to_contain_text("running")
+        expect(entry.locator(".chip")).to_have_text(["⊘ cancelled"] if single_user else [])
+
+
+def test_duration_of_a_job_that_ended_before_it_is_read_is_that_of_the_server(page, url):
+    page.goto(f"{url}/#/endpoints/train")
+    job = httpx.post(f"{url}/v1/endpoints/talk/jobs", json={"input": {"words": 1000}}).json()["id"]
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    entry = page.locator(f"#jobs a[href='#/jobs/{job}']")
+    expect(entry).to_be_visible()
+    page.route("**/v1/jobs?*", lambda route, _: route.abort())  # the list stays as it is
+    page.route("**/v1/jobs", lambda route, _: route.abort())
+    httpx.post(f"{url}/v1/jobs/{job}/cancel")
+    page.wait_for_timeout(3000)
+    entry.click()
+    status(page, "⊘ cancelled")
+    expect(page.locator(".job .numbers").first).to_contain_text(re.compile(r"· [01]\.\d s"))
+    page.unroute_all()
+
+
+def sent(page):
+    """Submit the form, and return the input in the request."""
+    with page.expect_request("**/endpoints/echo/jobs") as request:
+        page.get_by_role("button", name="Run").click()
+    status(page, "✓ succeeded")
+    return request.value.post_data_json["input"]
+
+
+def test_last_notes_are_shown(page, url):
+    run_job(page, url, "note", count=250)
+    status(page, "✓ succeeded")
+    notes = page.locator(".notes li")
+    expect(notes.last).to_have_text("note 249")
+    expect(notes).to_have_count(100)
+
+
+def test_unknown_job_has_a_title(page, url):
+    page.goto(f"{url}/#/jobs/2yJq8sVbT1mHkP0dXw4RcA")
+    status(page, "✕ lost")
+    expect(page).to_have_title("lost · job – Tidewire")
+
+
+@pytest.fixture
+def echo(page, url):
+    page.goto(f"{url}/#/endpoints/talk")
+    page.goto(f"{url}/#/endpoints/echo")
+    expect(page.get_by_role("heading", name="echo", exact=True)).to_be_visible()
+    return page
 
 
 def test_example_is_sent_unchanged(echo):

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.requests import HTTPConnection
 
 from tidewire_server import Append, Context, ItemError, Server, Stream
@@ -67,6 +67,10 @@ class Given(BaseModel):
     s: str | None = "x"
     big: int = 1
     f: float = 1.0
+
+
+class Labels(BaseModel):
+    model_config = ConfigDict(extra="allow")
 
 
 def page_server(**settings: Any) -> Server:
@@ -149,6 +153,17 @@ def page_server(**settings: Any) -> Server:
     async def echo(given: Given) -> dict[str, Any]:
         """Return the input."""
         return given.model_dump()
+
+    @server.endpoint(concurrency_limit=None)
+    async def label(labels: Labels) -> dict[str, Any]:
+        """Return members of any name."""
+        return labels.model_dump()
+
+    @server.endpoint(concurrency_limit=None)
+    async def note(count: int, stream: Stream[str] = None) -> None:  # type: ignore[assignment]
+        """Write notes."""
+        for number in range(count):
+            stream.note(f"note {number}")
 
     @server.endpoint(batch=True, max_batch_size=8, batch_timeout=0.02)
     def lengths(text: list[str]) -> list[int]:

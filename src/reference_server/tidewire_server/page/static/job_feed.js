@@ -32,7 +32,6 @@ export class JobFeed {
   error = null;
   lost = null; // why there is nothing to follow
   gone = false; // whether the server does not have the job any more
-  notes = [];
   received = 0;
   resumes = 0;
   /** state: connecting, live, waiting or hidden; when the next attempt follows; the last event */
@@ -165,7 +164,6 @@ export class JobFeed {
 
   #heard(event) {
     if (event.type === "connection") this.#moved(event);
-    else if (event.type === "note") this.notes = this.job.state?.notes ?? [];
     else if (event.type === "end") this.error = event.error;
     else if (event.type === "status" && event.status === "running") this.startedAt ??= Date.now();
     this.#told();
@@ -198,7 +196,6 @@ export class JobFeed {
     else if (error instanceof AuthenticationError) this.lost = "The server no longer knows you. Reload the page to sign in again.";
     else this.lost = error.message;
     this.gone = ["job_not_found", "job_expired"].includes(error.code);
-    this.#told();
   }
 
   #told() {

@@ -10,6 +10,7 @@ import { TokenView } from "./token_view.js";
 
 const TICK = 500; // ms between two updates of the times
 const MAX_LOG = 50; // entries of the connection's history
+const MAX_NOTES = 100; // the last ones are shown
 
 export const STATUS_ICONS = { queued: "◔", running: "●", succeeded: "✓", failed: "✕", cancelled: "⊘", lost: "✕", partially_failed: "✕" };
 const STATUS_NAMES = { partially_failed: "partially failed" };
@@ -158,10 +159,11 @@ export class JobView {
     const text = feed.lost ?? (error ? `${error.detail ?? error.title} [${error.code}]` : "");
     this.error.hidden = text === "";
     setText(this.error, text);
-    const notes = feed.notes ?? [];
+    const notes = feed.job.state?.notes ?? [], last = notes.at(-1);
+    if (this.lastNote === last) return;
+    this.lastNote = last;
     this.notes.hidden = notes.length === 0;
-    if (this.notes.children.length === notes.length) return;
-    this.notes.replaceChildren(...notes.map(({ level, text: note }) => h("li", { class: level === "info" ? "" : "bad", text: note })));
+    this.notes.replaceChildren(...notes.slice(-MAX_NOTES).map(({ level, text: note }) => h("li", { class: level === "info" ? "" : "bad", text: note })));
   }
 
   #itemChoice() {

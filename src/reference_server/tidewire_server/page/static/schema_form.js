@@ -36,8 +36,8 @@ export class SchemaForm {
     this.element = h("div", { class: "form" }, this.fieldset, this.problem);
     if (!this.isObject) this.#add("input", schema, true, this.fieldset);
     else if (found.length <= MAX_FIELDS) this.#addMembers(found, schema, endpoint.examples);
-    if (this.isObject && this.#fields.size === 0 && found.length > 0) this.#switch();
-    if (this.isObject && found.length === 0) this.fieldset.append(h("p", { class: "quiet", text: "This endpoint takes no input." }));
+    if (this.isObject && this.#fields.size === 0 && (found.length > 0 || schema.additionalProperties)) this.#switch();
+    else if (this.isObject && found.length === 0) this.fieldset.append(h("p", { class: "quiet", text: "This endpoint takes no input." }));
   }
 
   #addMembers(found, schema, examples) {
