@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from tidewire_server.generation.torch_engine.models.llama_model import LlamaMode
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 from tidewire_server.generation.torch_engine.models.packed_linear import (
     PackedLinear,
+    kernel_rows,
     pack,
     pack_linear_layers,
 )
@@ -195,9 +197,25 @@ def test_packed_layer_computes_the_product(inputs: int, outputs: int, bias: bool
     weight, offset = torch.randn(outputs, inputs), torch.randn(outputs) if bias else None
     layer = PackedLinear(weight, offset)  # fails if torch no longer has oneDNN's operators
     assert isinstance(pack(weight), PackedLinear)
-    for shape in ((1,), (2,), (1, 70), (3, 5), (1, 1)):
+    for shape in ((1,), (2,), (1, 70), (3, 5), (1, 1), (0,)):
         x = torch.randn(*shape, inputs)
         assert torch.allclose(layer(x), functional.linear(x, weight, offset), atol=1e-3)
+
+
+def test_few_kernels_are_generated_for_prompts_of_many_lengths(monkeypatch: pytest.MonkeyPatch):
+    compute, seen = torch.ops.mkldnn._linear_pointwise, set()
+
+    def counted(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+        seen.add(x.shape)
+        return compute(x, *rest)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", counted)
+    weight, x = torch.randn(3, 8), torch.randn(2048, 8)
+    layer, expected = PackedLinear(weight), functional.linear(x, weight)
+    for rows in range(1, 2049):
+        assert rows <= kernel_rows(rows) <= rows * 9 / 8
+        assert torch.allclose(layer(x[:rows]), expected[:rows], atol=1e-5)
+    assert len(seen) < 80
 
 
 def test_weight_that_cannot_be_packed_stays_plain():
