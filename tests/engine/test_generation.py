@@ -32,7 +32,7 @@ from support.model_checkpoints import (
 from tidewire_server.default_model import default_model
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 
 Start = Callable[..., TorchEngine]
 PROMPTS = ["def f(x):\n", "import re\n\nclass Tree", "return", "# naïve: ", "x" * 70]
@@ -234,6 +234,15 @@ def test_end_token_ends_the_text_without_adding_to_it(start: Start, tmp_path: Pa
         delta = generate(engine, greedy("a", 20, token_text=True))[0]
     assert (delta.text, delta.finish_reason) == (["b", "c", ""], "stop")
     assert (delta.token_ids[-1], delta.token_text) == (0, ["b", "c", "<|end|>"])
+
+
+def test_end_token_that_is_not_a_special_token_adds_nothing_to_the_text(start: Start, tmp_path: Path):
+    crafted_checkpoint(tmp_path, [*"abcdefghijklmno"], {"a": {"b": 9.0}, "b": {"c": 9.0}})
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [0, 3]}')
+    checkpoint = load(tmp_path, device="cpu")
+    delta = generate(start(checkpoint), greedy("a", 20, token_text=True))[0]
+    assert (delta.text, delta.finish_reason, delta.token_text) == (["b", ""], "stop", ["b", "c"])
+    assert checkpoint.vocabulary.special == {0, 3}
 
 
 def test_split_characters_are_never_shown_as_replacement_characters(start: Start, tmp_path: Path):

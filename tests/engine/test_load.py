@@ -15,7 +15,7 @@ from support.model_checkpoints import (
     save,
 )
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
-from tidewire_server.generation.torch_engine.models.load_checkpoint import load
+from tidewire_server.generation.torch_engine.models.load_checkpoint import load, load_without_weights
 
 
 @pytest.fixture
@@ -47,6 +47,14 @@ def test_end_tokens_of_the_generation_settings_take_precedence(tmp_path: Path):
     assert load(tmp_path, device="cpu").end_ids == {0}
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
     assert load(tmp_path, device="cpu").end_ids == {3, 5}
+
+
+def test_end_tokens_beyond_the_vocabulary_do_not_count(tmp_path: Path):
+    crafted_checkpoint(tmp_path, list("abcdefghijklmno"), {})
+    for named, ids in (([3, 99], {3}), ([-1, 99], {0}), (99, {0}), ("3", {0})):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+        for loaded in (load(tmp_path, device="cpu"), load_without_weights(tmp_path, device="cpu")):
+            assert loaded.end_ids == ids
 
 
 def test_missing_folder_is_refused(tmp_path: Path):

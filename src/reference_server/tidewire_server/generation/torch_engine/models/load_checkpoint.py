@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,11 +137,11 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         )
     _check_tokenizer(folder, tokenizer, config)
     module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
-    end_ids = _end_ids(module.generation_config, module.config, tokenizer)
+    end_ids = _end_ids(module.generation_config, config, tokenizer)
     weight_bytes = sum(weight.nbytes for weight in module.parameters())
     model: Model = LlamaModel(module) if LlamaModel.supports(config) else TransformersModel(module)
     try:
-        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size)
+        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size, end_ids)
         heads = _probe(model, where, config)
     except (UnsupportedTokenizerError, UnsupportedAttentionError) as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
@@ -194,8 +194,9 @@ def load_without_weights(folder: Path, *, device: str = "auto", dtype: str = "au
         generation: Any = GenerationConfig.from_pretrained(folder, **LOCAL)
     except OSError:  # There is no generation_config.json.
         generation = None
+    end_ids = _end_ids(generation, config, tokenizer)
     try:
-        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size)
+        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size, end_ids)
     except UnsupportedTokenizerError as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
     heads = config.num_attention_heads
@@ -209,7 +210,7 @@ def load_without_weights(folder: Path, *, device: str = "auto", dtype: str = "au
         dtype=_pick_dtype(dtype, where, config),
         context=_context(folder, config),
         vocab_size=config.vocab_size,
-        end_ids=_end_ids(generation, config, tokenizer),
+        end_ids=end_ids,
         layers=config.num_hidden_layers,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -418,8 +419,8 @@ def _end_ids(
 ) -> frozenset[int]:
     """Return the ids of the end-of-text tokens.
 
-    The ids are read from the generation settings. If these contain no ids, they are read from the model's
-    configuration, and otherwise from the tokenizer.
+    The ids are read from the generation settings. If these contain no ids that the model can generate, they are read from
+    the model's configuration, and otherwise from the tokenizer.
     """
     named = (
         generation.eos_token_id if generation else None,
@@ -427,8 +428,10 @@ def _end_ids(
         tokenizer.eos_token_id,
     )
     for ids in named:
-        if ids is not None:
-            return frozenset(ids if isinstance(ids, list) else [ids])
+        # The compiler of JSON Schemas fails with an id beyond the vocabulary, so it would fail for each request.
+        known = frozenset(range(config.vocab_size)).intersection(ids if isinstance(ids, list) else [ids])
+        if known:
+            return known
     return frozenset()
 
 
@@ -464,11 +467,14 @@ def _counted(items: Any, interval: float) -> Iterator[Any]:
         yield item
 
 
-def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase, size: int) -> Vocabulary:
-    """Read the first `size` ids of a tokenizer's vocabulary.
+def vocabulary_of_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, size: int, end_ids: Iterable[int] = ()
+) -> Vocabulary:
+    """Read the first `size` ids of a tokenizer's vocabulary. Tokens that end a text count as special, also if the tokenizer
+    does not say so, because they add nothing to it.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.
     """
     content = json.loads(tokenizer.backend_tokenizer.to_str())
-    return vocabulary_of(content, tokenizer.get_vocab(), size, tokenizer.all_special_ids)
+    return vocabulary_of(content, tokenizer.get_vocab(), size, {*tokenizer.all_special_ids, *end_ids})
