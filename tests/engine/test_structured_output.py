@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from support.model_checkpoints import (
+    byte_level_tokens,
     collect,
     crafted_checkpoint,
     generate,
@@ -25,8 +26,8 @@ from tidewire_server.default_model import default_model
 from tidewire_server.generation.engine_interface import InputError, InputTooExpensiveError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.torch_engine.models.load_checkpoint import load
-from tidewire_server.generation.torch_engine.sampling.structured_output import Grammars
+from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
+from tidewire_server.generation.torch_engine.sampling.structured_output import Grammar, Grammars
 
 Start = Callable[..., TorchEngine]
 PERSON = {
@@ -164,6 +165,7 @@ def test_request_whose_masks_take_too_long_fails_and_the_others_continue(start: 
 
     async def together() -> list[Any]:
         requests = [Generate(**greedy), Generate(**greedy, json_schema=numbers)]
+        await engine.check(requests[1])  # Otherwise the first request may end before the compiler is ready.
         return await asyncio.gather(*(collect(engine, each) for each in requests), return_exceptions=True)
 
     other, slow = asyncio.run(together())
@@ -175,6 +177,36 @@ def test_request_whose_masks_take_too_long_fails_and_the_others_continue(start: 
     )
     # A request that shares its steps with no other one never fails.
     assert len(generate_one(engine, **greedy, json_schema=numbers).token_ids) == 60
+
+
+def test_name_of_a_property_cannot_be_written_with_escapes_to_avoid_its_schema(bundled):
+    grammars = Grammars(
+        bundled.vocabulary, bundled.vocab_size, bundled.end_ids, bundled.tokenizer.backend_tokenizer
+    )
+    free = {
+        "type": "object",
+        "properties": {"a": {"type": "null"}},
+        "additionalProperties": {"type": "integer"},
+    }
+    for text, allowed in (
+        ('{"b": 1', True),
+        ('{"\\n": 1', True),
+        ('{"a": 1', False),
+        ('{"\\u0061": 1', False),
+    ):
+        assert follows(grammars.compile(free), bundled, text) is allowed
+    # A document with another control character needs these escapes.
+    for character in "\0\x1f\x7f":
+        for schema in ({"enum": [character, 1]}, {"type": "string", "pattern": f"^\\x{ord(character):02x}$"}):
+            assert follows(grammars.compile(schema), bundled, f'"\\u{ord(character):04x}"')
+
+
+def follows(grammar: Grammar, checkpoint: Checkpoint, text: str) -> bool:
+    """Return whether a text is the beginning of a text of the grammar."""
+    ids = [
+        checkpoint.tokenizer.convert_tokens_to_ids(byte_level_tokens(bytes([x]))[0]) for x in text.encode()
+    ]
+    return all(grammar._matcher.try_consume_tokens([token]) for token in ids)
 
 
 class CountingTokenizer:

@@ -6,6 +6,7 @@ the process of the server, so `SchemaLimits` and `LIBRARY_LIMITS` bound its work
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -50,6 +51,13 @@ LAYOUT: Final[JsonCompileOptions] = {
 }
 """Layout of the JSON document: one line, as `json.dumps` writes it. If any whitespace were allowed, small models would often
 continue with whitespace until `max_tokens`."""
+
+CONTROL_CHARACTER: Final = re.compile(r"\\u00|\\x|\x7f")
+"""Part of the JSON of a schema, in which a string or a pattern may require a text with other escapes than `PLAIN_ESCAPES`."""
+
+PLAIN_ESCAPES: Final = 'bfnrt"\\'
+"""Letters of the escapes in a text, if its schema allows that there are no others. With `\\u0061`, the name `a` of a property would count as an
+additional name, whose value has another schema."""
 
 _EXPLANATIONS: Final = {
     "NoExtensionBias": "no JSON text satisfies the schema, for example because a `$ref` refers to itself",
@@ -97,9 +105,12 @@ class Grammars:
             InputError: The schema is not valid, or contains keywords that are not supported, or exceeds a limit.
         """
         text = check_schema(schema, LimitCounts(self._limits))
+        options: JsonCompileOptions = {**LAYOUT}
+        if not CONTROL_CHARACTER.search(text):
+            options["json_allowed_escapes"] = PLAIN_ESCAPES
         matcher = LLMatcher(
             self._tokens,
-            LLMatcher.grammar_from_json_schema(text, overrides=LAYOUT),
+            LLMatcher.grammar_from_json_schema(text, overrides=options),
             log_level=0,
             limits=LIBRARY_LIMITS,
         )
