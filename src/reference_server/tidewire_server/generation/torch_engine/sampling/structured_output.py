@@ -56,8 +56,8 @@ CONTROL_CHARACTER: Final = re.compile(r"\\u00|\\x|\x7f")
 """Part of the JSON of a schema, in which a string or a pattern may require a text with other escapes than `PLAIN_ESCAPES`."""
 
 PLAIN_ESCAPES: Final = 'bfnrt"\\'
-"""Letters of the escapes in a text, if its schema allows that there are no others. With `\\u0061`, the name `a` of a property would count as an
-additional name, whose value has another schema."""
+"""Letters of the escapes in a text, if its schema allows that there are no others. With `\\u0061`, the name `a` of a property
+would count as an additional name, whose value has another schema."""
 
 _EXPLANATIONS: Final = {
     "NoExtensionBias": "no JSON text satisfies the schema, for example because a `$ref` refers to itself",
