@@ -39,6 +39,7 @@ PROTOCOL = {
     "data_received": inspect.ismethod,
     "send_400_response": inspect.ismethod,
     "on_message_begin": inspect.ismethod,
+    "on_header": inspect.ismethod,
     "on_body": inspect.ismethod,
     "on_headers_complete": inspect.ismethod,
     "on_message_complete": inspect.ismethod,
@@ -52,11 +53,13 @@ PROTOCOL = {
     "logger": logging.Logger,
     "loop": asyncio.AbstractEventLoop,
     "pipeline": deque,
+    "timeout_keep_alive_task": lambda timer: timer is None or isinstance(timer, asyncio.TimerHandle),
     "transport": asyncio.Transport,
 }
 CYCLE = {
     "transport": asyncio.Transport,
     "flow": FlowControl,
+    "keep_alive": bool,
     "more_body": bool,
     "chunked_encoding": bool,
     "disconnected": bool,
@@ -162,7 +165,9 @@ def used_members(module, *owners):
 
 def test_the_tables_list_all_uvicorn_members_in_use():
     tree = ast.parse(Path(uvicorn_protocol.__file__).read_text(encoding="utf-8"))
-    [bounded] = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    [bounded] = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "BoundedHttp"
+    ]
     overridden = {node.name for node in bounded.body if isinstance(node, ast.FunctionDef)}
     of_protocol = used_members(uvicorn_protocol, "self", "super()") | overridden
     assert {name for name in of_protocol if not name.startswith("_")} == PROTOCOL.keys()

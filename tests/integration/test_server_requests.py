@@ -15,7 +15,7 @@ from support.reference_server import JSON, QUICK, Peer, data, eventually, logged
 from tidewire.protocol.problems import REGISTRY
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
 from tidewire_server import Server, Stream
-from tidewire_server.jobs import job_service
+from tidewire_server.jobs.admission import job_submitter
 
 
 class Picture(BaseModel):
@@ -664,7 +664,7 @@ def test_metrics_count_jobs_events_and_stream_requests(peer):
 def test_an_exception_in_a_handler_is_a_problem_without_a_traceback(caplog, monkeypatch):
     with serving(make_server()) as peer:
         with monkeypatch.context() as patch:
-            patch.setattr(job_service, "prepare_job", lambda *_: 1 / 0)
+            patch.setattr(job_submitter, "prepare_job", lambda *_: 1 / 0)
             answer = peer.submit("greet")
         assert "ZeroDivision" not in answer.text
         refused(answer, "internal")

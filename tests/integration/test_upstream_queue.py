@@ -216,4 +216,4 @@ def test_work_that_begins_after_the_end_of_its_item_changes_nothing():
             job.result()
         assert returned.wait(10)
         assert [item["status"] for item in state_of(url, job.id)["state"]["items"]] == ["failed"]
-        assert "tidewire_items_started_total{" not in httpx.get(f"{url}/metrics").text
+        assert 'tidewire_items_started_total{endpoint="late"} 0.0' in httpx.get(f"{url}/metrics").text
