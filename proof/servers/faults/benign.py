@@ -6,6 +6,7 @@ import posixpath
 import re
 
 from proof.servers.fault_helpers import (
+    after_a_restart,
     change_data,
     change_json,
     refuse,
@@ -23,6 +24,22 @@ from proof.servers.faults.slow_readers import merge_text_and_check
 from proof.servers.faults.split_characters import split_characters
 from proof.servers.faults.ties import many_ties, with_ties
 from proof.servers.server_process import SETTINGS
+
+
+def _merge_start_and_append(exchange, frame):
+    """Merge the start of an item and its first append in a log that is read from its beginning."""
+    if exchange.cursor != "0-0":
+        return frame
+    held = exchange.own.pop("held", b"")
+    start = re.match(rb"id:1-2\ndata:\[(.*)\]\n\n$", held)
+    append = re.match(rb'id:1-3\ndata:(".*")\n\n$', frame)
+    if start and append:
+        ops = b'%b,["a","/items/0/value",%b]' % (start[1], append[1])
+        return b'id:1-3\ndata:{"ops":[%b],"on":1}\n\n' % ops
+    if frame.startswith(b"id:1-2\n"):
+        exchange.own["held"] = frame
+        return held
+    return held + frame
 
 
 def _without_capabilities(exchange):
@@ -219,6 +236,9 @@ variant("times_with_nine_fractional_digits",
            lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")),
         bodies=rewrite_body(rb'(_at":"[^".]+?)(\.\d+)?Z"',
            lambda found: b'%b%b"' % (found[1], (found[2] or b".").ljust(10, b"0") + b"Z")))
+variant("merged_diffs_after_a_restart",
+        "After a restart, a stream from the beginning of a log has a diff that merges two events.",
+        has_durable_log=True, frames=after_a_restart(_merge_start_and_append))
 variant("merged_diff_at_each_resume",
         "A resumed stream begins with a diff that merges several events.",
         frames=merge_text_and_check(lambda data: None))
