@@ -199,7 +199,7 @@ def http_protocol(
             idle_timer, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
             super().data_received(data)
             if idle_timer is not None:
-                if self._in_head or self._in_body or not self.cycle.response_complete:
+                if self._in_head or not self.cycle.response_complete:
                     idle_timer.cancel()
                 else:
                     self.timeout_keep_alive_task = idle_timer
