@@ -160,7 +160,12 @@ def test_cancel_of_the_last_row_does_not_lose_the_ends_of_the_others(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("yielded", "message"), [([1], "must yield {row: value}"), ({5: 1}, "the generator yielded row 5")]
+    ("yielded", "message"),
+    [
+        ([1], "must yield {row: value}"),
+        ({5: 1}, "the generator yielded row 5"),
+        ({0: Last(1), 5: 1}, "the generator yielded row 5"),
+    ],
 )
 def test_an_invalid_yield_of_a_batched_generator_fails_with_a_message(yielded, message):
     server = Server(**QUICK)

@@ -25,28 +25,27 @@ def take(
     Raises:
         InvalidValueError: The yielded object is not a mapping, or one of its keys is not the number of an existing row.
     """
-    ended: list[tuple[BatchRow, Outcome]] = []
-    for number, step in checked_rows(yielded).items():
-        row = rows.get(number)
-        if row is None:
-            if isinstance(number, int) and 0 <= number < known:
-                continue  # padding
+    steps = checked_rows(yielded)
+    # Before any row ends: an error would lose the ends of the rows before it, and their items would run forever.
+    for number in steps:
+        if number not in rows and not (isinstance(number, int) and 0 <= number < known):
             raise InvalidValueError(
                 f"the generator yielded row {number!r:.40}, but the rows are 0 to {max(rows)}"
             )
-        if row.over:
+    ended: list[tuple[BatchRow, Outcome]] = []
+    for number, step in steps.items():
+        row = rows.get(number)
+        if row is None or row.over:  # padding, or an item that has ended
             continue
         try:
-            ends = _step(row, step)
+            if _step(row, step):
+                ended.append((row, final(row, endpoint)))
+                row.over = True
         except StreamClosedError:
             row.over = True
         except Exception as error:  # noqa: BLE001 - fails only this row
             row.over = True
             ended.append((row, error))
-        else:
-            if ends:
-                row.over = True
-                ended.append((row, final(row, endpoint)))
     return ended
 
 
