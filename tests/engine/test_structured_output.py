@@ -195,9 +195,20 @@ def test_name_of_a_property_cannot_be_written_with_escapes_to_avoid_its_schema(b
         ('{"\\u0061": 1', False),
     ):
         assert follows(grammars.compile(free), bundled, text) is allowed
+    printable = free | {
+        "description": r"\x41",
+        "properties": {"a": {"type": "string", "pattern": r"^[\x20-\x7e]*$"}},
+    }
+    assert not follows(grammars.compile(printable), bundled, '{"\\u0061": 1')
     # A document with another control character needs these escapes.
-    for character in "\0\x1f\x7f":
-        for schema in ({"enum": [character, 1]}, {"type": "string", "pattern": f"^\\x{ord(character):02x}$"}):
+    for character, pattern in (
+        ("\0", r"\x00"),
+        ("\x1f", r"\x1f"),
+        ("\x7f", r"\x7f"),
+        ("\v", r"\v"),
+        ("\a", r"\a"),
+    ):
+        for schema in ({"enum": [character, 1]}, {"type": "string", "pattern": f"^{pattern}$"}):
             assert follows(grammars.compile(schema), bundled, f'"\\u{ord(character):04x}"')
 
 

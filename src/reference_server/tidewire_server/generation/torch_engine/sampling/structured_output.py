@@ -52,8 +52,9 @@ LAYOUT: Final[JsonCompileOptions] = {
 """Layout of the JSON document: one line, as `json.dumps` writes it. If any whitespace were allowed, small models would often
 continue with whitespace until `max_tokens`."""
 
-CONTROL_CHARACTER: Final = re.compile(r"\\u00|\\x|\x7f")
-"""Part of the JSON of a schema, in which a string or a pattern may require a text with other escapes than `PLAIN_ESCAPES`."""
+CONTROL_CHARACTER: Final = re.compile(r"\\u00[01]|\\u007f|\\x[01]|\\x7f|\\[vac]|\x7f", re.IGNORECASE)
+"""Part of the JSON of a schema that is or names a control character, so that a string or a pattern may require a text with other
+escapes than `PLAIN_ESCAPES`."""
 
 PLAIN_ESCAPES: Final = 'bfnrt"\\'
 """Letters of the escapes in a text, if its schema allows that there are no others. With `\\u0061`, the name `a` of a property
