@@ -244,6 +244,8 @@ class BatchCall:
             return
         if len(rows) == len(self._rows):  # after a bisect, other rows may still need the function
             await self._free()
+            # Let the next call of the function start before the rows end, so that the GPU does not wait for their events.
+            await asyncio.sleep(0)
         if error is not None:
             await self._fail(alive, error)
             return
