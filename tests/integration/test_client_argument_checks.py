@@ -51,6 +51,7 @@ def test_a_proxy_variable_that_is_not_valid_raises_without_the_password_in_the_m
     url = CLOSED_PORT_URL.replace("http", variable.partition("_")[0].lower())
     message = (
         "cannot use the proxy in the environment variables: 'http://proxy.example.* is not a valid proxy URL"
+        ".*; percent-encode special characters of its password"
     )
     with Client(url) as client, pytest.raises(TidewireError, match=message) as caught:
         client.discover()

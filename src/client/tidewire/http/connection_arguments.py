@@ -32,7 +32,10 @@ def check_proxy(proxy: Any) -> str | None:
         or not host
         or not 0 < (1080 if port is None else port) < 2**16
     ):
-        raise ValueError(f"{without_credentials(proxy)!r} is not a valid proxy URL: {_EXAMPLE}")
+        shown = without_credentials(proxy)
+        # A password with "/" or "#" ends the host too early, and the URL without it looks valid.
+        hint = "" if shown == proxy else "; percent-encode special characters of its password"
+        raise ValueError(f"{shown!r} is not a valid proxy URL: {_EXAMPLE}{hint}")
     if scheme in _SOCKS and find_spec("socksio") is None:
         what = f"the proxy {without_credentials(proxy)} needs the package socksio, which is not installed"
         raise ImportError(f"{what}: run `pip install socksio`")
