@@ -331,7 +331,7 @@ def raise_key_error(_given: object) -> Any:
     [
         (Any, {"validate": raise_key_error}, "validate"),
         (Any, {"columns": raise_key_error}, "columns"),
-        (Any, {"columns": lambda _given: ["not a pointer"]}, "columns"),
+        (Any, {"columns": lambda _given: ["not a pointer"]}, "columns returned a value that is not a list"),
         (Any, {"initial": raise_key_error}, "initial"),
         (list[Any], {"batch": True, "key": raise_key_error}, "key or cost"),
         (list[Any], {"batch": True, "cost": raise_key_error, "max_cost": 1}, "key or cost"),
@@ -352,7 +352,8 @@ def test_a_function_that_fails_during_a_submit_is_named_and_its_exception_is_log
     with serving(server) as peer:
         answer = peer.submit("judged", {"number": 1})
     assert (answer.status_code, answer.json()["code"]) == (424, "endpoint.function_failed")
-    assert answer.json()["detail"].startswith(f"endpoint 'judged': {function} raised an exception")
+    what = function if " returned " in function else f"{function} raised an exception"
+    assert answer.json()["detail"].startswith(f"endpoint 'judged': {what}")
     assert "secret" not in answer.text
     (logged,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert isinstance(logged.exc_info[1].__cause__, KeyError | ValueError)

@@ -448,10 +448,15 @@ class Endpoint:
         elif callable(self._columns):
             try:
                 within = list(self._columns(self.input.as_given(value)))
+            except Exception as error:
+                raise self._failed("columns") from error
+            try:
                 for pointer in within:
                     parse(pointer)
             except Exception as error:
-                raise self._failed("columns") from error
+                raise self._failed(
+                    "columns", "returned a value that is not a list of JSON Pointers"
+                ) from error
         else:
             within = self._columns
         return list(within)
@@ -498,8 +503,8 @@ class Endpoint:
             raise refuse("input_too_long", detail, pointer=pointer, limit=most)
         return value
 
-    def _failed(self, function: str) -> EndpointFunctionError:
-        return EndpointFunctionError(f"endpoint {self.name!r}: {function} raised an exception")
+    def _failed(self, function: str, how: str = "raised an exception") -> EndpointFunctionError:
+        return EndpointFunctionError(f"endpoint {self.name!r}: {function} {how}")
 
     def items_of(self, value: BaseModel, pointer: str, *, batch: bool) -> Sequence[BaseModel]:
         """Expand a validated input into the inputs of its items.
