@@ -443,14 +443,6 @@ print("leaving", flush=True)
 """
 
 
-def test_waiting_daemon_threads_print_nothing_at_program_exit():
-    with ScriptedServer(talking(hold=True)) as server:
-        command = [sys.executable, "-W", "error", "-c", WAITING, server.url]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "leaving\n", "")
-        server.wait_until_none_is_open()
-
-
 FINALIZER = """
 import sys
 from tidewire import Client
@@ -472,11 +464,16 @@ owner = Owner()
 """
 
 
-def test_a_finalizer_at_program_exit_does_not_wait_for_the_stopped_thread():
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [(WAITING, "leaving\n"), (FINALIZER, "ClientClosedError\nclosed\n")],
+    ids=["daemon threads wait", "a finalizer calls the client"],
+)
+def test_a_program_that_uses_the_client_at_its_exit_ends_without_warnings(program, printed):
     with ScriptedServer(talking(hold=True)) as server:
-        command = [sys.executable, "-W", "error", "-c", FINALIZER, server.url]
+        command = [sys.executable, "-W", "error", "-c", program, server.url]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ClientClosedError\nclosed\n", "")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, printed, "")
         server.wait_until_none_is_open()
 
 

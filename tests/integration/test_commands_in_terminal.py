@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -106,17 +107,20 @@ def test_a_chat_in_a_pipe_answers_each_line(terminal_url):
     )
 
 
-def test_an_interrupt_of_a_chat_in_a_pipe_cancels_the_job(terminal_url):
-    with subprocess.Popen(
-        [sys.executable, "-m", "tidewire", "chat", terminal_url, "pause=60"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as chat:
+@contextmanager
+def chat_in_a_pipe(url):
+    """Start a chat whose input is a pipe, and wait until its first reply has begun, which then pauses."""
+    command = [sys.executable, "-m", "tidewire", "chat", url, "pause=60"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as chat:
         chat.stdin.write("one\n")
         chat.stdin.flush()
         assert chat.stdout.read(11) == "1 messages,"
+        yield chat
+
+
+def test_an_interrupt_of_a_chat_in_a_pipe_cancels_the_job(terminal_url):
+    with chat_in_a_pipe(terminal_url) as chat:
         chat.send_signal(signal.SIGINT)
         _, errors = chat.communicate(timeout=30)
     assert (chat.returncode, errors) == (130, "[stopped]\ninterrupted\n")
@@ -128,16 +132,7 @@ def test_an_interrupt_of_a_chat_in_a_pipe_cancels_the_job(terminal_url):
 
 @pytest.mark.heavy
 def test_an_interrupt_of_a_chat_in_a_pipe_does_not_wait_for_a_lost_server(terminal_server):
-    with subprocess.Popen(
-        [sys.executable, "-m", "tidewire", "chat", terminal_server.url, "pause=60"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as chat:
-        chat.stdin.write("one\n")
-        chat.stdin.flush()
-        assert chat.stdout.read(11) == "1 messages,"
+    with chat_in_a_pipe(terminal_server.url) as chat:
         terminal_server.kill()
         chat.send_signal(signal.SIGINT)
         try:

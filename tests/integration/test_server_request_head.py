@@ -131,20 +131,19 @@ def test_an_incomplete_head_times_out_with_408(address, part):
     [
         [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n"],
         [b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{", b"}"],
-        [b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n{", b" ", b"}"],
+        # The parser gets this body in slices of 16 KiB, as if they arrived one after the other.
+        [b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40000\r\n\r\n{", b"}" * 39_999],
     ],
-    ids=["an empty line", "the end of a body", "the end of a body in two parts"],
+    ids=["an empty line", "the end of a body", "the end of a body in several slices"],
 )
 def test_bytes_that_begin_no_request_do_not_keep_an_idle_connection_open(address, parts):
-    first, *rest = parts
+    first, last = parts
     with socket.create_connection(address, timeout=10) as connection:
         connection.sendall(first)
         answer = b""
         while not answer.endswith(b"}"):
             answer += connection.recv(65536)
-        for part in rest:
-            connection.sendall(part)
-            time.sleep(0.1)  # so that each part arrives alone
+        connection.sendall(last)
         assert connection.recv(65536) == b""
 
 
