@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from integration.test_server_batching import item
-from support.reference_server import QUICK, Fold, eventually, serving
+from support.reference_server import QUICK, Fold, Peer, eventually, serving
 from tidewire_server import Append, Context, ItemError, Last, Server
 from tidewire_server.job_log.log_writer import LogWriter
 
@@ -128,6 +128,43 @@ def test_late_joiners_do_not_keep_the_last_worker_thread_from_another_endpoint()
         steps.release(2)
         assert {peer.ended(job)["status"] for job in jobs} == {"succeeded"}
     assert calls == ["first", "other", "second"]
+
+
+def test_a_caller_who_may_not_take_a_thread_does_not_keep_late_joiners_out():
+    server = Server(
+        **QUICK, max_threads=2, max_share=0.5, tokens=("ann:1", "bob:2"), default_concurrency_limit=None
+    )
+    calls, steps, ended = [], threading.Semaphore(0), threading.Event()
+
+    @server.endpoint(batch=True, concurrency_limit=1)
+    def spell(words: list[str]) -> Generator[dict[int, Append[str] | Last], dict[int, str], None]:
+        slots, call = dict(enumerate(words)), object()
+        while True:
+            calls.extend((word, call) for word in slots.values())
+            assert steps.acquire(timeout=10)
+            slots = yield {row: Last(Append(word)) for row, word in slots.items()}
+
+    @server.endpoint
+    def other() -> None:
+        assert ended.wait(20)
+
+    with (
+        serving(server, Authorization="Bearer 1") as ann,
+        Peer(ann.url, Authorization="Bearer 2") as bob,
+    ):
+        others = [
+            ann.start("other") for _ in range(2)
+        ]  # the second one waits, because ann's share is one thread
+        eventually(lambda: ann.job(others[0])["status"] == "running")
+        words = [bob.start("spell", {"words": "first"})]
+        eventually(lambda: calls)
+        words.append(bob.start("spell", {"words": "second"}))
+        steps.release(2)
+        assert {bob.ended(job)["status"] for job in words} == {"succeeded"}
+        ended.set()
+        assert {ann.ended(job)["status"] for job in others} == {"succeeded"}
+    (first, its_call), (second, same_call) = calls
+    assert (first, second, same_call) == ("first", "second", its_call)
 
 
 def test_cancel_of_the_last_row_does_not_lose_the_ends_of_the_others(monkeypatch):

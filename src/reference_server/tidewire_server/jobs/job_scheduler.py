@@ -386,16 +386,18 @@ class JobScheduler:
         """Return whether any item of a group is waiting that can be taken now or later."""
         return any(self._queue.due(each.endpoint.name) < math.inf for each in group.endpoint_queues)
 
-    def _others_wait_for_thread(self, group: ConcurrencyGroup) -> bool:
-        """Return whether other groups have waiting items, and only lack a worker thread. May be called from any thread."""
-        others = (
-            each
-            for each in self._groups
-            if each is not group and each.waits_for_thread and each.running < each.limit
-        )
-        return self._threads <= 0 and any(
-            self._queue.size(each.endpoint.name) for other in others for each in other.endpoint_queues
-        )
+    async def _thread_is_wanted(self, group: ConcurrencyGroup) -> bool:
+        """Return whether a waiting item of another group could start if a worker thread became free."""
+        if self._threads > 0:
+            return False
+        for other in self._turns.values():
+            if other is group or other.running >= other.limit:
+                continue
+            for each in other.endpoint_queues:
+                waits = not each.endpoint.is_async and self._queue.size(each.endpoint.name) > 0
+                if waits and await self._first_waiting(each) is not None:
+                    return True
+        return False
 
     async def _next(self, group: ConcurrencyGroup, exhausted: set[EndpointQueue]) -> EndpointQueue | None:
         """Return the endpoint of a group whose function is called next, or None if no call can start now. Skip the endpoints
@@ -549,6 +551,9 @@ class JobScheduler:
         name, key, rows = endpoint_queue.endpoint.name, batch[0].slot.key, [len(batch)]
 
         async def join(running: int, cost: float) -> list[QueuedItem]:
+            # Otherwise new items could keep the batch running forever, and its thread would never become free.
+            if not endpoint_queue.endpoint.is_async and await self._thread_is_wanted(endpoint_queue.group):
+                return []
             joined = await self._queue.take_batch(name, RunningBatch(key, running, cost))
             endpoint_queue.rows += len(joined)
             rows.append(len(joined))
@@ -563,16 +568,12 @@ class JobScheduler:
         ]
 
         def may_join() -> bool:
-            # While another endpoint of the group has waiting items, or another group waits for the worker thread of the
-            # batch, no item may join the batch. Otherwise new items could keep the batch running forever, and its slot and
-            # its thread would never become free.
+            # While another endpoint of the group has waiting items, no item may join the batch. Otherwise new items
+            # could keep the batch running forever, and its slot would never become free.
             return (
                 self._queue.size(name) > 0
                 and endpoint_queue.group.limit > 0
                 and not any(map(self._queue.size, other_names))
-                and (
-                    endpoint_queue.endpoint.is_async or not self._others_wait_for_thread(endpoint_queue.group)
-                )
             )
 
         call = BatchCall(
