@@ -41,7 +41,7 @@ def lines_of(url, path, **body):
 
 
 def background(url, *lines):
-    """Submit a response by the endpoint itself, because a chat has no steps. Return the id of the response."""
+    """Submit a response by the endpoint itself. Return the id of the response."""
     job = httpx.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"prompt": "\n".join(lines)}}).json()
     return f"resp_{job['id']}"
 
@@ -145,6 +145,44 @@ def test_a_reader_of_this_surface_keeps_its_job_alive(url, client):
     found = client.completions.create(**steps("+one", "sleep 0.6", "+two"), stream=True)
     assert "".join(chunk.choices[0].text for chunk in found) == "onetwo"
     assert client.completions.create(**steps("+one", "sleep 0.6", "+two")).choices[0].text == "onetwo"
+
+
+FOREGROUND = {
+    "chat": lambda client, text: client.chat.completions.create(
+        model="generate", messages=[{"role": "user", "content": text}], stream=True
+    ),
+    "completions": lambda client, text: client.completions.create(model="generate", prompt=text, stream=True),
+    "responses": lambda client, text: client.responses.create(model="generate", input=text, stream=True),
+}
+
+
+@pytest.mark.parametrize("api", FOREGROUND)
+def test_a_request_in_the_foreground_is_cancelled_with_its_reader(client, url, api):
+    with FOREGROUND[api](client, "+one\nsleep 20") as stream:
+        next(iter(stream))
+        job = stream.response.headers["tidewire-job"]
+        assert httpx.get(url + job).json()["status"] == "running"
+    eventually(lambda: httpx.get(url + job).json()["status"] == "cancelled")
+
+
+def test_the_job_of_a_request_that_timed_out_is_cancelled(client, url):
+    before = {job["id"] for job in httpx.get(f"{url}/v1/jobs").json()["jobs"]}
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.3).completions.create(**steps("+one", "sleep 20"))
+    (job,) = [job for job in httpx.get(f"{url}/v1/jobs").json()["jobs"] if job["id"] not in before]
+    eventually(lambda: httpx.get(f"{url}/v1/jobs/{job['id']}").json()["status"] == "cancelled")
+
+
+def test_a_response_in_the_background_survives_its_reader_and_is_cancelled(client):
+    with client.responses.create(
+        model="generate", input="+one\nsleep 20", background=True, stream=True
+    ) as stream:
+        response = next(iter(stream)).response.id
+    assert client.responses.retrieve(response).status in {"queued", "in_progress"}
+    assert client.responses.cancel(response).status == "cancelled"
+    assert client.responses.cancel(response).status == "cancelled"
+    with pytest.raises(openai.APIError, match="was cancelled"):
+        list(read(client, response))
 
 
 def test_the_header_of_the_job_is_exposed_to_pages(url):

@@ -45,7 +45,7 @@ def surface(chat, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     names = ("--served-model-name", ALIAS, "--served-model-name", "gpt-4o")
     log = f"sqlite:///{folder / 'log.db'}"
-    with served(folder, "--model", str(chat), *names, "--log", log, model=True, TIDEWIRE_MIN_GRACE="0.5") as (
+    with served(folder, "--model", str(chat), *names, "--log", log, model=True) as (
         _,
         peer,
     ):
@@ -60,12 +60,6 @@ def client(surface):
 
 def text_of(events):
     return "".join(event.delta for event in events if event.type == "response.output_text.delta")
-
-
-def running(surface):
-    """Ids of the jobs that run."""
-    jobs = httpx.get(f"{surface}/v1/jobs").json()["jobs"]
-    return {job["id"] for job in jobs if job["status"] == "running"}
 
 
 def test_the_examples_of_the_readme_were_found():
@@ -321,47 +315,6 @@ def test_a_background_response_is_resumed_at_each_event(client):
             e.type for e in events[at + 1 :] if "delta" not in e.type
         ]
     assert events[-1].response.model_dump(exclude={"background"}) == whole.model_dump(exclude={"background"})
-
-
-def test_a_response_in_the_background_survives_its_reader_and_is_cancelled(client):
-    created = client.responses.create(model=ALIAS, input="def f(", background=True, stream=True)
-    first = next(iter(created))
-    created.close()
-    assert client.responses.retrieve(first.response.id).status in {"queued", "in_progress"}
-    cancelled = client.responses.cancel(first.response.id)
-    assert cancelled.status == "cancelled"
-    assert client.responses.cancel(first.response.id).status == "cancelled"
-    with pytest.raises(openai.APIError, match="was cancelled"):
-        list(client.responses.retrieve(first.response.id, stream=True))
-
-
-@pytest.mark.parametrize("api", ["chat", "responses"])
-def test_a_request_in_the_foreground_is_cancelled_with_its_reader(client, surface, api):
-    before = running(surface)
-    if api == "chat":
-        stream = client.chat.completions.create(
-            model=ALIAS, messages=MESSAGES, stream=True, logit_bias={"0": -100}
-        )
-    else:
-        stream = client.responses.create(model=ALIAS, input="def f(", stream=True)
-    next(iter(stream))
-    eventually(lambda: running(surface) - before)
-    (job,) = running(surface) - before
-    stream.close()
-    eventually(lambda: httpx.get(f"{surface}/v1/jobs/{job}").json()["status"] == "cancelled")
-
-
-def test_the_job_of_a_request_that_timed_out_is_cancelled(client, surface):
-    before = {job["id"] for job in httpx.get(f"{surface}/v1/jobs").json()["jobs"]}
-    with pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=0.3).chat.completions.create(
-            model=ALIAS, messages=MESSAGES, n=16, logit_bias={"0": -100}
-        )
-    jobs = [job for job in httpx.get(f"{surface}/v1/jobs").json()["jobs"] if job["id"] not in before]
-    for job in jobs:
-        eventually(
-            lambda job=job: httpx.get(f"{surface}/v1/jobs/{job['id']}").json()["status"] == "cancelled"
-        )
 
 
 def test_an_idempotency_key_names_one_job(client):

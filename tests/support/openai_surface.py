@@ -52,10 +52,11 @@ def read_until_error(stream: Iterable[Any]) -> tuple[list[Any], OpenAIError]:
 
 
 class Steps(BaseModel):
-    """Input of the generation in steps. Each line of the prompt is one step."""
+    """Input of the generation in steps. Each line of the prompt, or of the last message, is one step."""
 
     model_config = ConfigDict(extra="allow")
-    prompt: str
+    prompt: str = ""
+    messages: list[dict[str, str]] = []
 
 
 class Text(BaseModel):
@@ -71,7 +72,8 @@ def stepwise_server(**settings: Any) -> Server:
 
     @server.endpoint(columns=["/text"], initial={"text": "", "finish_reason": None}, concurrency_limit=None)
     async def generate(steps: Steps, stream: Stream[Text]) -> None:
-        for line in steps.prompt.split("\n"):
+        text = steps.messages[-1]["content"] if steps.messages else steps.prompt
+        for line in text.split("\n"):
             kind, rest = line[:1], line[1:]
             if kind == "+":
                 stream.append(rest, at="/text")
