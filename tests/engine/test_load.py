@@ -75,6 +75,11 @@ def test_configuration_that_is_not_json_is_refused(folder: Path):
     assert_refused(folder, "config.json cannot be read")
 
 
+def test_generation_settings_that_are_not_json_are_refused(folder: Path):
+    (folder / "generation_config.json").write_text("{")
+    assert_refused(folder, "generation_config.json cannot be read: .*; copy the file again")
+
+
 def test_unknown_model_type_is_refused(folder: Path):
     change(folder, model_type="unheard_of")
     assert_refused(folder, "config.json cannot be read")

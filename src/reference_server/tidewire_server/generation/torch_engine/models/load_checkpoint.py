@@ -137,7 +137,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         )
     _check_tokenizer(folder, tokenizer, config)
     module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
-    end_ids = _end_ids(module.generation_config, config, tokenizer)
+    end_ids = _end_ids(folder, config, tokenizer)
     weight_bytes = sum(weight.nbytes for weight in module.parameters())
     model: Model = LlamaModel(module) if LlamaModel.supports(config) else TransformersModel(module)
     try:
@@ -190,11 +190,7 @@ def load_without_weights(folder: Path, *, device: str = "auto", dtype: str = "au
     transformers_model.register()
     tokenizer = _load_tokenizer(folder)
     _check_tokenizer(folder, tokenizer, config)
-    try:
-        generation: Any = GenerationConfig.from_pretrained(folder, **LOCAL)
-    except OSError:  # There is no generation_config.json.
-        generation = None
-    end_ids = _end_ids(generation, config, tokenizer)
+    end_ids = _end_ids(folder, config, tokenizer)
     try:
         vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size, end_ids)
     except UnsupportedTokenizerError as error:
@@ -414,20 +410,19 @@ def _context(folder: Path, config: PreTrainedConfig) -> int:
     return context
 
 
-def _end_ids(
-    generation: GenerationConfig | None, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
-) -> frozenset[int]:
+def _end_ids(folder: Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids of the end-of-text tokens.
 
     The ids are read from the generation settings. If these contain no ids that the model can generate, they are read from
     the model's configuration, and otherwise from the tokenizer.
     """
-    named = (
-        generation.eos_token_id if generation else None,
-        config.eos_token_id,
-        tokenizer.eos_token_id,
-    )
-    for ids in named:
+    file, own = folder / "generation_config.json", None
+    if file.is_file():
+        try:
+            own = GenerationConfig.from_pretrained(folder, **LOCAL).eos_token_id
+        except Exception as error:  # Without the ids of a damaged file, texts would not end.
+            raise LoadError(f"{file} cannot be read: {_first_line(error)}; copy the file again") from error
+    for ids in (own, config.eos_token_id, tokenizer.eos_token_id):
         # The compiler of JSON Schemas fails with an id beyond the vocabulary, so it would fail for each request.
         known = frozenset(range(config.vocab_size)).intersection(ids if isinstance(ids, list) else [ids])
         if known:
