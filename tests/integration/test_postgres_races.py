@@ -205,7 +205,7 @@ def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPat
         reopened = await second.jobs.reopen("a")
         writer.log, writer.record = reopened.log, reopened.record
         await writer.write("three")
-        await writer.end(second, clock)
+        await writer.end(clock)
         log = await first.jobs.log("a")
         assert await everything(log, Cursor(1, 0)) == b"".join(writer.frames)
         assert await first.jobs.get("a") == writer.record

@@ -93,7 +93,7 @@ def test_a_job_is_submitted_on_one_server_and_runs_on_the_other_while_the_first_
             await writer.reopen(7)
             await until(lambda: log.extent().head == writer.head)
             assert log.extent() == writer.log.extent()
-            await writer.end(second, clock)
+            await writer.end(clock)
             await until(lambda: log.extent().ended)
             assert await everything(log, Cursor(1, 2)) == b"".join(writer.frames[2:])
             assert woken == [None] * len(woken)
@@ -238,7 +238,7 @@ def test_a_cancellation_travels_to_the_owner(servers: Any) -> None:
             (job,) = (await second.replicas.beat()).owned
             assert (job.cancelled, job.purge) == (frozenset({0, 1, 2}), True)
             assert not await first.jobs.claim("a")
-            await writer.end(second, Clock())
+            await writer.end(Clock())
             assert not await first.jobs.save_cancelled("a", [1])
             assert not await first.jobs.save_cancelled("unknown", [1])
             assert not await first.jobs.save_cancelled("a", [], purge=True)
@@ -352,7 +352,7 @@ def test_a_job_that_its_adopter_has_ended_is_lost_at_the_second_beat(servers: An
             trust(first)
             assert await first.jobs.adopt() == ["a"]
             writer.log = (await first.jobs.reopen("a")).log
-            await writer.end(first, Clock())
+            await writer.end(Clock())
             assert (await second.replicas.beat()).lost == []
             assert (await second.replicas.beat()).lost == ["a"]
             await until(lambda: reader.extent().ended)
@@ -377,7 +377,7 @@ def test_a_server_whose_lease_may_have_expired_waits_for_its_next_beat(
             assert not waits.done()
             await second.replicas.beat()
             assert await waits
-            await writer.end(second, Clock())
+            await writer.end(Clock())
             assert not await second.replicas.owns("a")
             monkeypatch.setattr(server_rows, "LEASE_SECONDS", 0.05)
             second._server._renewed_at -= 0.05
@@ -474,7 +474,7 @@ def test_a_job_that_its_old_owner_has_ended_is_not_reopened(servers: Any) -> Non
             await expire_lease(second)
             trust(first)
             assert await first.jobs.adopt() == ["a"]
-            await writer.end(second, Clock())
+            await writer.end(Clock())
             assert await first.jobs.reopen("a") is None
             assert await first.jobs.adopt() == []
             assert (await first.jobs.get("a")).status == "succeeded"
@@ -498,7 +498,7 @@ def test_a_job_whose_owner_failed_to_open_or_release_it_is_opened_again(servers:
             await start(first, writer)
             await writer.write("three")
             assert await second.jobs.reopen("a") is None
-            await writer.end(first, Clock())
+            await writer.end(Clock())
 
     run(body())
 
@@ -562,7 +562,7 @@ def test_retention_counts_over_all_servers(servers: Any) -> None:
                 store.jobs._clock = clock
                 await (writer := Writer(f"j{store._server.id}")).submit(store, items=1)
                 await start(store, writer)
-                await writer.end(store, clock)
+                await writer.end(clock)
             log = await second.jobs.log(f"j{first._server.id}")
             assert await first.jobs.expire(1010) == 1020
             assert await log.read(Cursor(1, 0), 100) is None  # the other server has deleted the events
@@ -584,7 +584,7 @@ def test_a_job_that_two_servers_delete_at_once_is_deleted(servers: Any) -> None:
             first.jobs._clock = second.jobs._clock = clock
             await (writer := Writer()).submit(first, items=1)
             await start(first, writer)
-            await writer.end(first, clock)
+            await writer.end(clock)
             log = await second.jobs.log("a")
             stop = log.watch(lambda _block: None)
             await first._threads.control.run("DELETE FROM job WHERE id = 'a' RETURNING id")
@@ -650,7 +650,7 @@ def test_a_job_that_is_deleted_elsewhere_is_invisible_and_its_readers_receive_it
             assert (interrupted.cancelled, interrupted.purge) == (frozenset({0, 1}), True)
             writer.log, writer.record = interrupted.log, interrupted.record
             assert [(job.id, job.purge) for job in (await second.replicas.beat()).owned] == [("a", True)]
-            await writer.end(second, clock)
+            await writer.end(clock)
             await second.jobs.delete_job("a")
             await until(lambda: reader.extent().ended)
             assert await everything(reader, Cursor(1, 0)) == b"".join(writer.frames)
@@ -715,7 +715,7 @@ def test_max_retained_bytes_counts_over_all_servers(database_url: str) -> None:
                 store = stores[at % 2]
                 writer = await Writer(name, at=clock.now).add(store)
                 await writer.write("x" * 1000)  # in the events, and in the state
-                await writer.end(store, clock)
+                await writer.end(clock)
                 clock.now += 1
             for _ in range(2):
                 for store in stores:

@@ -48,7 +48,7 @@ def test_reads_return_whole_frames_after_any_cursor(opened: Any) -> None:
         async with opened() as (store, clock):
             writer = await Writer().add(store)
             await writer.write("one", "two", "three")
-            await writer.end(store, clock)
+            await writer.end(clock)
             for log in (writer.log, await store.jobs.log("a")):
                 for after in range(5):
                     chunk = await log.read(Cursor(1, after), 10_000)
@@ -80,7 +80,7 @@ def test_an_append_after_another_head_is_refused(opened: Any) -> None:
                 with pytest.raises(HeadMovedError):
                     await writer.log.append(after, Block([b"id:1-3\ndata:1\n\n"], writer.at()))
             assert writer.log.extent().head == Cursor(1, 2)
-            await writer.end(store, clock)
+            await writer.end(clock)
             with pytest.raises(HeadMovedError):
                 await writer.write("y")
 
@@ -110,7 +110,7 @@ def test_a_log_stays_within_its_limit_or_keeps_its_newest_block(opened: Any, siz
                     assert await writer.log.read(base._replace(seq=base.seq - 1), 100) is None
             assert await everything(writer.log, base, 1000) == b"".join(writer.frames[base.seq :])
             assert largest >= RETENTION.max_log_bytes // 2 or base.seq == 0
-            await writer.end(store, clock)
+            await writer.end(clock)
             again = await store.jobs.log("a")
             assert await everything(again, again.extent().base) == b"".join(
                 writer.frames[again.extent().base.seq :]
@@ -141,7 +141,7 @@ def test_an_epoch_continues_where_the_previous_one_ended(opened: Any) -> None:
             assert await writer.log.read(Cursor(1, 4), 100) is None
             chunk = await writer.log.read(Cursor(1, 2), 10_000)
             assert (chunk.frames, chunk.last) == (b"".join(writer.frames[2:]), Cursor(5000, 6))
-            await writer.end(store, clock)
+            await writer.end(clock)
             log = await store.jobs.log("a")
             assert await everything(log, Cursor(1, 0), 100) == b"".join(writer.frames)
             assert log.extent().starts == extent.starts
@@ -210,7 +210,7 @@ async def add_job(
 ) -> Writer:
     writer = await Writer(name, at=clock.now).add(store, key)
     if ended:
-        await writer.end(store, clock)
+        await writer.end(clock)
     return writer
 
 
@@ -255,7 +255,7 @@ def test_above_max_retained_bytes_the_principal_with_the_most_bytes_loses_its_ol
             async def add(name: str, principal: str, size: int) -> None:
                 writer = await Writer(name, principal, clock.now).add(store)
                 await writer.write("x" * size)
-                await writer.end(store, clock)
+                await writer.end(clock)
                 await store.jobs.expire(clock.now)
 
             await add("a", "ada", 1000)
@@ -279,7 +279,7 @@ def test_a_job_without_events_counts_with_its_state_only(opened: Any) -> None:
                 await store.jobs.expire(clock.now)
                 writer = await Writer(name, at=clock.now).add(store)
                 await writer.write("x" * 1000)
-                await writer.end(store, clock)
+                await writer.end(clock)
                 clock.now += RETENTION.log_ttl
             clock.now -= 1
             await store.jobs.expire(clock.now)
@@ -349,7 +349,7 @@ def test_an_open_log_of_a_deleted_job_stays_readable_but_refuses_appends(
             writer = await add_job(store, "a", clock, ended=False)
             await writer.write("text")
             if ended:
-                await writer.end(store, clock)
+                await writer.end(clock)
                 writer.log = None
                 gc.collect()
             log = await store.jobs.log("a")
@@ -415,7 +415,7 @@ def test_changes_of_a_job_record_are_stored(opened: Any) -> None:
             writer.record.started_at, writer.record.status, writer.record.attempt = 1001.5, "running", 2
             writer.record.usage["tokens"] = 7
             await writer.write("x")
-            await writer.end(store, clock)
+            await writer.end(clock)
             found = await store.jobs.get("a")
             assert found == writer.record
             assert (found.started_at, found.attempt, found.usage, found.done.status) == (
@@ -436,7 +436,7 @@ def test_save_cancelled_reports_whether_the_job_is_unfinished_and_changes_no_rec
             assert await store.jobs.save_cancelled("a", []) is True
             assert await store.jobs.save_cancelled("unknown", [0]) is False
             assert await store.jobs.get("a") == writer.record
-            await writer.end(store, clock)
+            await writer.end(clock)
             assert await store.jobs.save_cancelled("a", [0]) is False
             assert await store.jobs.get("a") == writer.record
             await store.jobs.delete_job("a")
@@ -451,7 +451,7 @@ def test_a_log_in_use_is_the_object_that_readers_and_the_writer_share(opened: An
             assert store.jobs.log_in_use("a") is None
             writer = await Writer().add(store)
             assert store.jobs.log_in_use("a") is await store.jobs.log("a")
-            await writer.end(store, clock)
+            await writer.end(clock)
             log = await store.jobs.log("a")
             assert store.jobs.log_in_use("a") is log
 
@@ -503,7 +503,7 @@ def test_random_operations_give_equal_results_in_all_implementations(
                 elif action == 6:
                     clock.now += 0.25
                     for store, writer in zip(stores, draw.choice(live), strict=True):
-                        await writer.end(store, clock, with_record=step % 2 == 0)
+                        await writer.end(clock)
                         await store.jobs.expire(clock.now)
                 elif action == 7:
                     clock.now += draw.choice([1, 9, 21])

@@ -73,7 +73,7 @@ def test_an_event_and_a_state_above_the_limit_are_stored_in_pieces_until_they_ar
             await writer.write(text_of(LARGE))
             assert await pieces() == in_pieces((3, False), (3, True))
             await writer.write("y")
-            await writer.end(store, clock)
+            await writer.end(clock)
             assert await pieces() == in_pieces((3, False), (3, True), (4, True))
             again = await store.jobs.log("a")
             assert await everything(again, Cursor(1, 0)) == b"".join(writer.frames)

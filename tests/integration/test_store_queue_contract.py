@@ -100,7 +100,7 @@ def test_a_job_that_exceeds_a_limit_is_not_added(opened: Any) -> None:
                 reopened = await store.jobs.reopen("a")
                 assert reopened is not None
                 first.log, first.record = reopened.log, reopened.record
-            await first.end(store, clock)
+            await first.end(clock)
             await store.queue.discard(first.entries(2)[1])
             await add(store, "f", 2, limits=limits)
 
@@ -362,7 +362,7 @@ def test_a_store_of_one_process_neither_claims_nor_releases_jobs(opened: Any) ->
             assert await waiting(store) == ["a0", "a1"]
             assert await store.jobs.adopt() == ()
             await writer.write("x")  # This process still owns the job.
-            await writer.end(store, clock)
+            await writer.end(clock)
             assert await store.jobs.claim("a") is False
             assert isinstance(await store.jobs.get("a"), JobRecord)
 

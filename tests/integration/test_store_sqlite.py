@@ -68,7 +68,7 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
         await writers[1].reopen(77)
         writers[1].record.attempt = 2
         await writers[1].write("more")
-        await writers[2].end(store, clock)
+        await writers[2].end(clock)
         await store.close(clean=False)
         store = opened(tmp_path)
         assert store.may_have_lost
@@ -83,7 +83,7 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
         assert await everything(left.log, Cursor(1, 0), 5000) == b"".join(writers[1].frames)
         assert await store.jobs.adopt() == ("a",)
         assert await store.jobs.reopen("b") is None
-        await writers[1].end(store, clock)
+        await writers[1].end(clock)
         assert await store.jobs.unfinished("ada") == 1
         await store.close()
         store = opened(tmp_path)
@@ -104,7 +104,7 @@ def test_a_reopened_file_keeps_count_of_the_bytes_of_ended_jobs(tmp_path):
         for name in "abc":
             writer = await Writer(name).add(store)
             await writer.write("x" * 1000)
-            await writer.end(store, clock)
+            await writer.end(clock)
         await store.close()
         store = opened(tmp_path, max_retained_bytes=5_000)
         await store.jobs.expire(clock.now)
@@ -122,7 +122,7 @@ def test_a_reopened_job_has_the_items_that_were_cancelled(tmp_path):
         await asyncio.gather(store.jobs.save_cancelled("a", [2]), store.jobs.save_cancelled("a", [0, 2]))
         await store.jobs.save_cancelled("b", [])
         # The end of a job that is cancelled at the same time must not be overwritten.
-        await asyncio.gather(writers[3].end(store, clock), store.jobs.save_cancelled("d", [0]))
+        await asyncio.gather(writers[3].end(clock), store.jobs.save_cancelled("d", [0]))
         await store.close(clean=False)
         store = opened(tmp_path)
         for name, cancelled in [("a", {0, 2}), ("b", set()), ("c", set())]:
@@ -287,7 +287,7 @@ def test_only_running_jobs_and_log_tails_are_in_memory(tmp_path):
         store, clock = opened(tmp_path), Clock()
         for number in range(50):
             writer = await Writer(f"j{number}").add(store)
-            await writer.end(store, clock)
+            await writer.end(clock)
         writer = await Writer("live").add(store)
         for _ in range(20):
             await writer.write("x" * 50_000)

@@ -245,7 +245,7 @@ async def fill(store: SqliteStore, clock: Clock, jobs: int) -> None:
     for number in range(jobs):
         writer = await Writer(f"j{number}").add(store)
         await writer.write("x" * 200_000)
-        await writer.end(store, clock)
+        await writer.end(clock)
 
 
 def test_a_file_shrinks_in_steps_after_its_jobs_have_expired(tmp_path):

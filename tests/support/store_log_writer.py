@@ -119,8 +119,7 @@ class Writer:
         await self.log.append(before, Block([self.frames[-1]], self.at()))
         self.states[self.head.seq] = self.document.value()
 
-    async def end(self, store: Store, clock: Clock, *, with_record: bool = True) -> None:
-        """End the job. Without `with_record`, its record is saved after the block with `done`, as in a recovery."""
+    async def end(self, clock: Clock) -> None:
         done = Done.model_validate({"status": "succeeded", "digest": "0" * 16})
         at, before = self.at(), self.head
         self.head = Cursor(self.head.epoch, self.head.seq + 1)
@@ -128,13 +127,11 @@ class Writer:
         expires_at = clock.now + RETENTION.state_ttl
         ended = replace(self.record, status="succeeded", done=done, ended_at=clock.now, expires_at=expires_at)
         size = len(orjson.dumps(self.document.value()))
-        record = ended if with_record else None
-        block = Block([self.frames[-1]], at, done=True, ended=record, state_bytes=size)
+        block = Block([self.frames[-1]], at, ended=ended, state_bytes=size)
         await self.log.append(before, block)
         record = self.record
         record.status, record.done, record.ended_at = "succeeded", done, clock.now
         record.expires_at = expires_at
-        await store.jobs.save(record)
 
 
 def run(work: Any) -> Any:

@@ -245,7 +245,7 @@ class LogWriter:
             cursor = Cursor(state.cursor.epoch, state.cursor.seq + 1)
             # Write `done` in the same block as the pending changes, so that the store needs only one write.
             frames.append(messages.done_frame(cursor, record.done))
-            block = Block(frames, state, done=True, ended=record, state_bytes=pending.state.size)
+            block = Block(frames, state, ended=record, state_bytes=pending.state.size)
             await self._append(block)
         return record
 

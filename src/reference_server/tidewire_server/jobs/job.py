@@ -85,7 +85,7 @@ class Job:
         discard: Callable[[QueueEntry], Coroutine[Any, Any, None]],
         on_item_start: Callable[["Job"], None],
         on_item_end: Callable[["Job"], None],
-        on_end: Callable[["Job"], Coroutine[Any, Any, None]],
+        on_end: Callable[["Job"], None],
         restart: Callable[["Job"], Coroutine[Any, Any, None]],
         loop_ends: Callable[[], bool],
     ) -> None:
@@ -642,5 +642,5 @@ class Job:
 
         record.done = (await self._log_writer.end(ended)).done
         record.status, record.ended_at, record.expires_at = status, now, expires_at
-        await self._on_end(self)
+        self._on_end(self)
         self.finished.set()

@@ -1,15 +1,13 @@
-"""Background task that stores the records of ended jobs, and deletes expired jobs, events and idempotency keys."""
+"""Background task that deletes expired jobs, events and idempotency keys."""
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from typing import Final
 
 from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.jobs_interface import Jobs
-from tidewire_server.store.records import JobRecord
 from tidewire_server.store.store_errors import StoreError
 
 _RETRY_SECONDS: Final = 5.0
@@ -31,12 +29,8 @@ class JobCleanup:
         self._jobs = jobs
         self._interval = interval
         self._needed = asyncio.Event()
-        self._unsaved: deque[JobRecord] = deque()
-        """Records of ended jobs that are not stored yet because the store failed."""
         self._task: asyncio.Task[None] | None = None
-        self._failures = FailureLog(
-            _log, "cannot store the records of ended jobs, or cannot delete expired entries"
-        )
+        self._failures = FailureLog(_log, "cannot delete expired entries")
 
     @property
     def started(self) -> bool:
@@ -62,24 +56,11 @@ class JobCleanup:
         """Make the task look for expired entries soon, because an entry may expire before the next planned time."""
         self._needed.set()
 
-    async def ended(self, record: JobRecord) -> None:
-        """Store the record of a job that has ended. If the store fails, the cleanup task tries again in its next
-        sweep.
-        """
-        try:
-            await self._jobs.save(record)
-        except StoreError:  # the sweep retries and logs the error
-            self._unsaved.append(record)
-        self.wake()
-
     async def _sweep(self) -> None:
         while True:
             self._needed.clear()
             now = time.time()
             try:
-                while self._unsaved:
-                    await self._jobs.save(self._unsaved[0])
-                    self._unsaved.popleft()
                 due = await self._jobs.expire(now)
             except StoreError as error:
                 self._failures.failed(error)

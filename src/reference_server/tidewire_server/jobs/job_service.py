@@ -35,7 +35,7 @@ from tidewire_server.jobs.job_scheduler import JobScheduler
 from tidewire_server.jobs.loop_watchdog import LoopWatchdog
 from tidewire_server.jobs.outcomes import RESERVED_END_BYTES, end_line
 from tidewire_server.jobs.publish_ephemeral_events import publish_position_of_waiting_job
-from tidewire_server.jobs.recovery import admit_again, complete_record, recovery_plan_of
+from tidewire_server.jobs.recovery import admit_again, recovery_plan_of
 from tidewire_server.jobs.replicas.heartbeat import BEAT_SECONDS, Heartbeat
 from tidewire_server.jobs.replicas.job_ownership import JobOwnership
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
@@ -252,23 +252,15 @@ class JobService:
             The job, or None if it has ended.
         """
         try:
-            return await self._open_or_raise(job_id)
+            interrupted = await self.store.jobs.reopen(job_id)
+            if interrupted is None:
+                return None
+            admitted, reason = await admit_again(interrupted, self.endpoints, self.store, self._turn)
+            return await self._continue(interrupted, admitted, reason, None)
         except StoreError:
             if self.store.replicas is not None and job_id not in self._live:
                 self.store.replicas.stop_writing(job_id)
             raise
-
-    async def _open_or_raise(self, job_id: str) -> Job | None:
-        interrupted = await self.store.jobs.reopen(job_id)
-        if interrupted is None:
-            return None
-        record, log = interrupted.record, interrupted.log
-        if log.extent().ended:
-            await complete_record(record, log, self.settings.state_ttl)
-            await self.store.jobs.save(record)
-            return None
-        admitted, reason = await admit_again(interrupted, self.endpoints, self.store, self._turn)
-        return await self._continue(interrupted, admitted, reason, None)
 
     async def _continue(
         self,
@@ -505,7 +497,7 @@ class JobService:
         self.inputs.release(job.id)
         self.readers.unwatch(job.id)
 
-    async def _on_end(self, job: Job) -> None:
+    def _on_end(self, job: Job) -> None:
         record = job.record
         self._live.pop(record.id, None)
         if _log.isEnabledFor(logging.INFO):
@@ -513,7 +505,7 @@ class JobService:
         self.inputs.release(record.id)
         self.readers.unwatch(record.id)
         self.metrics.add(self.metrics.jobs_ended, 1, record.endpoint, record.status)
-        await self._cleanup.ended(record)
+        self._cleanup.wake()
 
     # ---- shutdown ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ The table shows how such a job continues. It depends on the `on_restart` option 
 
 the job                          | `on_restart="rerun"`          | `on_restart="fail"`
 ---------------------------------+-------------------------------+--------------------------------------------------
-has a logged `done`              | its record is completed       | same
 had no started item              | continues to wait             | same
 had only ended items and items   | ends                          | same
   that a client had cancelled    |                               |
@@ -41,16 +40,13 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-import orjson
 from pydantic import JsonValue
 
 from tidewire.protocol.document.view import View
-from tidewire.protocol.messages import ENDED, Done, JobStatus, SnapshotReason
+from tidewire.protocol.messages import ENDED, JobStatus, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
-from tidewire.protocol.sse import Decoder
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.jobs.admission.admitted_job import AdmittedJob
 from tidewire_server.jobs.admission.submit_body import Submission, read_stored
@@ -58,9 +54,7 @@ from tidewire_server.jobs.outcomes import missed_deadline
 from tidewire_server.jobs.recovered_inputs import StoredInputs
 from tidewire_server.settings import Settings
 from tidewire_server.store.jobs_interface import Interrupted
-from tidewire_server.store.log_interface import LogReader, StateAt
-from tidewire_server.store.records import JobRecord
-from tidewire_server.store.store_errors import StoreError
+from tidewire_server.store.log_interface import StateAt
 from tidewire_server.store.store_interface import Store
 
 
@@ -254,25 +248,3 @@ def _new_attempt(
     notes = state["notes"] if continues or any(item["status"] in ENDED for item in items) else []
     new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
     return RecoveryPlan(new_state, at.columns, at.view, "restart")
-
-
-async def complete_record(record: JobRecord, log: LogReader, state_ttl: float) -> None:
-    """Complete the record of a job. The server had logged the job's `done` event, but stopped before it stored the
-    record.
-
-    Raises:
-        StoreError: The last event of the log is not `done`.
-    """
-    extent = log.extent()
-    chunk = await log.read(extent.id_at(extent.head.seq - 1), 1)
-    events = [] if chunk is None else Decoder().feed(chunk.frames)
-    if not events or events[-1].type != "done":
-        raise StoreError(f"job {record.id}: the end of the job's log cannot be read, so the file is damaged")
-    record.done = done = Done.model_validate(orjson.loads(events[-1].data))
-    record.status = done.status
-    expires_at = (
-        datetime.fromisoformat(done.expires_at).timestamp()
-        if done.expires_at
-        else record.created_at + state_ttl
-    )
-    record.expires_at, record.ended_at = expires_at, max(record.created_at, expires_at - state_ttl)

@@ -21,7 +21,9 @@ class NewJob(NamedTuple):
     """A job to add to the store, with its items."""
 
     record: JobRecord
-    """Record of the job. Later changes to the record are stored by the next append to the log."""
+    """Record of the job. Later changes to the record are stored by the next append to the log. The block that ends the job
+    contains the last record (`Block.ended`), and its append starts the retention period.
+    """
     submit: bytes
     """Body of the request that submitted the job. It is stored until the job has ended, so that a server can run the job
     again.
@@ -130,12 +132,6 @@ class Jobs(Protocol):
         return None. This method is synchronous.
 
         Use it to publish an ephemeral event, which is needed only if the log has a reader.
-        """
-        ...
-
-    async def save(self, record: JobRecord) -> None:
-        """Store the record of a job that has ended, unless it was stored together with the block that contains `done`. The
-        job's retention period starts.
         """
         ...
 

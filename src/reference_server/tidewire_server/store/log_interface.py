@@ -39,13 +39,15 @@ class Block(msgspec.Struct, frozen=True):
 
     frames: Sequence[bytes]
     state: StateAt
-    done: bool = False
-    """Whether the last event is `done`. If so, `state` is the state before that event."""
     ended: JobRecord | None = None
-    """Record of the ended job, if the last event is `done`. A persistent store commits it together with the block, so that
-    `Jobs.save` has nothing left to write."""
+    """Record of the ended job, if the last event is `done`. It is stored in the same atomic step as the block."""
     state_bytes: int = 0
     """Upper bound of the size of the state as JSON, if the last event is `done`."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the last event is `done`. If so, `state` is the state before that event."""
+        return self.ended is not None
 
     @property
     def last(self) -> Cursor:

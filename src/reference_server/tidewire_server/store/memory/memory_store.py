@@ -52,11 +52,17 @@ class MemoryLog(Subscribers):
         "_max_bytes",
         "_next_checkpoint_at",
         "_oldest",
+        "_on_end",
         "_state",
         "_state_bytes",
     )
 
-    def __init__(self, first: Block, max_bytes: int) -> None:
+    def __init__(
+        self, first: Block, max_bytes: int, on_end: Callable[[JobRecord], None] = lambda _: None
+    ) -> None:
+        """Create the log with its first block. The function `on_end` is called with the record of the ended job, before the
+        readers are woken.
+        """
         super().__init__()
         start = first.first
         self._frames = FrameBuffer(start.seq - 1)
@@ -70,6 +76,7 @@ class MemoryLog(Subscribers):
         self._checkpoints: list[StateAt] = []
         self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
         self._max_bytes = max_bytes
+        self._on_end = on_end
         self._closed = first.done
         """Whether the log accepts no more blocks, because it has ended or was deleted."""
 
@@ -109,6 +116,8 @@ class MemoryLog(Subscribers):
         self._state, self._state_bytes = block.state, block.state_bytes
         if written >= self._next_checkpoint_at or self._checkpoints:
             self._limit_size(written)
+        if block.ended is not None:
+            self._on_end(block.ended)
         for wake in tuple(self._watchers.values()):
             wake(block)
 
@@ -206,7 +215,7 @@ class MemoryJobs:
         if self._unfinished[record.principal] >= new.limits.jobs_of_principal:
             raise TooManyJobsError
         self._queue.check_limits(new)
-        log = MemoryLog(new.first, self._retention.max_log_bytes)
+        log = MemoryLog(new.first, self._retention.max_log_bytes, self._job_ended)
         self._stored[record.id] = _StoredJob(record, log)
         self._unfinished[record.principal] += 1
         if use is not None:
@@ -228,16 +237,15 @@ class MemoryJobs:
         stored = self._stored.get(job)
         return None if stored is None else stored.log
 
-    async def save(self, record: JobRecord) -> None:
-        stored = self._stored.get(record.id)
-        if stored is None or record.ended_at is None or record.id in self._ended:
-            return
+    def _job_ended(self, record: JobRecord) -> None:
+        stored = self._stored[record.id]
+        stored.record = record
         self._finished(record.principal)
         self._ended[record.id] = stored
-        self._logs_due[record.id] = record.ended_at + self._retention.log_ttl
+        self._logs_due[record.id] = (record.ended_at or 0.0) + self._retention.log_ttl
         self._evictable.add(record.principal, record.id, stored.log.size)
         for job in self._evictable.evict_excess():
-            await self.delete_job(job)
+            self._delete(job)
 
     async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         del items  # A restart empties this store.
@@ -283,6 +291,9 @@ class MemoryJobs:
         )
 
     async def delete_job(self, job: str) -> None:
+        self._delete(job)
+
+    def _delete(self, job: str) -> None:
         stored = self._stored.pop(job, None)
         if stored is None:
             return
@@ -305,7 +316,7 @@ class MemoryJobs:
             stored_job.log.forget_events()
             self._evictable.resize(stored_job.record.principal, job, stored_job.log.size)
         while self._ended and _expiry(next(iter(self._ended.values()))) <= now:
-            await self.delete_job(next(iter(self._ended)))
+            self._delete(next(iter(self._ended)))
         while self._tombstones and next(iter(self._tombstones.values()))[0] <= now:
             self._tombstones.popitem(last=False)
         while self._keys and next(iter(self._keys.values()))[0] <= now:

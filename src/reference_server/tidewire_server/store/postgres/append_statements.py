@@ -47,16 +47,14 @@ _SET_RECORD: Final = (
 )
 _SET_ENDED: Final = f"""
     {_SET_RECORD}, owner = NULL, held = false, submit = NULL, cancelled = NULL, purge = false, keys = NULL, costs = NULL,
-    ended_at = %(ended_at)s, expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s
-"""
-_SET_KEPT: Final = """
-    , kept_bytes = %(own_bytes)s::bigint
+    ended_at = %(ended_at)s, expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s,
+    kept_bytes = %(own_bytes)s::bigint
         + (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = %(job)s AND last > %(cut_seq)s)
         + (SELECT coalesce(sum(octet_length(state)), 0) FROM state
             WHERE job = %(job)s AND seq >= %(cut_seq)s AND seq <> %(state_seq)s)
         + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece
             WHERE job = %(job)s AND seq >= %(cut_seq)s AND (seq > %(cut_seq)s OR is_state))
-"""
+"""  # noqa: S608
 _CHANGE: Final = """
     WITH added AS (
         INSERT INTO block (job, first, last, epoch, done, ends, frames)
@@ -86,7 +84,7 @@ _CHANGE: Final = """
         columns = %(columns)s::bytea, {changes} FROM added a WHERE j.number = a.job RETURNING a.job
 """
 _RUN: Final = _CHANGE.format(changes=_SET_RECORD)
-_END: Final = _CHANGE.format(changes=_SET_ENDED + _SET_KEPT)
+_END: Final = _CHANGE.format(changes=_SET_ENDED)
 
 _STORED: Final = """
     SELECT b.job, b.first, b.last, b.epoch, b.done, b.ends, b.frames
@@ -98,15 +96,6 @@ ADD_PIECE: Final = """
     INSERT INTO piece (job, seq, is_state, key, number, content)
     VALUES (%(job)s, %(seq)s, %(is_state)s, %(key)s, %(number)s, %(content)s) ON CONFLICT DO NOTHING
 """
-DELETE_TICKETS: Final = "DELETE FROM ticket WHERE job = %(job)s"
-SAVE_END: Final = f"""
-    UPDATE job SET {_SET_ENDED}, kept_bytes =
-        (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = %(job)s)
-        + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = %(job)s)
-        + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece WHERE job = %(job)s)
-    WHERE number = %(job)s
-"""  # noqa: S608
-"""Statement that stores the record of an ended job, whose `done` event was appended before."""
 
 
 def encode_columns(columns: Sequence[str]) -> bytes:

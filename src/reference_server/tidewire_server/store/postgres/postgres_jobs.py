@@ -18,23 +18,12 @@ from typing import Any, Final
 import orjson
 
 from tidewire_server.store.database.block_rows import rows_of
-from tidewire_server.store.database.cached_log import (
-    RECORD_COLUMNS,
-    end_columns,
-    new_columns,
-    record_columns,
-    record_of,
-)
+from tidewire_server.store.database.cached_log import RECORD_COLUMNS, new_columns, record_of
 from tidewire_server.store.database.key_reservations import KeyReservations
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.jobs_interface import Interrupted, NewJob
 from tidewire_server.store.log_interface import Log
-from tidewire_server.store.postgres.append_statements import (
-    DELETE_TICKETS,
-    SAVE_END,
-    arrays_of,
-    encode_columns,
-)
+from tidewire_server.store.postgres.append_statements import arrays_of, encode_columns
 from tidewire_server.store.postgres.connections import Command, Rows, is_storable
 from tidewire_server.store.postgres.notifications import REQUESTS
 from tidewire_server.store.postgres.postgres_log import (
@@ -319,14 +308,6 @@ class PostgresJobs(KeyReservations):
     def _parse(self, row: tuple[Any, ...]) -> tuple[JobRecord, int, Extent]:
         columns = row[_RECORD_LENGTH:]
         return record_of(row[:_RECORD_LENGTH]), columns[0], extent_of(columns[1:], self._logs.place)
-
-    async def save(self, record: JobRecord) -> None:
-        log = self._written.get(record.id)
-        if log is None:
-            return
-        columns = record_columns(record) | end_columns(record, self._retention.log_ttl)
-        command = Command([DELETE_TICKETS, SAVE_END], {"job": log.number, **columns}, order=log.number)
-        await self._submits.do(command, lambda _: log.stop_writing())
 
     async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         if not is_storable(job):

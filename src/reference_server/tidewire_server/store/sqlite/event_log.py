@@ -34,7 +34,7 @@ class SqliteLog(CachedLog):
         schedule: CheckpointSchedule | None,
         state: StateAt | None,
         retention: Retention,
-        on_end: Callable[["SqliteLog", int], None] | None = None,
+        on_end: Callable[["SqliteLog", int], None],
     ) -> None:
         """Create the object for a log whose first block is in the file.
 
@@ -64,7 +64,7 @@ class SqliteLog(CachedLog):
     async def _write(self, append: BlockAppend) -> None:
         def then(written: AppendResult) -> None:
             self._added(append, written)
-            if append.ended is not None and self._on_end is not None:
+            if append.ended is not None:
                 self._on_end(self, written.kept_bytes)
             self.deliver(append.block)
 
@@ -90,17 +90,6 @@ _SAVE_END: Final = """
     UPDATE job SET attempt = :attempt, status = :status, started_at = :started_at, usage = :usage, ended_at = :ended_at,
         expires_at = :expires_at, done = :done_message, log_until = :log_until WHERE number = :number
 """
-
-
-def save_end(db: sqlite3.Connection, number: int, columns: dict[str, Any]) -> int:
-    """Write the values that `record_columns` and `end_columns` returned, and delete the body of the submit request.
-
-    Returns:
-        Size of the job's events and states in bytes.
-    """
-    db.execute(_SAVE_END, {**columns, "number": number})
-    db.execute("DELETE FROM submit WHERE job = ?", (number,))
-    return save_kept_bytes(db, number)
 
 
 def save_kept_bytes(db: sqlite3.Connection, number: int) -> int:
@@ -185,7 +174,9 @@ def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
         cut_events(db, number, plan.cut.cursor)
     kept_bytes = 0
     if append.ended is not None:
-        kept_bytes = save_end(db, number, append.record | append.ended)
+        db.execute(_SAVE_END, append.record | append.ended | {"number": number})
+        db.execute("DELETE FROM submit WHERE job = ?", (number,))
+        kept_bytes = save_kept_bytes(db, number)
     elif append.record_changed:
         db.execute(_SAVE_RECORD, {**append.record, "number": number})
     return AppendResult(content.state_bytes, kept_bytes)

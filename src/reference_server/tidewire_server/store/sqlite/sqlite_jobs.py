@@ -15,13 +15,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire_server.store.database.cached_log import (
-    RECORD_COLUMNS,
-    end_columns,
-    new_columns,
-    record_columns,
-    record_of,
-)
+from tidewire_server.store.database.cached_log import RECORD_COLUMNS, new_columns, record_of
 from tidewire_server.store.database.key_reservations import KeyReservations
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule, StateCheckpoint
 from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
@@ -43,7 +37,6 @@ from tidewire_server.store.sqlite.event_log import (
     delete_unused_pieces,
     load_extent,
     load_schedule,
-    save_end,
     save_kept_bytes,
     write_first,
 )
@@ -182,15 +175,6 @@ class SqliteJobs(KeyReservations):
         await self._file.do(work, then)
         return log
 
-    async def save(self, record: JobRecord) -> None:
-        log = self._live.get(record.id)
-        if log is None:
-            return
-        columns = record_columns(record) | end_columns(record, self._retention.log_ttl)
-        await self._file.do(
-            lambda db: save_end(db, log.number, columns), lambda size: self._job_ended(log, size)
-        )
-
     async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
         live = self._live.get(job)
         if live is None:
@@ -216,7 +200,7 @@ class SqliteJobs(KeyReservations):
         state: StateAt | None = None,
     ) -> SqliteLog:
         return SqliteLog(
-            self._file, number, record, extent, schedule, state, self._retention, on_end=self._job_ended
+            self._file, number, record, extent, schedule, state, self._retention, self._job_ended
         )
 
     def _job_ended(self, log: SqliteLog, kept_bytes: int) -> None:
