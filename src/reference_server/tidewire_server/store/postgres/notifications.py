@@ -6,11 +6,9 @@ over the whole database server. Hints that gather while one call runs are sent t
   member | content                       | sent after
   -------+-------------------------------+---------------------------------------
   from   | number of the sending server  |
-  b      | numbers of jobs               | an append
-  p      | numbers of jobs               | new progress
+  b      | numbers of jobs               | an append, or new progress
   t      | names of endpoints            | new tickets
-  r      | numbers of jobs               | a request to cancel or delete the job
-  s      | –                             | a server has joined or left
+  s      | –                             | a server has joined or left, or a client has cancelled or deleted a job
 """
 
 import asyncio
@@ -29,11 +27,10 @@ _log = logging.getLogger(__name__)
 
 CHANNEL: Final = "tidewire"
 
-BLOCKS: Final = "b"
-PROGRESS: Final = "p"
+EVENTS: Final = "b"
 TICKETS: Final = "t"
-REQUESTS: Final = "r"
-SERVERS: Final = "s"
+BEAT: Final = "s"
+"""Members of a payload. The last one lets the other servers beat at once."""
 
 _MAX_HINTS: Final = 110
 """Maximum number of hints in one payload, whose size is limited to 7,999 bytes. A job number has up to 20 bytes, and the name of

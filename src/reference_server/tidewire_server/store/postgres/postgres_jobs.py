@@ -25,7 +25,7 @@ from tidewire_server.store.jobs_interface import Interrupted, NewJob
 from tidewire_server.store.log_interface import Log
 from tidewire_server.store.postgres.append_statements import arrays_of, encode_columns
 from tidewire_server.store.postgres.connections import Command, Rows, is_storable
-from tidewire_server.store.postgres.notifications import REQUESTS
+from tidewire_server.store.postgres.notifications import BEAT
 from tidewire_server.store.postgres.postgres_log import (
     EXTENT_COLUMNS,
     EXTENT_TABLES,
@@ -314,7 +314,7 @@ class PostgresJobs(KeyReservations):
             return False
         found = await self._submits.run(_SAVE_CANCELLED, id=job, items=sorted(items), purge=purge)
         if found and job not in self._written:
-            self._notifier.send(REQUESTS, found[0][0])
+            self._notifier.send(BEAT)
         if found and purge:
             self._server.hint()
         return bool(found)

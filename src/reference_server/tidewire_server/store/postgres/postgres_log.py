@@ -24,7 +24,7 @@ from tidewire_server.store.postgres.append_statements import ADD_PIECE
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command
 from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.notifications import BLOCKS, PROGRESS, Notifier
+from tidewire_server.store.postgres.notifications import EVENTS, Notifier
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
@@ -133,7 +133,7 @@ class OpenLogs:
         if self._followed.get(log.number) is log:
             del self._followed[log.number]
 
-    def hint(self, jobs: "list[int] | None" = None) -> None:
+    def hint(self, jobs: Iterable[int] | None = None) -> None:
         """Look for new events and new progress of jobs soon, or of all jobs if `jobs` is None."""
         self._due |= self._followed.keys() if jobs is None else self._followed.keys() & set(jobs)
         if self._due:
@@ -206,7 +206,7 @@ class OpenLogs:
         self._stored |= written.keys()
         self._stored.difference_update(deleted)
         for number in (*written, *deleted):
-            self.notifier.send(PROGRESS, number)
+            self.notifier.send(EVENTS, number)
             if number in written and not changed[number].has_writer:
                 # The job has ended, or has left this server, during the write.
                 self.progress_changed(changed[number])
@@ -298,7 +298,7 @@ class PostgresLog(CachedLog):
         schedule, threads = self._schedule, self._logs.threads
 
         def then(written: AppendResult) -> None:
-            self._logs.notifier.send(BLOCKS, self.number)
+            self._logs.notifier.send(EVENTS, self.number)
             if self._schedule is not schedule:
                 # This server has given up the log, and perhaps opened it again, while the answer was on its way. The feed delivers
                 # this block, or has delivered it.

@@ -11,14 +11,7 @@ from tidewire_server.store.database.write_probe import WriteProbe
 from tidewire_server.store.jobs_interface import Jobs
 from tidewire_server.store.postgres.connections import Database
 from tidewire_server.store.postgres.database_threads import Threads
-from tidewire_server.store.postgres.notifications import (
-    BLOCKS,
-    PROGRESS,
-    REQUESTS,
-    SERVERS,
-    TICKETS,
-    Notifier,
-)
+from tidewire_server.store.postgres.notifications import BEAT, EVENTS, TICKETS, Notifier
 from tidewire_server.store.postgres.postgres_jobs import PostgresJobs
 from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
@@ -85,9 +78,9 @@ class PostgresStore:
             self._queue.hint(None)
             self._server.hint()
             return
-        self._logs.hint([*hints.get(BLOCKS, ()), *hints.get(PROGRESS, ())])
+        self._logs.hint(hints.get(EVENTS, ()))
         self._queue.hint(hints.get(TICKETS, ()))
-        if REQUESTS in hints or SERVERS in hints:
+        if BEAT in hints:
             self._server.hint()
 
     def _poll(self) -> None:

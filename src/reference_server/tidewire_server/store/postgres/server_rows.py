@@ -23,7 +23,7 @@ import orjson
 
 from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.global_limits import CORRECT
-from tidewire_server.store.postgres.notifications import SERVERS
+from tidewire_server.store.postgres.notifications import BEAT
 from tidewire_server.store.postgres.postgres_log import OpenLogs
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue
 from tidewire_server.store.records import Beat, EndpointLoad, OwnedJob
@@ -156,7 +156,7 @@ class ServerRow:
                 self._first_beat = self._clock()
             self.has_others = self._notifier.enabled = bool(found[2])
             if joins:  # A server that has been alone sends no hints until its next beat.
-                self._notifier.send(SERVERS)
+                self._notifier.send(BEAT)
 
         command = Command([_RENEW, _OWNED, _OTHERS, _LOST, CORRECT, _END_SESSIONS], parameters, tuple)
         _, owned, others, gone, *_ = await self._threads.control.do(command, then)
@@ -219,7 +219,7 @@ class ServerRow:
                 "cannot give up the lease of this server, so its jobs wait until it expires: %s", error
             )
         else:
-            self._notifier.send(SERVERS)
+            self._notifier.send(BEAT)
 
     def on_request(self, wake: Callable[[], None]) -> None:
         self.hint = wake
