@@ -757,7 +757,7 @@ def test_progress_travels_to_the_readers_of_other_servers(
             log.set_ephemeral_event("progress-1", None)
             stop = log.watch(lambda _: None)
             await until(lambda: b"one" in log.ephemeral_events(0)[0])
-            # The next owner deletes what the dead one has left.
+            # The next owner does not show what the dead one has left, and deletes it.
             await writer.write("text")
             writer.record.status = "running"
             await writer.write("more")
@@ -765,7 +765,16 @@ def test_progress_travels_to_the_readers_of_other_servers(
             trust(first)
             assert await first.jobs.adopt() == ["a"]
             assert (await first.jobs.reopen("a")).record.status == "running"
+            late = await second.jobs.log("a")
+            stop_late = late.watch(lambda _: None)
+            second.replicas.stop_writing("a")
+            first.jobs.log_in_use("a").set_ephemeral_event("progress-2", b"two")
+            await until(lambda: b"two" in late.ephemeral_events(0)[0])
+            assert b"one" not in late.ephemeral_events(0)[0]
+            await first.jobs.delete_job("a")
+            await first.jobs.expire(0)
             await asyncio.to_thread(lambda: eventually(lambda: rows() == 0))
+            stop_late()
             stop()
 
     run(body())

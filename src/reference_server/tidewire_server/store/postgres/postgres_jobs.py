@@ -375,7 +375,7 @@ class PostgresJobs(KeyReservations):
             log.stop_writing()
             raise
         if record.status != "queued":
-            self._logs.progress_reopened(log)
+            self._logs.progress_changed(log)  # This server may have left some when it owned the job before.
         return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed, unread)
 
     async def refuse(self, job: str) -> None:

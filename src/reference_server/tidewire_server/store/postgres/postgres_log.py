@@ -73,13 +73,15 @@ _NEW_ROWS: Final = """
 """
 _READ_PROGRESS: Final = """
     SELECT w.job, j.number IS NULL, p.events FROM unnest(%(jobs)s::bigint[]) AS w (job)
-    LEFT JOIN job j ON j.number = w.job LEFT JOIN progress p ON p.job = w.job
+    LEFT JOIN job j ON j.number = w.job LEFT JOIN progress p ON p.job = w.job AND p.server = j.owner
 """
 _SET_PROGRESS: Final = """
-    INSERT INTO progress (job, events) SELECT * FROM unnest(%(jobs)s::bigint[], %(events)s::bytea[]) ORDER BY 1
-    ON CONFLICT (job) DO UPDATE SET events = EXCLUDED.events
+    INSERT INTO progress (job, server, events)
+    SELECT w.job, %(me)s, w.events FROM unnest(%(jobs)s::bigint[], %(events)s::bytea[]) AS w (job, events)
+        JOIN job j ON j.number = w.job AND j.owner = %(me)s
+    ORDER BY 1
+    ON CONFLICT (job) DO UPDATE SET server = EXCLUDED.server, events = EXCLUDED.events
 """
-_DELETE_PROGRESS: Final = "DELETE FROM progress WHERE job = ANY (%(deleted)s::bigint[])"
 
 
 class OpenLogs:
@@ -88,9 +90,9 @@ class OpenLogs:
     A notification of a commit, or a poll, starts one query for the new rows of all logs that have readers here and that other
     servers write. One query runs at a time; further notifications wait for it and are then served together.
 
-    The progress of a running job is one row, which the latest progress replaces. Progress is lost with the process and with the
-    database, so the table is unlogged and its writes are not durable. A job that reports its progress a thousand times a second is
-    written four times a second.
+    The progress of a running job is one row, which the latest progress replaces. It counts while the server that has written it owns
+    the job. Progress is lost with the process and with the database, so the table is unlogged and its writes are not durable. A job
+    that reports its progress a thousand times a second is written four times a second.
     """
 
     def __init__(self, threads: Threads, notifier: Notifier, place: str, retention: Retention) -> None:
@@ -110,8 +112,6 @@ class OpenLogs:
         self._reading = CoalescedWork(self._read_due, "read the events of jobs that other servers run")
         self._changed: dict[int, PostgresLog] = {}
         """Logs whose progress differs from their rows."""
-        self._stored: set[int] = set()
-        """Jobs that have a row of progress, which this server has written or deletes."""
         self._writing = CoalescedWork(self._write_progress, "store the progress of jobs", pause=INTERVAL)
 
     async def close(self) -> None:
@@ -173,43 +173,26 @@ class OpenLogs:
     # ---- progress of jobs that run here ------------------------------------------------------------------------
 
     def progress_changed(self, log: "PostgresLog") -> None:
-        """Write the progress of a log soon, or delete its row if this server does not run the job any more."""
-        if not log.has_writer and log.number not in self._stored:
-            self._changed.pop(log.number, None)
-            return
-        self._changed[log.number] = log
+        """Write the progress of a log soon."""
         # Without another server, no one reads the rows. A server that starts later gets the progress that follows.
         if self.notifier.enabled:
+            self._changed[log.number] = log
             self._writing.request()
-
-    def progress_reopened(self, log: "PostgresLog") -> None:
-        """Delete the progress that an earlier owner of the job may have left."""
-        self._stored.add(log.number)
-        self.progress_changed(log)
 
     async def _write_progress(self) -> None:
         changed, self._changed = self._changed, {}
-        events = {number: log.progress() for number, log in sorted(changed.items())}
-        written = {
-            number: orjson.dumps({key: frame.decode() for key, frame in frames.items()})
-            for number, frames in events.items()
-            if frames
-        }
-        deleted = [number for number, frames in events.items() if not frames and number in self._stored]
-        parameters = {"jobs": [*written], "events": [*written.values()], "deleted": deleted}
+        written = {number: orjson.dumps(log.progress()) for number, log in changed.items() if log.has_writer}
+        if not written:
+            return
+        parameters = {"me": self.notifier.server, "jobs": [*written], "events": [*written.values()]}
         try:
-            await self.threads.control.run(_SET_PROGRESS, _DELETE_PROGRESS, **parameters)
+            await self.threads.control.run(_SET_PROGRESS, **parameters)
         except StoreError:
             self._changed = changed | self._changed
             self._writing.request()
             raise
-        self._stored |= written.keys()
-        self._stored.difference_update(deleted)
-        for number in (*written, *deleted):
+        for number in written:
             self.notifier.send(EVENTS, number)
-            if number in written and not changed[number].has_writer:
-                # The job has ended, or has left this server, during the write.
-                self.progress_changed(changed[number])
 
 
 def extent_of(row: tuple[Any, ...], place: str) -> Extent:
@@ -322,15 +305,14 @@ class PostgresLog(CachedLog):
     # ---- progress ----------------------------------------------------------------------------------------------
 
     def set_ephemeral_event(self, key: str, frame: bytes | None) -> None:
+        changes = frame is not None or key in self._ephemeral
         super().set_ephemeral_event(key, frame)
-        if key != _QUEUE and self.has_writer:
+        if changes and key != _QUEUE and self.has_writer:
             self._logs.progress_changed(self)
 
-    def progress(self) -> dict[str, bytes]:
-        """Return the latest progress events by their keys. They are empty if this server does not run the job."""
-        if not self.has_writer:
-            return {}
-        return {key: frame for key, (_, frame) in self._ephemeral.items() if key != _QUEUE}
+    def progress(self) -> dict[str, str]:
+        """Return the latest progress events by their keys."""
+        return {key: frame.decode() for key, (_, frame) in self._ephemeral.items() if key != _QUEUE}
 
     def replace_progress(self, events: Mapping[str, bytes]) -> None:
         """Set the progress that another server has stored. If this server runs the job, or it has ended, do nothing."""
@@ -352,7 +334,7 @@ class PostgresLog(CachedLog):
             extent: Extent of the stored log.
             schedule: Checkpoints of the stored log.
         """
-        self.replace_progress({})  # Otherwise this server would store again what an earlier owner has left.
+        self.replace_progress({})  # Otherwise this server would store what an earlier owner has left.
         self.record, self._saved = record, record_columns(record)
         self._schedule, self._closed = schedule, False
         self._logs.written[record.id] = self
@@ -366,7 +348,6 @@ class PostgresLog(CachedLog):
         if self._logs.written.pop(self.record.id, None) is not None:
             self._schedule = None
             self._follow()
-            self._logs.progress_changed(self)
 
     def _follow(self) -> None:
         if self._watchers and not (self.has_writer or self._extent.ended or self._closed):

@@ -94,9 +94,8 @@ _EXCESS_JOBS: Final = f"""
     SELECT id FROM too_large WHERE freed < (SELECT sum(size) FROM kept) - %(max_bytes)s
     LIMIT %(limit)s
 """  # noqa: S608
-# Rows of jobs whose server has died. Each server deletes those of the jobs that end there.
 _DELETE_PROGRESS: Final = f"""
-    DELETE FROM progress p WHERE {_LOCKED} AND NOT EXISTS (SELECT FROM job WHERE number = p.job AND owner IS NOT NULL)
+    DELETE FROM progress p WHERE {_LOCKED} AND NOT EXISTS (SELECT FROM job WHERE number = p.job AND owner = p.server)
 """  # noqa: S608
 # No one needs the row of a dead server that owns no job. A server that was suspended for longer than an hour adds its row again
 # with its next beat (`server_rows`).

@@ -135,6 +135,10 @@ MIGRATIONS: Final = (
             ELSE octet_length(state) END AS size
         FROM state;
     """,
+    """
+    -- server: the writer of the row. The progress of an earlier owner of the job does not count.
+    ALTER TABLE progress ADD COLUMN server bigint;
+    """,
 )
 """SQL scripts, each of which migrates the schema to the next version. The version is the number of applied scripts."""
 
