@@ -48,11 +48,11 @@ def test_a_crash_counts_until_the_job_was_opened(database_url: str) -> None:
     async def body() -> None:
         async with a_dead_server_with_a_job(database_url) as (first, second, writer):
             for _ in range(3):
-                assert await first.jobs.adopt() == ["a"]
+                assert await first.jobs.adopt({"e"}) == ["a"]
                 assert (await first.jobs.reopen("a")).crashed
                 first.replicas.stop_writing("a")  # The server failed to open the job.
             await first.replicas.leave()
-            assert await second.jobs.adopt() == ["a"]
+            assert await second.jobs.adopt({"e"}) == ["a"]
             adopted = await second.jobs.reopen("a")
             assert adopted.crashed
             # The new attempt ends without a crash.
@@ -68,7 +68,7 @@ def test_a_crash_counts_until_the_job_was_opened(database_url: str) -> None:
             assert not (await second.jobs.reopen("a")).crashed
             await second.replicas.leave()
             await first.replicas.beat({})
-            assert await first.jobs.adopt() == ["a"]
+            assert await first.jobs.adopt({"e"}) == ["a"]
             assert not (await first.jobs.reopen("a")).crashed
 
     run(body())
@@ -77,7 +77,7 @@ def test_a_crash_counts_until_the_job_was_opened(database_url: str) -> None:
 def test_a_crash_before_the_job_had_started_counts_until_it_starts(database_url: str) -> None:
     async def body() -> None:
         async with a_dead_server_with_a_job(database_url, started=False) as (first, second, writer):
-            assert await first.jobs.adopt() == ["a"]
+            assert await first.jobs.adopt({"e"}) == ["a"]
             assert (await first.jobs.reopen("a")).crashed
             assert await first.jobs.release("a", writer.entries(1))
             assert await second.queue.take("e")

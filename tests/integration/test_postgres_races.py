@@ -193,7 +193,7 @@ def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPat
         assert (await second.jobs.reserve_key(key, b"h")).job == "a"
         assert len(await second.queue.waiting("e")) == 2
         assert await first.jobs.save_cancelled("a", [1])
-        assert await first.jobs.adopt() == ["a"]
+        assert await first.jobs.adopt({"e"}) == ["a"]
         reopened = await first.jobs.reopen("a")
         writer.log, writer.record = reopened.log, reopened.record
         await writer.write("one", "two")
@@ -436,7 +436,7 @@ def test_of_twelve_adoptions_of_a_dead_servers_jobs_each_job_has_one_adopter(
             await expire_lease(dead)
             for store in others:
                 trust(store)
-            adopted = await asyncio.gather(*(others[number % 3].jobs.adopt() for number in range(12)))
+            adopted = await asyncio.gather(*(others[number % 3].jobs.adopt({"e"}) for number in range(12)))
             by_store = [{job for found in adopted[at::3] for job in found} & jobs for at in range(3)]
             assert sum(map(len, by_store)) == len(jobs)
             assert set().union(*by_store) == jobs

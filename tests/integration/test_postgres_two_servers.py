@@ -264,7 +264,7 @@ def test_a_waiting_job_is_claimed_to_cancel_some_items_and_released(servers: Any
             with pytest.raises(HeadMovedError):
                 await writer.log.append(writer.head, None)
             assert [entry.index for entry in await first.queue.waiting("e")] == [0, 2, 3]
-            assert await first.jobs.adopt() == []
+            assert await first.jobs.adopt({"e"}) == []
             assert len(await first.queue.take("e", limit=9)) == 3
             again = await first.jobs.reopen("a")
             assert (again.cancelled, again.log.extent().head) == (frozenset(), writer.head)
@@ -280,7 +280,7 @@ def test_a_cancellation_during_a_release_is_not_lost(servers: Any) -> None:
             await second.jobs.reopen("a")
             assert await first.jobs.save_cancelled("a", [0])
             assert await second.jobs.release("a", writer.entries(2))
-            assert await first.jobs.adopt() == ["a"]
+            assert await first.jobs.adopt({"e"}) == ["a"]
             assert (await first.jobs.reopen("a")).cancelled == frozenset({0})
 
     run(body())
@@ -298,15 +298,15 @@ def test_the_jobs_of_a_dead_server_are_adopted_and_the_zombie_is_refused(
             reader = await second.jobs.log("a")
             reader.watch(lambda _: None)
             await expire_lease(second)
-            assert await first.jobs.adopt() == []  # its own beats have not succeeded for a whole lease
+            assert await first.jobs.adopt({"e"}) == []  # its own beats have not succeeded for a whole lease
             await first.replicas.beat()
             trust(first)
             first._server._until -= timedelta(seconds=5)
             # The statement has waited for the end of an outage, during which the leases of all servers expired.
-            assert await first.jobs.adopt() == []
+            assert await first.jobs.adopt({"e"}) == []
             trust(first)
-            assert await first.jobs.adopt() == ["a"]
-            assert await first.jobs.adopt() == ["a"]  # until it is reopened
+            assert await first.jobs.adopt({"e"}) == ["a"]
+            assert await first.jobs.adopt({"e"}) == ["a"]  # until it is reopened
             # Until the adopter has appended, an append of the zombie still succeeds.
             await writer.write("two")
             adopted = await first.jobs.reopen("a")
@@ -350,7 +350,7 @@ def test_a_job_that_its_adopter_has_ended_is_lost_at_the_second_beat(servers: An
             await expire_lease(second)
             await first.replicas.beat()
             trust(first)
-            assert await first.jobs.adopt() == ["a"]
+            assert await first.jobs.adopt({"e"}) == ["a"]
             writer.log = (await first.jobs.reopen("a")).log
             await writer.end(Clock())
             assert (await second.replicas.beat()).lost == []
@@ -473,10 +473,10 @@ def test_a_job_that_its_old_owner_has_ended_is_not_reopened(servers: Any) -> Non
             await start(second, writer)
             await expire_lease(second)
             trust(first)
-            assert await first.jobs.adopt() == ["a"]
+            assert await first.jobs.adopt({"e"}) == ["a"]
             await writer.end(Clock())
             assert await first.jobs.reopen("a") is None
-            assert await first.jobs.adopt() == []
+            assert await first.jobs.adopt({"e"}) == []
             assert (await first.jobs.get("a")).status == "succeeded"
 
     run(body())
@@ -513,7 +513,7 @@ def test_a_server_that_leaves_gives_up_its_jobs_at_once(servers: Any) -> None:
             woken.clear()
             await second.replicas.leave()
             await until(lambda: woken)
-            assert await first.jobs.adopt() == ["a"]
+            assert await first.jobs.adopt({"e"}) == ["a"]
             assert not (await first.jobs.reopen("a")).crashed
 
     run(body())
@@ -539,16 +539,16 @@ def test_waiting_jobs_whose_deadline_or_grace_has_expired_are_adopted(servers: A
                     writer.record, b"{}", block, None, writer.entries(1), None, limits, deadline, grace
                 )
                 await first.jobs.add(new, writer.own)
-            assert await second.jobs.adopt() == ["a"]
+            assert await second.jobs.adopt({"e"}) == ["a"]
             assert await second.replicas.unread_for("b") < 0
             while await second.replicas.unread_for("b") < 0.2:
                 await asyncio.sleep(0.05)
             await first.replicas.mark_read(["b"])
-            assert await second.jobs.adopt() == ["a"]
+            assert await second.jobs.adopt({"e"}) == ["a"]
             assert await second.replicas.unread_for("b") < 0
             while (unread := await second.replicas.unread_for("b")) < 0.2:
                 await asyncio.sleep(0.05)
-            assert await second.jobs.adopt() == ["a", "b"]
+            assert await second.jobs.adopt({"e"}) == ["a", "b"]
             assert (await second.jobs.reopen("b")).unread >= unread
 
     run(body())
@@ -645,7 +645,7 @@ def test_a_job_that_is_deleted_elsewhere_is_invisible_and_its_readers_receive_it
                 assert await store.jobs.get("a") == Tombstone("a", "ada")
                 assert await store.jobs.log("a") is None
                 assert await store.jobs.list("ada", before=None, limit=9) == []
-            assert await second.jobs.adopt() == ["a"]
+            assert await second.jobs.adopt({"e"}) == ["a"]
             interrupted = await second.jobs.reopen("a")
             assert (interrupted.cancelled, interrupted.purge) == (frozenset({0, 1}), True)
             writer.log, writer.record = interrupted.log, interrupted.record
@@ -763,7 +763,7 @@ def test_progress_travels_to_the_readers_of_other_servers(
             await writer.write("more")
             await expire_lease(second)
             trust(first)
-            assert await first.jobs.adopt() == ["a"]
+            assert await first.jobs.adopt({"e"}) == ["a"]
             assert (await first.jobs.reopen("a")).record.status == "running"
             late = await second.jobs.log("a")
             stop_late = late.watch(lambda _: None)

@@ -72,7 +72,7 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
         await store.close(clean=False)
         store = opened(tmp_path)
         assert store.may_have_lost
-        assert await store.jobs.adopt() == ("a", "b")
+        assert await store.jobs.adopt({"e"}) == ("a", "b")
         assert await store.jobs.unfinished("ada") == 2
         left = await store.jobs.reopen("b")
         assert (left.submit, left.record.attempt, left.crashed) == (b"b", 2, True)
@@ -81,7 +81,7 @@ def test_interrupted_jobs_are_reopened_at_their_head(tmp_path):
         writers[1].log = left.log
         await writers[1].write("and more")
         assert await everything(left.log, Cursor(1, 0), 5000) == b"".join(writers[1].frames)
-        assert await store.jobs.adopt() == ("a",)
+        assert await store.jobs.adopt({"e"}) == ("a",)
         assert await store.jobs.reopen("b") is None
         await writers[1].end(clock)
         assert await store.jobs.unfinished("ada") == 1

@@ -166,7 +166,7 @@ class Jobs(Protocol):
 
     # ---- ownership ---------------------------------------------------------------------------------------------------
 
-    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
+    async def adopt(self, known: Collection[str]) -> Sequence[str]:
         """Own the unfinished jobs that processes that have stopped have left, and the waiting jobs some of whose items have to
         end now. Return the ids of these jobs, the oldest job first, including those of an earlier call that were not reopened
         yet.
@@ -174,9 +174,8 @@ class Jobs(Protocol):
         The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
 
         Args:
-            known: Endpoints whose jobs this process can continue, also if it takes none of their items. By default, those whose
-                items it takes (`Queue.serve`). Of other endpoints, only jobs that have to end are returned, and waiting jobs
-                without readers.
+            known: Endpoints whose jobs this process can continue, also if it takes none of their items. Of other endpoints, only
+                jobs that have to end are returned, and waiting jobs without readers.
         """
         ...
 

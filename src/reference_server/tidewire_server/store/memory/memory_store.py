@@ -267,7 +267,7 @@ class MemoryJobs:
     async def unfinished(self, principal: str) -> int:
         return self._unfinished[principal]
 
-    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
+    async def adopt(self, known: Collection[str]) -> Sequence[str]:
         return ()
 
     async def claim(self, job: str) -> bool:

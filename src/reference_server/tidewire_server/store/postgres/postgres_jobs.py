@@ -142,7 +142,7 @@ _CLAIM: Final = f"""
         read_at = CASE WHEN j.owner IS NULL THEN read_at ELSE {READ_NOW} END
     FROM found f WHERE j.number = f.number RETURNING j.number
 """  # noqa: S608
-_KNOWN: Final = "(%(known)s::text[] IS NULL OR j.endpoint = ANY (%(known)s::text[]))"
+_KNOWN: Final = "j.endpoint = ANY (%(known)s::text[])"
 # Any server can end these jobs, also without their endpoint.
 _ENDS: Final = "(j.deadline_at <= now() OR j.purge OR cardinality(j.cancelled) = j.items)"
 _ADOPT: Final = f"""
@@ -334,15 +334,12 @@ class PostgresJobs(KeyReservations):
 
     # ---- ownership ---------------------------------------------------------------------------------------------
 
-    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
-        served = self._queue.endpoints()
-        if known is None:
-            known = served
+    async def adopt(self, known: Collection[str]) -> Sequence[str]:
         found = await self._submits.run(
             *(_ADOPT, _ADOPT_DUE, _ADOPTED),
             me=self._server.id,
             trusted_until=self._server.trusted_until,
-            known=None if known is None else [*known],
+            known=[*known],
             n=_MAX_ADOPTED,
         )
         return [job for (job,) in found if job not in self._written]

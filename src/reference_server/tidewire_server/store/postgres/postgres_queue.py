@@ -262,7 +262,6 @@ class PostgresQueue:
         """Tasks that store the ends of calls with a limit over all servers."""
         self._sizes: Counter[str] = Counter()
         """Numbers of waiting items of all endpoints, also of those whose items only other servers take."""
-        self._served = False
         self._wake: Callable[[str], None] = lambda _: None
         self._work = CoalescedWork(self._count_all, "read the queue")
         self._failures = FailureLog(_log, "no item is taken from the queue")
@@ -275,13 +274,9 @@ class PostgresQueue:
     ) -> None:
         self._limits = limits
         self._endpoints = {name: _Endpoint(bounds) for name, bounds in endpoints.items()}
-        self._served, self._wake = True, wake
+        self._wake = wake
         self.poll()
         self._notifier.listen()
-
-    def endpoints(self) -> Collection[str] | None:
-        """Return the endpoints whose items this server takes. Before `serve`, return None."""
-        return self._endpoints.keys() if self._served else None
 
     async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
         endpoint, job, _, principal, *_ = entries[0]

@@ -235,7 +235,7 @@ class SqliteJobs(KeyReservations):
 
     # ---- after a restart ---------------------------------------------------------------------------------------
 
-    async def adopt(self, known: Collection[str] | None = None) -> Sequence[str]:
+    async def adopt(self, known: Collection[str]) -> Sequence[str]:
         return tuple(self._interrupted)
 
     async def claim(self, job: str) -> bool:
