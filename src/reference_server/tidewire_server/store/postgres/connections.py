@@ -69,7 +69,7 @@ Statement: TypeAlias = tuple[str, Mapping[str, Any]]
 
 
 def is_storable(text: str) -> bool:
-    """Return whether PostgreSQL can store a text. A client may send any id, so such an id is unknown, not an error."""
+    """Return whether PostgreSQL can store a text. A client may ask for any id, so such an id is unknown, not an error."""
     return "\0" not in text and text.isprintable()
 
 

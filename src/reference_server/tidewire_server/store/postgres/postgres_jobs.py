@@ -283,8 +283,6 @@ class PostgresJobs(KeyReservations):
                 await self._logs.refresh(log)
                 return None if log.is_closed else log
             return None if log.deleted else log
-        if not is_storable(job):
-            return None
 
         def then(found: Rows) -> None:
             # Register the log in this callback. Otherwise the job could be deleted before its log is registered.
@@ -310,8 +308,6 @@ class PostgresJobs(KeyReservations):
         return record_of(row[:_RECORD_LENGTH]), columns[0], extent_of(columns[1:], self._logs.place)
 
     async def save_cancelled(self, job: str, items: Collection[int], *, purge: bool = False) -> bool:
-        if not is_storable(job):
-            return False
         found = await self._submits.run(_SAVE_CANCELLED, id=job, items=sorted(items), purge=purge)
         if found and job not in self._written:
             self._notifier.send(BEAT)
@@ -345,7 +341,7 @@ class PostgresJobs(KeyReservations):
         return [job for (job,) in found if job not in self._written]
 
     async def claim(self, job: str) -> bool:
-        if not is_storable(job) or job in self._written:
+        if job in self._written:
             return False
         parameters = {"id": job, "me": self._server.id, "trusted_until": self._server.trusted_until}
         return bool(await self._submits.run(_CLAIM, **parameters))
@@ -409,9 +405,8 @@ class PostgresJobs(KeyReservations):
     # ---- retention ---------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
-        if is_storable(job):
-            # Without other servers, all readers are here, and `detach` keeps `done` for them.
-            await self._delete_jobs([job], last=_LAST_SECONDS if self._server.has_others else 0.0)
+        # Without other servers, all readers are here, and `detach` keeps `done` for them.
+        await self._delete_jobs([job], last=_LAST_SECONDS if self._server.has_others else 0.0)
 
     async def _delete_jobs(self, jobs: Sequence[str], last: float = 0.0) -> None:
         for log in filter(None, map(self.log_in_use, jobs)):
