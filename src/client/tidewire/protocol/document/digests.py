@@ -5,6 +5,7 @@ check of an array is `[path, n]`, where n is the number of elements. The digest 
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from json.encoder import encode_basestring
 from typing import Any, Final, Protocol
@@ -119,7 +120,7 @@ def _write(value: Any, max_depth: int, put: Callable[[bytes], None]) -> None:
     elif kind is int and -strict_json.MAX_INTEGER <= value <= strict_json.MAX_INTEGER:
         put(b"%d" % value)
     elif kind is list and max_depth > 0:
-        if _WRITES_EXPONENTS and is_number_array(value):
+        if is_number_array(value):
             put(_number_array(value))
             return
         before = b"["
@@ -172,6 +173,9 @@ def _number(number: float) -> bytes:
 # ---- arrays of numbers -----------------------------------------------------------------------------------------
 
 
+_WITH_EXPONENT: Final = re.compile(rb"(?<=[\[,])[-0-9.]++e[-0-9]++")
+
+
 def _number_array(numbers: list[Any]) -> bytes:
     """Serialize an array of numbers as canonical JSON.
 
@@ -183,28 +187,7 @@ def _number_array(numbers: list[Any]) -> bytes:
         text = text.replace(b".0,", b",").replace(b".0]", b"]")
     if b"-0" in text:
         text = text.replace(b"-0,", b"0,").replace(b"-0]", b"0]")
-    return _with_exponents_of_ecmascript(text) if b"e" in text else text
-
-
-def _with_exponents_of_ecmascript(text: bytes) -> bytes:
-    parts = []
-    at = 0
-    while (found := text.find(b"e", at)) >= 0:
-        start = max(text.rfind(b",", at, found), text.rfind(b"[", at, found)) + 1
-        end = text.find(b",", found)
-        end = len(text) - 1 if end < 0 else end
-        mantissa, exponent = text[start:found], int(text[found + 1 : end])
-        parts.append(text[at:start])
-        if exponent <= -7:
-            parts.append(b"%be%d" % (mantissa.removesuffix(b".0"), exponent))
-        else:
-            parts.append(_number(float(text[start:end])))
-        at = end
-    return b"".join([*parts, text[at:]])
-
-
-_WRITES_EXPONENTS: Final = encode(9.5e-7) == b"9.5e-7"
-"""Whether msgspec writes numbers below 10^-6 with an exponent, as ECMAScript does. This is so in all known versions."""
+    return _WITH_EXPONENT.sub(lambda found: _number(float(found[0])), text) if b"e" in text else text
 
 
 def _parse_check(check: object) -> list[Any]:
