@@ -4,7 +4,7 @@ A column is a value in the state that grows by appending. The text of an item is
 string. A change of the text is a number of code points that are deleted at the end, and text that is then appended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from tidewire.protocol.document.document import TextChange
@@ -24,9 +24,6 @@ class TextColumns:
         """Item index → JSON Pointers of its columns. This dict avoids a search through the columns of all items."""
         self.columns: dict[int, str] = {}
         """Item index → JSON Pointer of its text column."""
-        self._changes: Sequence[TextChange] = ()
-        """Changes from which `_changes_by_pointer` was computed. All items that an event changes use the same dict."""
-        self._changes_by_pointer: dict[str, TextChange] = {}
         if delivered is not None:
             for index in self._columns_by_item(delivered):
                 self.column(index, delivered)
@@ -44,13 +41,13 @@ class TextColumns:
                 self.columns[index] = known
         return known
 
-    def change(self, index: int, position: Position, changes: Sequence[TextChange]) -> tuple[int, str]:
+    def change(self, index: int, position: Position, changes: Mapping[str, TextChange]) -> tuple[int, str]:
         """Return how an event changed an item's text.
 
         Args:
             index: Index of the item.
             position: Position of the event in the job's stream.
-            changes: The changes that the event makes to all texts.
+            changes: The changes that the event makes to all texts, by pointer.
 
         Returns:
             The number of code points deleted at the end of the text, and the text appended afterwards.
@@ -61,9 +58,7 @@ class TextColumns:
         # After a restart of the job, the text of an item may be at another path. Report the old text as deleted and the
         # new text as appended.
         now = self.column(index, position)
-        if changes is not self._changes:
-            self._changes, self._changes_by_pointer = changes, {change.pointer: change for change in changes}
-        lost, gained = (self._changes_by_pointer.get(pointer or "", _UNCHANGED) for pointer in (before, now))
+        lost, gained = (changes.get(pointer or "", _UNCHANGED) for pointer in (before, now))
         return lost.deleted, gained.text
 
     def between(self, index: int, base: Position | None, position: Position) -> tuple[int, str]:

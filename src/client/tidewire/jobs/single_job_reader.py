@@ -132,7 +132,7 @@ class SingleJobReader(JobReader, Generic[T]):
         if len(texts) == 1 and columns == (texts[0].pointer,) and self._texts.columns.get(0) == columns[0]:
             deleted, text = texts[0].deleted, texts[0].text
         else:
-            deleted, text = self._texts.change(0, position, texts)
+            deleted, text = self._texts.change(0, position, {each.pointer: each for each in texts})
         if type(applied.diff) is not str:
             self._items_may_differ = True
         # The end of a job is an update if the job had no other.
