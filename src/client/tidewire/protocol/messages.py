@@ -31,7 +31,6 @@ ItemStatus = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 JobEnd = Literal["succeeded", "partially_failed", "failed", "cancelled"]
 JobStatus = Literal["queued", "running", JobEnd]
 SnapshotReason = Literal["start", "compacted", "restart", "rewound"]
-GoawayReason = Literal["restart", "rotate", "slow_consumer", "auth_expired"]
 
 ENDED: Final = frozenset(get_args(JobEnd))
 """The statuses in which a job or an item has ended."""

@@ -49,11 +49,6 @@ def text_check(pointer: str, text: str) -> list[JsonValue]:
     return [pointer, len(text), crc32(text.encode())]
 
 
-def array_check(pointer: str, length: int) -> list[JsonValue]:
-    """Create the check of an array, `[pointer, length]`."""
-    return [pointer, length]
-
-
 def verify(document: Measured, checks: JsonValue) -> None:
     """Verify a document with the checks in a diff or in a `done` event.
 
