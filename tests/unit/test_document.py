@@ -38,9 +38,9 @@ def state(text="", ids=(), top=()):
     return {"status": "running", "items": [{"status": "running", "value": value}]}
 
 
-def test_trusted_appends_and_rows_mix_with_diffs():
+def test_trusted_appends_mix_with_diffs():
     document = Document({"a": [], "b": ""}, ["/a", "/b"])
-    document.grow([[1, "x"]])
+    document.append_each([[1], "x"])
     view = document.view()
     document.append("/a", [2])
     assert document.text_changes == ()
@@ -48,7 +48,7 @@ def test_trusted_appends_and_rows_mix_with_diffs():
     assert document.text_changes == (TextChange("/b", 0, "y"),)
     document.apply([["d", "/a/0"], ["t", "/b", 1]])
     document.append("/b", "z")
-    document.grow([[3, "!"], [4, "?"]])
+    document.append_each([[3, 4], "!?"])
     assert document.text_changes == (TextChange("/b", 0, "!?"),)
     assert document.value() == {"a": [2, 3, 4], "b": "xz!?"}
     assert view.value() == {"a": [1], "b": "x"}

@@ -4,7 +4,7 @@ A document is a tree of dicts, lists, strings and other JSON values. The first a
 node of the tree with a versioned node that can grow in place (`versioned_text_and_arrays`). All other ops copy the dicts and
 lists on their path (`apply_ops`), so that existing views do not change. A view consists of the root of a tree and a version.
 
-Only `apply`, `append` and `grow` change a document. `apply` validates and copies the values in a diff. All values that a
+Only `apply`, `append` and `append_each` change a document. `apply` validates and copies the values in a diff. All values that a
 document returns are copies.
 """
 
@@ -51,17 +51,6 @@ class TextChange(NamedTuple):
         """
         kept = common_prefix(old, new)
         return cls(pointer, len(old) - kept, new[kept:])
-
-    @classmethod
-    def since(cls, pointer: str, old: Rope, new: str) -> Self:
-        """Compute the change from the text in a `Rope` to another text, without joining the pieces of the rope."""
-        kept = 0
-        for piece in old.pieces():
-            if not new.startswith(piece, kept):
-                kept += common_prefix(piece, new[kept : kept + len(piece)])
-                break
-            kept += len(piece)
-        return cls(pointer, old.length - kept, new[kept:])
 
 
 def apply(value: JsonValue, ops: JsonValue, *, columns: Sequence[str] = ()) -> JsonValue:
@@ -196,21 +185,6 @@ class Document:
             target.extend(addition, version)
         self._last = self.columns, additions
 
-    def grow(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Append rows without validating or copying their values.
-
-        Args:
-            rows: The rows. Each row has one value for each column: a string for a text, or one new element for an array.
-
-        Raises:
-            DiffError: A column does not exist, or is neither a text nor an array.
-        """
-        before = self.view()
-        targets = [*map(self._tree.growable, self.columns)]
-        for target, members in zip(targets, zip(*rows, strict=True), strict=True):
-            target.extend("".join(members) if type(target) is Rope else members, self._tree.version)
-        self._last = _Applied(before, self._column_tokens)
-
     def view(self) -> View:
         """Return an immutable view of the document's current state."""
         tree = self._tree
@@ -303,13 +277,10 @@ class Document:
         for pointer in dict.fromkeys(self.columns + (before.columns if before is not None else ())):
             tokens = parse(pointer)
             new = (self._latest().text(tokens) or "") if pointer in self.columns else ""
-            old = None
+            old = ""
             if before is not None and pointer in before.columns:
-                old = before._latest().node(tokens)
-            if isinstance(old, Rope):
-                changes.append(TextChange.since(pointer, old, new))
-            else:
-                changes.append(TextChange.between(pointer, old if type(old) is str else "", new))
+                old = before._latest().text(tokens) or ""
+            changes.append(TextChange.between(pointer, old, new))
         return tuple(change for change in changes if change.deleted or change.text)
 
     def _latest(self) -> View:
