@@ -159,8 +159,6 @@ class ServerLinks:
             base: Base URL of the server, without credentials.
         """
         self._base = base
-        self._root = base.removesuffix(urlsplit(base).path)
-        """The base URL without its path."""
         self._warned = False
         """Whether the client has logged the warning about a link outside the base path."""
 
@@ -174,9 +172,6 @@ class ServerLinks:
             reference: The link, which is an absolute or relative URI reference.
             otherwise: URL to return if the link points to another origin.
         """
-        # Most links lead to the URL that the client would use without them. Do not parse them.
-        if self._root + reference == otherwise:
-            return otherwise
         url = resolve(base, reference)
         if same_origin(url, self._base):
             self.check(url)
