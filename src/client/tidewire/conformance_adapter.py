@@ -187,11 +187,11 @@ async def _read(job: Any, reporter: _Reporter) -> Report:
 # ---- Client --------------------------------------------------------------------------------------------------------
 
 
-def run_blocking(command: Command, send: SendReport, tls: ssl.SSLContext, seconds: float = HOUR) -> None:
+def run_blocking(command: Command, send: SendReport, tls: ssl.SSLContext) -> None:
     """Execute one command with `Client`."""
     reporter = _Reporter(command, send)
     job: Any = None
-    with tidewire.Client(command["base_url"], timeout=seconds, **reporter.options(tls)) as client:
+    with tidewire.Client(command["base_url"], timeout=HOUR, **reporter.options(tls)) as client:
         try:
             if command["do"] == "discover":
                 client.discover()

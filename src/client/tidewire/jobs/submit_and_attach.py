@@ -1,5 +1,6 @@
 """`JobStarter`, which submits jobs to a server and creates the readers of new and existing jobs."""
 
+import copy
 import math
 import secrets
 from collections.abc import Awaitable, Callable
@@ -64,10 +65,8 @@ class JobStarter:
 
     def with_options(self, options: Options) -> Self:
         """Return a `JobStarter` for the same server, with other options."""
-        view = object.__new__(type(self))
-        view.session, view.options = self.session, options
-        view.running, view._vocabularies = self.running, self._vocabularies
-        view._queue_warnings = self._queue_warnings
+        view = copy.copy(self)
+        view.options = options
         return view
 
     @property
