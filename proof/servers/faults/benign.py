@@ -408,7 +408,7 @@ def _trim_log(before_the_last_block):
         def append(log, after, block):
             before = log._state
             inner(log, after, block)
-            log._trim(before if before_the_last_block or block.done else log._state)
+            log._trim(before if before_the_last_block or block.ended else log._state)
 
         MemoryLog.append_at_once = append
 

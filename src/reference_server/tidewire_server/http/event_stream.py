@@ -368,7 +368,7 @@ class EventStream:
         Send the block directly if all earlier events were sent and the send buffer is empty. Otherwise wake the stream's
         task.
         """
-        if block is not None and self._sends_directly and not block.done:
+        if block is not None and self._sends_directly and block.ended is None:
             frames, cursor = block.frames, block.state.cursor
             sent = frames[0] if len(frames) == 1 else b"".join(frames)
             try:

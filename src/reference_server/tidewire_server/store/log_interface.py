@@ -40,26 +40,23 @@ class Block(msgspec.Struct, frozen=True):
     frames: Sequence[bytes]
     state: StateAt
     ended: JobRecord | None = None
-    """Record of the ended job, if the last event is `done`. It is stored in the same atomic step as the block."""
+    """Record of the ended job, if the last event is `done`; `state` is then the state before that event. The record is stored in
+    the same atomic step as the block.
+    """
     state_bytes: int = 0
     """Upper bound of the size of the state as JSON, if the last event is `done`."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the last event is `done`. If so, `state` is the state before that event."""
-        return self.ended is not None
 
     @property
     def last(self) -> Cursor:
         """Id of the last event in the block."""
         epoch, seq = self.state.cursor
-        return Cursor(epoch, seq + self.done)
+        return Cursor(epoch, seq + (self.ended is not None))
 
     @property
     def first(self) -> Cursor:
         """Id of the first event in the block."""
         epoch, seq = self.state.cursor
-        return Cursor(epoch, seq + self.done - len(self.frames) + 1)
+        return Cursor(epoch, seq + (self.ended is not None) - len(self.frames) + 1)
 
 
 MAX_EPOCHS: Final = 100
@@ -78,7 +75,7 @@ def extent_after(extent: Extent, block: Block) -> Extent:
         starts = (*starts, block.first)
         while len(starts) > MAX_EPOCHS and starts[1].seq <= extent.base.seq:
             starts = starts[1:]
-    return Extent(extent.base, block.last, block.done, starts, block.state.columns)
+    return Extent(extent.base, block.last, block.ended is not None, starts, block.state.columns)
 
 
 class LogChunk(NamedTuple):

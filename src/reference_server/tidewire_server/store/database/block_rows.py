@@ -53,12 +53,12 @@ def rows_of(block: Block) -> list[BlockRow]:
     first = last - len(block.frames) + 1
     frames, ends = b"".join(block.frames), list(accumulate(map(len, block.frames)))
     if len(frames) <= ROW_BYTES:
-        return [BlockRow(first, last, epoch, block.done, array("I", ends).tobytes(), frames)]
+        return [BlockRow(first, last, epoch, block.ended is not None, array("I", ends).tobytes(), frames)]
     rows, begin, done = [], 0, 0
     while done < len(ends):
         until = max(done + 1, bisect_right(ends, begin + ROW_BYTES))
         own = array("I", [end - begin for end in ends[done:until]]).tobytes()
-        is_last = block.done and until == len(ends)
+        is_last = block.ended is not None and until == len(ends)
         part = frames[begin : ends[until - 1]]
         rows.append(BlockRow(first + done, first + until - 1, epoch, is_last, own, part))
         begin, done = ends[until - 1], until

@@ -92,7 +92,7 @@ class CheckpointSchedule:
         since = written - (self._checkpoints[-1].written if self._checkpoints else 0)
         min_bytes = min(CHECKPOINT_EVERY, self._max_bytes // MIN_CHECKPOINTS)
         due = max(min_bytes, min(self._state_bytes, self._max_bytes // 2))
-        write = block.done or block.first.epoch != after.epoch or since >= due
+        write = block.ended is not None or block.first.epoch != after.epoch or since >= due
         if self._checkpoints and self._checkpoints[-1].cursor == block.state.cursor:
             write = False  # The block consists of `done`, which does not change the state.
         cut = None

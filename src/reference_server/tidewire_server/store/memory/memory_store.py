@@ -68,7 +68,7 @@ class MemoryLog(Subscribers):
         self._frames = FrameBuffer(start.seq - 1)
         self._frames.add(first.frames)
         base = Cursor(start.epoch, start.seq - 1)
-        self._extent = Extent(base, first.last, first.done, (start,), first.state.columns)
+        self._extent = Extent(base, first.last, first.ended is not None, (start,), first.state.columns)
         """Range of the events. `extent` moves its head, which only readers need, up to the event of `_state`."""
         self._state = first.state
         self._state_bytes = first.state_bytes
@@ -77,7 +77,7 @@ class MemoryLog(Subscribers):
         self._next_checkpoint_at = self._checkpoint_every = max_bytes // CHECKPOINTS
         self._max_bytes = max_bytes
         self._on_end = on_end
-        self._closed = first.done
+        self._closed = first.ended is not None
         """Whether the log accepts no more blocks, because it has ended or was deleted."""
 
     # ---- for readers -------------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ class MemoryLog(Subscribers):
                 f"the append expected {after} to be the log's last event, but the last event is {self.extent().head}"
             )
         written = self._frames.add(block.frames)
-        if block.done or block.state.cursor.epoch != after.epoch:
+        if block.ended or block.state.cursor.epoch != after.epoch:
             self._extent = extent_after(self.extent(), block)
-            self._closed = block.done
+            self._closed = block.ended is not None
         self._state, self._state_bytes = block.state, block.state_bytes
         if written >= self._next_checkpoint_at or self._checkpoints:
             self._limit_size(written)

@@ -160,7 +160,7 @@ def write_block(db: sqlite3.Connection, append: BlockAppend) -> AppendResult:
         # After a failed COMMIT, it is unknown whether the block was stored. If the stored block is the same, this
         # append is a retry and has succeeded.
         if newest == rows[-1]:
-            return AppendResult(kept_bytes=save_kept_bytes(db, number) if block.done else 0)
+            return AppendResult(kept_bytes=save_kept_bytes(db, number) if block.ended else 0)
         raise HeadMovedError(f"{after} is no longer the log's last event: another writer has appended events")
     if len(rows) > 1:
         db.executemany(_ADD, rows[1:])

@@ -113,7 +113,7 @@ class SqliteJobs(KeyReservations):
                 state_bytes=state_bytes,
             )
             base = Cursor(first.first.epoch, first.first.seq - 1)
-            extent = Extent(base, first.last, first.done, (first.first,), first.state.columns)
+            extent = Extent(base, first.last, first.ended is not None, (first.first,), first.state.columns)
             log = self._open_log(number, record, extent, schedule, first.state)
             self._live[record.id] = log
             if key is not None:
