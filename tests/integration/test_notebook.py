@@ -209,7 +209,7 @@ def test_the_server_is_killed_and_restarted_while_a_job_is_shown(book, server, t
     open_gate(tmp_path)
     server.start()
     book.run("assert job.result() == 'Once. The end.'")
-    assert book.shown(at)["text/plain"].startswith("succeeded ")
+    until_shown(book, at, "succeeded ")
     assert "Once. The end." in book.shown(at)["text/plain"]
 
 

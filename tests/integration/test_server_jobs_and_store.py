@@ -116,12 +116,12 @@ def test_a_job_that_no_process_runs_is_opened_when_an_item_is_taken(
 
         store.jobs.adopt, store.queue.serve = adopt_nothing, serve_and_keep  # type: ignore[method-assign]
         async with job_service(server, store) as service:
-            assert await adopt() == (job.id,)
+            assert await adopt(()) == (job.id,)
             entries = [QueueEntry(endpoint, job.id, index, "ada", job.created_at) for index in range(2)]
             await store.queue.put(entries, [BatchSlot()] * 2 if endpoint == "echo_all" else None)
             wakes[0](endpoint)
             assert (await ended(service, job.id)).status == "succeeded"
             assert sorted(calls) == expected
-            assert await adopt() == ()
+            assert await adopt(()) == ()
 
     asyncio.run(body())

@@ -118,7 +118,7 @@ def test_another_caller_has_its_turn_at_a_free_url(engine: ScriptedEngine):
 
 
 def test_refused_item_keeps_its_turn_among_those_of_its_caller(engine: ScriptedEngine):
-    engine.script(answers=[{"status": 429, "headers": {"retry-after": "1"}}, {}])
+    engine.script(answers=[{"status": 429, "headers": {"retry-after": "3"}}, {}])
     with front(engine.url, settings=CALLERS, concurrency=1) as url:
         with Client(url, token=ANN) as ann, Client(url, token=BOB) as bob:
             jobs = [ann.submit("generate", prompt=f"ann {n}{MARK}", max_tokens=3) for n in range(3)]
