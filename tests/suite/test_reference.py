@@ -188,7 +188,8 @@ def assert_announced_jobs_are_about_right(suite_run):
     announced = announce_checks(suite_run.server, CHECKS, 1)
     expected = {name: int(count) for count, name in re.findall(r"about (\d+) on (\S+)", announced)}
     assert expected.keys() <= started.keys(), announced
-    assert sum(expected.values()) / 2 <= started.total() <= sum(expected.values()) * 2, (announced, started)
+    # On a busy machine, the suite tries races again.
+    assert sum(expected.values()) / 2 <= started.total() <= sum(expected.values()) * 4, (announced, started)
 
 
 TIMING_DEPENDENT = {"TW-DSC-012", "TW-JOB-008", "TW-SEC-014"}
