@@ -359,6 +359,51 @@ def test_rejected_input_fails_the_item_and_says_nothing_about_the_url(
     assert len(engine.journal()) == 6
 
 
+LONG = "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4090 and 8"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        # TGI, which begins each stream with the status 200
+        ({"error": LONG, "error_type": "validation"}, "input_too_long"),
+        ({"error": {"message": LONG, "http_status_code": 422}}, "input_too_long"),
+        ({"error": "Input validation error: `seed` is wrong", "error_type": "validation"}, "invalid_input"),
+        # SGLang, vLLM, and proxies
+        ({"error": {"code": 400, "message": "The input is longer than the model's context length"}}, "input_too_long"),
+        ({"error": {"code": 400, "message": "longer than the maximum model length of 10"}}, "input_too_long"),
+        ({"error": {"code": "400", "message": "no"}}, "invalid_input"),
+        ({"error": {"code": 400, "message": ["a"]}}, "invalid_input"),
+        ({"error": {"code": 404, "message": "no"}}, "internal"),
+    ],
+)  # fmt: skip
+def test_input_that_is_rejected_in_the_stream_is_sent_once(engine: ScriptedEngine, error: Any, code: str):
+    engine.script(answers=[{"send": [f"data: {json.dumps(error)}\n\n"]}, {}])
+    with front(engine.url) as client:
+        with pytest.raises(JobFailedError) as failed:
+            client.run("generate", prompt=MARK, max_tokens=3)
+        assert failed.value.code == code
+        assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
+    assert len(engine.journal()) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": "Model is overloaded", "error_type": "overloaded"},
+        {"error": {"message": "Model is overloaded", "http_status_code": 422}},
+        {"error": {"code": 503, "message": "no"}},
+    ],
+)
+def test_engine_that_is_busy_at_the_begin_of_the_stream_has_lost_no_answer(
+    engine: ScriptedEngine, error: Any
+):
+    engine.script(answers=[{"send": [f"data: {json.dumps(error)}\n\n"]}] * 5 + [{}])
+    with front(engine.url, on_restart="fail") as client:
+        assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
+    assert len(engine.journal()) == 6
+
+
 def test_engine_that_fails_three_times_is_worker_lost(engine: ScriptedEngine):
     engine.script(answers=[{"status": 500, "body": {"error": "boom"}}])
     with front(engine.url) as client, pytest.raises(JobFailedError) as error:

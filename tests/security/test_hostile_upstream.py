@@ -71,7 +71,6 @@ def event(text: str) -> str:
         '{"usage": {"completion_tokens": ' + "9" * 400 + "}}",
         '{"usage": {"completion_tokens": 99999999999999999}}',
         '{"usage": {"completion_tokens": true}}',
-        '{"error": {"code": 400, "message": ["a"]}}',
         "[" * 100_000,
         '{"choices":' * 50_000,
         '{"choices": [{"text": "\\ud800' + "\\udfff" * 3 + '" }',

@@ -15,7 +15,13 @@ import msgspec
 import orjson
 
 from tidewire.protocol.sse import Decoder, EventTooLargeError
-from tidewire_server.generation.engine_interface import Delta, EngineError, FinishReason, TokenUsage
+from tidewire_server.generation.engine_interface import (
+    Delta,
+    EngineError,
+    FinishReason,
+    InputError,
+    TokenUsage,
+)
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.split_characters import CharacterJoiner
 from tidewire_server.generation.stop_strings import StopStrings
@@ -41,6 +47,12 @@ NO_PROBABILITY: Final = -9999.0
 ROUNDING: Final = 1e-3
 """Number by which a log-probability may exceed 0 or the last alternative because of rounding."""
 
+_TOO_LONG: Final = re.compile(
+    "context (length|size|window)|context_length|maximum model length|too long|maximum input"
+    "|`inputs` (tokens|must have less)",
+    re.IGNORECASE,
+)
+"""Parts of the messages with which engines reject a prompt that is too long."""
 _TOKEN_ID: Final = re.compile(r"token_id:([0-9]{1,9})")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -117,6 +129,8 @@ class AnswerReader:
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self._stops = StopStrings(request.stops)
         self._rows = 0
+        self._began = False
+        """Whether the engine has sent a part of the answer."""
         self._before_text = False
         """Whether the model reasons: text has not followed its reasoning yet."""
         self._usage: TokenUsage | None = None
@@ -127,7 +141,7 @@ class AnswerReader:
 
     def feed(self, data: bytes) -> Delta:
         """Add bytes of the answer, and return the block that they complete, which may be empty. `UrlError` means that the engine
-        reports a failure, and any other `EngineError` that another attempt would not help.
+        reports a failure, `InputError` that it rejects the input, and any other `EngineError` that another attempt would not help.
         """
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
@@ -148,7 +162,7 @@ class AnswerReader:
             ended = self.finish_reason is not None
             try:
                 delta.extend(self._block(_decoded(event.data)))
-            except EngineError:
+            except (EngineError, InputError):
                 if not ended:
                     raise
                 self.done = True  # The text is complete, and only the numbers of tokens are missing.
@@ -170,10 +184,11 @@ class AnswerReader:
 
     def _block(self, chunk: _StreamedBody) -> Delta:
         if chunk.error is not None:
-            code = chunk.error.get("code") if isinstance(chunk.error, dict) else None
-            message = self._hide(reason_of(chunk.error))
-            if isinstance(code, int) and 400 <= code < 500 and code not in {408, 429}:
-                raise EngineError(f"the engine rejected the request: {message}")
+            status, message = status_of(chunk.error), self._hide(reason_of(chunk.error))
+            if 400 <= status < 500 and status not in {408, 429}:
+                raise rejection(status, f"rejected the request: {message}")
+            if status in {429, 503} and not self._began:
+                raise UrlError(f"is busy: {message}", "busy")
             raise UrlError(f"failed while it generated: {message}", began=True)
         delta = Delta()
         if (counts := chunk.usage or chunk.timings) is not None:
@@ -192,7 +207,7 @@ class AnswerReader:
         choice, *others = choices
         if others or choice.index != 0:
             raise EngineError("the engine sent several choices, although one was requested")
-        sent = choice.delta or _ChunkDelta()
+        self._began, sent = True, choice.delta or _ChunkDelta()
         if sent.tool_calls:
             raise EngineError("the model called a tool, which this endpoint does not support")
         reasoning, content = sent.reasoning_content or sent.reasoning or "", choice.text or sent.content or ""
@@ -328,6 +343,28 @@ def _id_of(token: _Token) -> int:
         # Two tokens can have the same text, so an id is never looked up by its text.
         raise EngineError("the engine sent log-probabilities without token ids")
     return int(found[1])
+
+
+def status_of(error: Any) -> int:
+    """Return the HTTP status for an error in a stream, or 500 if the error says nothing about it."""
+    message = reason_of(error)
+    # TGI reports every error in the stream, and in its OpenAI API always with the status 422.
+    if message.startswith("Input validation error"):
+        return 422
+    if message == "Model is overloaded":
+        return 429
+    code = str(error.get("code")) if isinstance(error, dict) else ""
+    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500
+
+
+def rejection(status: int, message: str) -> EngineError | InputError:
+    """Return the error for a request that an engine rejects with a status, and with a message about it."""
+    if status not in {400, 413, 422}:
+        return EngineError(f"the engine {message}")
+    too_long = status == 413 or _TOO_LONG.search(message) is not None
+    return InputError(
+        f"the engine {message}", member="", code="input_too_long" if too_long else "invalid_input"
+    )
 
 
 def reason_of(body: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from tidewire_server.generation.engine_interface import EngineError, InputError
-from tidewire_server.generation.upstream.answer_reader import reason_of
+from tidewire_server.generation.upstream.answer_reader import reason_of, rejection
 from tidewire_server.generation.upstream.url_pool import UrlError
 from tidewire_server.tracing import trace_headers
 
@@ -25,10 +24,6 @@ ANSWER_TIMEOUT: Final = 10.0
 MAX_BODY_BYTES: Final = 1 << 20
 """Maximum size of an answer that is not a stream, in bytes."""
 
-_TOO_LONG: Final = re.compile(
-    "context (length|size|window)|context_length|too long|maximum input", re.IGNORECASE
-)
-"""Parts of the messages with which engines reject a prompt that is too long."""
 _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
 
@@ -164,10 +159,8 @@ class EngineRequests:
         """Return the error for an answer that rejects the request."""
         reason = self.hide(reason_of(content))
         if status in {400, 413, 422}:
-            too_long = status == 413 or _TOO_LONG.search(reason) is not None
-            code = "input_too_long" if too_long else "invalid_input"
-            return InputError(f"the engine rejected the input: {reason}", member="", code=code)
-        return EngineError(f"the engine answered {path} with the status {status}: {reason}; check --upstream")
+            return rejection(status, f"rejected the input: {reason}")
+        return rejection(status, f"answered {path} with the status {status}: {reason}; check --upstream")
 
 
 def _check_status(response: httpx.Response) -> None:
