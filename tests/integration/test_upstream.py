@@ -150,6 +150,19 @@ def test_url_without_a_list_of_models_is_one_clear_error(
     assert f"upstream {wrong} answers GET …/models with the status {status}" in caplog.text
 
 
+def test_context_is_that_of_the_chosen_model(engine: ScriptedEngine):
+    cards = [
+        {"id": "small", "max_model_len": 10},
+        {"id": "base", "max_model_len": 100},
+        {"id": "adapter", "max_model_len": None, "parent": "base"},
+        {"id": "other"},
+    ]
+    engine.script(models=[{"owned_by": "vllm", **card} for card in cards])
+    for model, context in [("small", 10), ("base", 100), ("adapter", 100), ("other", None)]:
+        with front(engine.url, model=model) as client:
+            assert client.describe("generate").capabilities.model.context == context
+
+
 def test_wrong_model_is_one_clear_error(engine: ScriptedEngine):
     with front(engine.url, wait=False, model="other") as client:
         eventually(lambda: "other" in httpx.get(f"{client.url}/readyz").text)

@@ -85,7 +85,8 @@ class ScriptedEngine:
     def script(self, **settings: Any) -> None:
         """Set what the engine does:
 
-        kind: its `owned_by`; `models`: the listed models, or a status; `status`: of all answers; `key`: accepted key.
+        kind: its `owned_by`; `models`: names or entries of the listed models, or a status; `status`: of all answers; `key`:
+        accepted key.
         answers: what the next requests get, and the last one all later requests. An object with `status`, `headers`, and
         `send`: a list of texts, `{"hex": bytes}`, `{"repeat": text, "times": n}`, `{"tokens": n}`, `"cut"` or `"hang"`.
         With `silent`, no byte is sent.
@@ -161,7 +162,9 @@ class Script:
         if path == "/v1/models":
             kind = self.settings.get("kind", "vllm")
             data = [
-                {"id": name, "owned_by": kind, "max_model_len": self.settings.get("context")}
+                name
+                if isinstance(name, dict)
+                else {"id": name, "owned_by": kind, "max_model_len": self.settings.get("context")}
                 for name in models
             ]
             return await self.send(writer, 200, json.dumps({"object": "list", "data": data}))

@@ -58,9 +58,9 @@ class EngineRequests:
         """Close all connections."""
         await self._http.aclose()
 
-    async def describe(self, url: str, kind: str | None) -> EngineDescription:
-        """Ask an engine for its models and its limits, and for its kind unless it is known. An engine that does not answer, is
-        loading its model, rejects the key, or has no list of models is a `UrlError`.
+    async def describe(self, url: str, kind: str | None, model: str | None = None) -> EngineDescription:
+        """Ask an engine for its models, for the context of one of them, and for its kind unless it is known. An engine that does
+        not answer, is loading its model, rejects the key, or has no list of models is a `UrlError`.
         """
         root = url.removesuffix("/v1")
         answer, models = await self._get(f"{url}/models")
@@ -70,8 +70,15 @@ class EngineRequests:
         names = tuple(each["id"] for each in entries if isinstance(each.get("id"), str))
         first = entries[0] if entries else {}
         asks, kind = kind is None, kind or _OWNERS.get(str(first.get("owned_by")), "openai")
-        meta = first.get("meta")
-        contexts = [first.get("max_model_len"), meta.get("n_ctx") if isinstance(meta, dict) else None]
+        chosen = next((each for each in entries if model in (None, each.get("id"))), {})
+        # An adapter (LoRA) of vLLM has the context of its base model.
+        base = next((each for each in entries if each.get("id") == chosen.get("parent")), {})
+        meta = chosen.get("meta")
+        contexts = [
+            chosen.get("max_model_len"),
+            base.get("max_model_len"),
+            meta.get("n_ctx") if isinstance(meta, dict) else None,
+        ]
         chat = True
         if kind == "llama.cpp":
             chat = bool((await self._get(f"{root}/props"))[1].get("chat_template"))

@@ -104,7 +104,7 @@ class UpstreamEngine:
         requests = EngineRequests(self.key, self.timeout)
 
         async def probe(url: str) -> None:
-            self._learn(await requests.describe(url, self.kind))
+            self._learn(await requests.describe(url, self.kind, self.model))
 
         self._open = UrlPool(self.urls, self.concurrency, probe, self.limit_calls), requests
 
