@@ -1,5 +1,6 @@
 """The arguments `timeout=`, `idempotency_key=` and `shared=` of client calls, against a real server."""
 
+import asyncio
 import time
 
 import pytest
@@ -90,18 +91,17 @@ def test_a_timeout_while_the_job_is_queued_raises_queue_timeout():
     server = Server(default_concurrency_limit=1)
 
     @server.endpoint
-    async def first(stream_for: float = 0.5) -> float:
-        import anyio
-
-        await anyio.sleep(stream_for)
-        return stream_for
+    async def hold(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
 
     with server.running() as url, Client(url) as client:
-        client.submit("first")
-        waiting = client.submit("first", stream_for=0.0)
+        first = client.submit("hold", seconds=3600)
+        waiting = client.submit("hold", seconds=0)
         with pytest.raises(QueueTimeoutError, match="the timeout of 0.1 s passed while the job waited"):
             waiting.result(timeout=0.1)
-        assert waiting.result(timeout=10) == 0.0
+        first.cancel()
+        assert waiting.result(timeout=10) == 0
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "5", True])

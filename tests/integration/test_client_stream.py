@@ -216,10 +216,10 @@ async def test_two_pings_ahead_of_the_received_events_reconnect():
 
 
 async def test_a_server_that_stops_answering_raises_silence_timeout():
-    timing, _ = hurried(hello_timeout=0.05)
+    timing, _ = hurried(hello_timeout=0.2)
     with ScriptedServer(by_turn([STREAM + OPENING + FIRST, CLOSE], [HOLD])) as server:
         async with with_timing(
-            AsyncClient(server.url, retry=RetryPolicy(attempts=3), connect_timeout=0.05), timing
+            AsyncClient(server.url, retry=RetryPolicy(attempts=3), connect_timeout=0.2), timing
         ) as client:
             following = client.job("j1")
             with pytest.raises(SilenceTimeoutError, match="no response within") as caught:

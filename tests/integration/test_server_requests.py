@@ -341,8 +341,9 @@ def test_a_truncated_body_starts_no_job(peer):
 
 def test_a_body_that_arrives_too_late_is_refused_with_408():
     with serving(make_server(body_timeout=0.1)) as peer:
-        with begin_submit(peer, 100) as slow:
-            slow.sendall(b"{")
+        with connected(peer) as slow:
+            # Head and first byte are one segment, so that the time-out cannot end between them.
+            slow.sendall(head_of_a_submit(100) + b"\r\n{")
             answer = slow.recv(4096)
         assert answer.startswith(b"HTTP/1.1 408 ")
         found = json.loads(answer.partition(b"\r\n\r\n")[2])
@@ -352,36 +353,42 @@ def test_a_body_that_arrives_too_late_is_refused_with_408():
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_body_that_arrived_while_the_event_loop_was_blocked_is_accepted(loop, monkeypatch):
-    server, begun, sent = make_server(body_timeout=0.2), threading.Event(), threading.Event()
+    server, waits, begun, sent = make_server(body_timeout=0.2), *(threading.Event() for _ in range(3))
     if loop == "asyncio":
         monkeypatch.setattr(uvicorn.Config, "get_loop_factory", lambda _: asyncio.new_event_loop)
 
     @server.endpoint
     async def block() -> None:
+        while not waits.is_set():
+            await asyncio.sleep(0)
         begun.set()
         sent.wait(10)
         until = time.monotonic() + 0.3
         while time.monotonic() < until:
             time.sleep(0.01)
 
-    with serving(server) as peer, begin_submit(peer, 60_000) as other:
+    with serving(server) as peer, connected(peer) as other:
         peer.start("block")
+        other.sendall(head_of_a_submit(60_000) + b"Expect: 100-continue\r\n\r\n")
+        assert other.recv(4096).startswith(b"HTTP/1.1 100 ")  # The server now waits for the body.
+        waits.set()
         assert begun.wait(10)
         other.sendall(b'{"input": {}}'.ljust(60_000))
         sent.set()
         assert other.recv(4096).startswith(b"HTTP/1.1 201 ")
 
 
-def begin_submit(peer: Peer, size: int) -> socket.socket:
-    """Open a connection and send the head of a submit without its body."""
+def connected(peer: Peer) -> socket.socket:
     url = httpx.URL(peer.url)
-    connection = socket.create_connection((url.host, url.port), timeout=20)
-    connection.sendall(
+    return socket.create_connection((url.host, url.port), timeout=20)
+
+
+def head_of_a_submit(size: int) -> bytes:
+    """Return the head of a request, without the empty line at its end."""
+    return (
         b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size
+        b"Content-Length: %d\r\n" % size
     )
-    assert connection.recv(4096).startswith(b"HTTP/1.1 100 ")  # The server now waits for the body.
-    return connection
 
 
 # ---- unknown URLs, methods, endpoints and jobs ----------------------------------------------------------------------
