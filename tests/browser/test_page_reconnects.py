@@ -1,7 +1,5 @@
 """The page at `/` in Chromium: lost connections, killed servers, reloads, links, hidden tabs, and jobs that are gone."""
 
-import time
-
 import httpx
 import pytest
 from playwright.sync_api import expect
@@ -10,8 +8,9 @@ from support.browser_tabs import browser_tabs
 from support.foreign_programs import address
 from support.free_port import free_port
 from support.nginx import needs_nginx, nginx_with, page_configuration
-from support.page_browser import PATIENCE, run_job, shown_text, status, watched
+from support.page_browser import run_job, shown_text, status, watched
 from support.page_server import sentence
+from support.reference_server import eventually
 from support.server_process import ServerProcess, running
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
@@ -208,13 +207,6 @@ def open_streams(url: str) -> float:
     )
 
 
-def waits(condition):
-    give_up = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(("messages", "rate"), [(1000, 10), pytest.param(3000, 60, marks=pytest.mark.slow)])
 def test_hidden_tabs_close_their_streams_and_resume_when_shown(messages, rate):
     with running(SERVER) as url, browser_tabs() as browser:
@@ -229,9 +221,9 @@ def test_hidden_tabs_close_their_streams_and_resume_when_shown(messages, rate):
         for tab in [*tabs, *tabs[:2]]:
             browser.show(tab)
             before = browser.evaluate(tab, text)
-            waits(lambda: browser.evaluate(tab, text) > before)  # noqa: B023
-            waits(lambda: open_streams(url) == 1)
+            eventually(lambda: browser.evaluate(tab, text) > before)  # noqa: B023
+            eventually(lambda: open_streams(url) == 1)
             updates = browser.evaluate(tab, "document.querySelector('.job .numbers').textContent")
             assert "resumed" not in updates, "a tab that was hidden has lost no connection"
         status = "document.querySelector('.connection').textContent"
-        waits(lambda: browser.evaluate(tabs[0], status).startswith("Paused while"))
+        eventually(lambda: browser.evaluate(tabs[0], status).startswith("Paused while"))

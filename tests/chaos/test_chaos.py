@@ -26,7 +26,6 @@ import random
 import re
 import ssl
 import threading
-import time
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack
 from urllib.parse import urlsplit
@@ -42,6 +41,7 @@ from support.faulty_network import random_faults
 from support.faulty_proxy import WEIGHTS, FaultyProxy
 from support.killable_server import Killed
 from support.received_updates import Run
+from support.reference_server import eventually
 from support.sample_server import WORDS, sentence, served
 from tidewire import AsyncClient, Client, Hooks, RetryPolicy
 from tidewire.errors import (
@@ -435,10 +435,7 @@ def run_campaign(network, store, count, seed, scale, folder, authority):
                 folder / "journal",
                 backend="asyncio" if store == "memory" else "trio",
             )
-        give_up = time.monotonic() + 20
-        while open_streams(direct_url, verify):
-            assert time.monotonic() < give_up, "streams are open although nobody reads"
-            time.sleep(0.05)
+        eventually(lambda: not open_streams(direct_url, verify))
     faults = sum((proxy.faults for proxy in proxies), Counter())
     print(
         f"{network}, {store}: {campaign.ended.total()} jobs, {campaign.restarted} restarted, {len(campaign.wrong)} ended wrongly"

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from support.checked_reader import Reader, check_reader
-from support.replicas import Replica, Replicas, eventually
+from support.reference_server import eventually
+from support.replicas import Replica, Replicas
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(280)]
 

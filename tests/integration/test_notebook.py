@@ -8,6 +8,8 @@ import time
 import httpx
 import pytest
 
+from support.reference_server import eventually
+
 pytest.importorskip("ipykernel", reason="the kernel of notebooks is not installed")
 pytest.importorskip("nbclient", reason="nbclient is not installed")
 
@@ -81,18 +83,18 @@ def open_gate(tmp_path):
 
 def until_streams(server, count):
     """Wait until the server has a number of open event streams."""
-    give_up = time.monotonic() + 30
-    while f"\ntidewire_open_streams {count:.1f}\n" not in (page := httpx.get(f"{server.url}/metrics").text):
-        assert time.monotonic() < give_up, page
-        time.sleep(0.05)
+    line = f"\ntidewire_open_streams {count:.1f}\n"
+    eventually(lambda: line in httpx.get(f"{server.url}/metrics").text)
 
 
 def until_shown(book, at, text):
     """Run cells that do nothing, until an output of an earlier cell contains a text."""
-    give_up = time.monotonic() + 30
-    while text not in book.shown(at)["text/plain"]:
-        assert time.monotonic() < give_up, book.shown(at)
+
+    def is_shown():
         book.run("import time; time.sleep(0.1)")
+        return text in book.shown(at)["text/plain"]
+
+    eventually(is_shown)
 
 
 @pytest.mark.heavy

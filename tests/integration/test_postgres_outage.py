@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from support.job_service import job_service
 from support.killable_server import Killed, talk_text
 from support.own_postgres import DatabaseProxy, OwnPostgres, own_postgres
 from support.postgres_server import needs_postgres
+from support.reference_server import eventually, until
 from support.store_log_writer import ROOMY, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import encode
@@ -31,19 +31,6 @@ PATIENCE = 60.0
 
 OUTAGE = "running functions continue, and what they write waits for the database"
 RETURN = "the database can be used again"
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 def name_of(url: str) -> str:
@@ -465,7 +452,7 @@ def test_streams_continue_without_gap_or_repeat_when_the_database_is_killed(tmp_
             reader.start()
         for _ in range(2):
             last = [reader.at for reader in readers]
-            wait_for(lambda last=last: all(a.at != b for a, b in zip(readers, last, strict=True)))
+            eventually(lambda last=last: all(a.at != b for a, b in zip(readers, last, strict=True)))
             database.again()
         for reader, job in zip(readers, jobs, strict=True):
             check_reader(reader, server, job, talk_text(250))
@@ -485,10 +472,10 @@ def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_i
             pay = server.submit("pay").json()["id"]
             waiting = server.submit("pay").json()["id"]
             journal = tmp_path / "journal"
-            wait_for(lambda: journal.exists() and journal.read_text())
+            eventually(lambda: journal.exists() and journal.read_text())
             reader = Reader([server], talk)
             reader.start()
-            wait_for(lambda: reader.at is not None and reader.at.seq > 3)
+            eventually(lambda: reader.at is not None and reader.at.seq > 3)
             database.kill()
             answer = server.submit("talk", input={"words": 1})
             assert answer.status_code == 503
@@ -496,13 +483,13 @@ def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_i
             assert answer.json()["code"] == "unavailable"
             answer = server.http.get("/v1/jobs")
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            wait_for(lambda: count(server, "store_outage_timeout"))
+            eventually(lambda: count(server, "store_outage_timeout"))
             database.start()
             check_reader(reader, server, talk, talk_text(120))
             assert server.ended(talk)["attempt"] == 2
             assert server.ended(pay)["done"]["error"]["code"] == "worker_lost"
             # The item that had not started runs now.
-            wait_for(lambda: journal.read_text() == "paid\npaid\n")
+            eventually(lambda: journal.read_text() == "paid\npaid\n")
             assert server.http.delete(f"/v1/jobs/{waiting}").status_code in {200, 202, 204}
             assert (count(server, OUTAGE), count(server, RETURN)) == (1, 1)
             assert len(server.errors().splitlines()) == 3, server.errors()
@@ -540,7 +527,7 @@ def test_after_an_outage_longer_than_the_lease_no_job_runs_twice(tmp_path: Path)
                     line for each in journals if each.exists() for line in each.read_text().splitlines()
                 )
 
-            wait_for(lambda: len(runs()) == 4)
+            eventually(lambda: len(runs()) == 4)
             # A crash of the database may lose the start of a function that may run again (`Job.commits_starts`).
             database.until("count(*) = 4 FROM tidewire.job WHERE status = 'running'")
             proxy.cut()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.postgres_server import needs_postgres
-from support.reference_server import eventually
+from support.reference_server import eventually, until
 from support.server_leases import expire_lease, trust
 from support.store_log_writer import ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
@@ -41,12 +41,6 @@ def servers(database_url: str) -> Any:
                 await store.close()
 
     return opened
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(WAIT):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def start(store: Any, writer: Writer) -> Any:

@@ -4,7 +4,6 @@ The client needs nothing for this that it does not need for one server: it resum
 """
 
 import re
-import time
 from contextlib import ExitStack
 
 import httpx
@@ -14,6 +13,7 @@ from support.free_port import free_port
 from support.nginx import needs_nginx, nginx_with, several_servers
 from support.numbers_server import text_of
 from support.postgres_server import needs_postgres
+from support.reference_server import eventually
 from support.server_process import ServerProcess
 from tidewire import Client, RetryPolicy
 
@@ -47,13 +47,7 @@ def metric(server, name):
 
 def server_with(metric_name, servers):
     """Wait until a metric of one of the servers is not 0, and return this server."""
-    give_up = time.monotonic() + 20
-    while time.monotonic() < give_up:
-        for server in servers:
-            if metric(server, metric_name) > 0:
-                return server
-        time.sleep(0.01)
-    raise AssertionError(f"{metric_name} is 0 at all servers")
+    return eventually(lambda: next((each for each in servers if metric(each, metric_name) > 0), None))
 
 
 def submits(folder):

@@ -68,10 +68,10 @@ async def test_informational_responses_without_end_raise_within_the_answer_timeo
     once = RetryPolicy(attempts=1)
     with ScriptedServer(endless) as server:
         async with with_timing(
-            AsyncClient(server.url, answer_timeout=0.1, connect_timeout=0.1, retry=once),
-            Timing(hello_timeout=0.1),
+            AsyncClient(server.url, answer_timeout=0.2, connect_timeout=0.2, retry=once),
+            Timing(hello_timeout=0.2),
         ) as client:
-            with pytest.raises(SilenceTimeoutError, match=r"no response (in time|within 0\.1 s)"):
+            with pytest.raises(SilenceTimeoutError, match=r"no response (in time|within 0\.2 s)"):
                 await CALLS[call](client)
         server.wait_until_none_is_open()
 

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import stat
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from support.killable_server import killed_server
+from support.reference_server import eventually
 from support.store_log_writer import ROOMY, Clock, Writer, run
 from tidewire_server.commands.compact import compact
 from tidewire_server.store.records import Tombstone
@@ -112,12 +112,12 @@ def test_a_server_whose_file_is_gone_is_not_ready_and_refuses_jobs(replaced, nam
         file.rename(server.folder / "moved.db")
         if replaced:
             file.touch()
-        wait_for(lambda: server.http.get("/readyz").status_code == 503)
+        eventually(lambda: server.http.get("/readyz").status_code == 503)
         refused = server.submit("shout", input={"text": "a"})
         assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
         assert server.job(ended)["status"] == "succeeded"
         (server.folder / "moved.db").rename(file)
-        wait_for(lambda: server.http.get("/readyz").status_code == 200)
+        eventually(lambda: server.http.get("/readyz").status_code == 200)
         assert server.submit("shout", input={"text": "a"}).status_code == 201
         assert server.errors().count("\n") == 1
         assert "removed or replaced while the server was running" in server.errors()
@@ -131,13 +131,6 @@ def test_a_start_on_a_full_disk_is_refused_with_the_reason(tmp_path):
             SqliteStore(tmp_path / "log.db", ROOMY)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def wait_for(condition: Any) -> None:
-    give_up = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 DAMAGE = [

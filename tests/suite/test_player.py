@@ -7,7 +7,6 @@ import select
 import socket
 import sys
 import textwrap
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +15,7 @@ from proof.reimplementations import plain_client
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import TRAITS, PlainClient
 from proof.reimplementations.plain_requests import CutError
+from support.reference_server import eventually
 from tidewire_conformance.clients.scenarios import (
     AdapterError,
     Outcome,
@@ -209,7 +209,7 @@ def test_the_transcript_shows_how_the_server_ended_a_connection(exchange, messag
         (request,) = (
             server.conversation.requests if server.wait(lambda: bool(server.conversation.requests), 5) else ()
         )
-        wait_until(lambda: request.ending is not None)
+        eventually(lambda: request.ending is not None)
     assert [line for line in transcript(server.conversation) if line.endswith(f" 1 < {message}")]
 
 
@@ -220,14 +220,6 @@ def test_the_transcript_abbreviates_many_client_reports():
     assert "'value': 88}" in message
     assert "'value': 12}" not in message
     assert "* … 76 reports …" in message
-
-
-def wait_until(condition):
-    """Wait for a condition that a thread of the server fulfills."""
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_reports_with_lone_surrogates_can_be_printed():

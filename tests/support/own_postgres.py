@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from support.free_port import free_port
 from support.postgres_server import BINARIES, SETTINGS, START_LIMIT, USER
+from support.reference_server import eventually
 from tidewire_conformance.wire.fault_proxy import READ, TcpProxy, close, end_directions
 
 
@@ -126,10 +127,7 @@ class OwnPostgres:
 
     def until(self, condition: str) -> None:
         """Wait until a condition in SQL is true."""
-        give_up = time.monotonic() + START_LIMIT
-        while not self.execute(f"SELECT {condition}")[0][0]:
-            assert time.monotonic() < give_up, condition
-            time.sleep(0.02)
+        eventually(lambda: self.execute(f"SELECT {condition}")[0][0])
 
 
 def _children(parent: int) -> list[int]:

@@ -1,8 +1,9 @@
 """Reference server on a real socket in this process, and raw HTTP requests to it without the Tidewire client."""
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import httpx
@@ -24,6 +25,8 @@ QUICK: dict[str, Any] = {
     "min_snapshot_interval": 0.02,
 }
 """Settings for short tests."""
+LIMIT = 40.0
+"""Time limit of a wait, in seconds. The lease of a killed server ends after five."""
 
 
 class Peer:
@@ -166,10 +169,17 @@ class Fold:
         return self.document.value("/items")
 
 
-def eventually(what: Any, within: float = 10.0) -> Any:
+def eventually(what: Callable[[], Any], within: float = LIMIT) -> Any:
     """Call a function until its result is true, and return the result."""
-    deadline = time.monotonic() + within
+    give_up = time.monotonic() + within
     while not (found := what()):
-        assert time.monotonic() < deadline, "the condition did not become true in time"
+        assert time.monotonic() < give_up, "the condition did not become true in time"
         time.sleep(0.005)
     return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait in a coroutine until a condition is true."""
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.005)

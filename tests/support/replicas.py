@@ -2,8 +2,7 @@
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,20 +10,10 @@ import httpx
 
 from proof.forked_process import Forked
 from support.killable_server import Killed
+from support.reference_server import LIMIT, eventually
 from tidewire.protocol.sse import Decoder, Event
 
 APP = Path(__file__).with_name("replicated_app.py")
-LIMIT = 40.0
-"""Time limit of each wait, in seconds. The lease of a killed server ends after five."""
-
-
-def eventually(condition: Callable[[], Any], within: float = LIMIT) -> Any:
-    """Wait until a condition is true, and return its value."""
-    give_up = time.monotonic() + within
-    while not (found := condition()):
-        assert time.monotonic() < give_up, "the condition was not met in time"
-        time.sleep(0.01)
-    return found
 
 
 class Replica(Killed):

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, Self
 
 import httpx
 
+from support.reference_server import eventually
+
 ATTACKERS = 6
 """Number of concurrent requests of the attacker."""
 
@@ -75,11 +77,8 @@ class SchemaAttack:
     def __enter__(self) -> Self:
         command = [sys.executable, "-c", PROGRAM, str(self._port_file)]
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
-        deadline = time.monotonic() + 120
-        while not self._port_file.exists():
-            assert self.process.poll() is None, "the server did not start"
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.05)
+        eventually(lambda: self._port_file.exists() or self.process.poll() is not None, within=120)
+        assert self.process.poll() is None, "the server did not start"
         self.start_bytes = self.peak_bytes
         self._url = f"http://127.0.0.1:{self._port_file.read_text().strip()}/v1/"
         return self
