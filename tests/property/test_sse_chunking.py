@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidewire.protocol.sse import MAX_RETRY_MS, Decoder, Event, EventTooLargeError, encode
@@ -299,32 +299,6 @@ def test_size_limit_applies_at_the_same_byte_for_every_chunking():
         assert decode_within(limit, chunks) == expected, (limit, chunks)
         refused += expected[0] == "refused"
     assert 500 < refused < 4_500
-
-
-streams = st.lists(st.sampled_from(FRAGMENTS + EVENTS) | st.binary(max_size=3), max_size=12).map(b"".join)
-
-
-@st.composite
-def chunked(draw):
-    stream = draw(streams)
-    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
-    return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-
-
-@pytest.mark.heavy
-@settings(max_examples=400, deadline=None)
-@given(chunked(), st.sampled_from(["", "1-1"]))
-@example([b"\xef", b"\xbb", b"\xbfdata: a\r", b"\n\r", b"\n"], "")
-@example([b"id: 1\ndata: a\n\nid: \0\nda", b"ta: b\n\n"], "")
-def test_any_chunking_of_any_stream_is_decoded_as_the_standard_requires(chunks, last_event_id):
-    expected = read_stream(b"".join(chunks), last_event_id)
-    assert decode(chunks, last_event_id=last_event_id) == expected
-
-
-@settings(max_examples=200, deadline=None)
-@given(chunked(), st.integers(1, 30))
-def test_size_limit_applies_at_the_same_byte_for_any_chunking(chunks, limit):
-    assert decode_within(limit, chunks) == read_within(limit, b"".join(chunks))
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=12)

@@ -2,19 +2,16 @@
 
 import json
 from itertools import product
-from pathlib import Path
 
 import pytest
 
 from support.random_json import canonical_text
+from support.spec_vectors import for_each_vector, load_vectors
 from support.tables import for_each_case
 from tidewire.protocol.diff import DiffError, IntegrityError, UnknownOpError, apply, diff
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH
 
-FOLDER = Path(__file__).parents[2] / "spec" / "vectors" / "diff"
-APPLIED = json.loads((FOLDER / "apply.json").read_text(encoding="utf-8"))["vectors"]
-REFUSED = json.loads((FOLDER / "refused.json").read_text(encoding="utf-8"))["vectors"]
-NEEDS_A_DOCUMENT = {"unstable"}
+REFUSED = load_vectors("diff/refused")["vectors"]
 OUTCOMES = {"malformed": DiffError, "unknown": UnknownOpError, "check": IntegrityError}
 
 
@@ -28,7 +25,7 @@ def nested(depth, inner=0):
 # --- test vectors
 
 
-@for_each_case(((vector,) for vector in APPLIED), ids=lambda vector: vector["name"])
+@for_each_vector("diff/apply")
 def test_diff_of_each_vector_is_applied(vector):
     before = canonical_text(vector["before"])
     after = apply(vector["before"], vector["diff"], columns=vector.get("columns", ()))
@@ -49,17 +46,10 @@ def test_diff_of_each_refused_vector_is_refused(vector):
     assert canonical_text(vector["before"]) == before
 
 
-@for_each_case(((vector,) for vector in APPLIED), ids=lambda vector: vector["name"])
+@for_each_vector("diff/apply")
 def test_diff_is_computed_for_each_vector(vector):
     ops = diff(vector["before"], vector["after"])
     assert canonical_text(apply(vector["before"], ops)) == canonical_text(vector["after"])
-
-
-def test_every_vector_has_a_unique_name_and_a_known_outcome():
-    for vectors in (APPLIED, REFUSED):
-        names = [vector["name"] for vector in vectors]
-        assert len(set(names)) == len(names)
-    assert {vector["outcome"] for vector in REFUSED} == set(OUTCOMES) | NEEDS_A_DOCUMENT
 
 
 # --- error messages

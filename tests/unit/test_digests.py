@@ -1,14 +1,13 @@
 import hashlib
-import json
 import math
 import random
 import struct
 import tracemalloc
-from pathlib import Path
 
 import pytest
 import rfc8785
 
+from support.spec_vectors import load_vectors
 from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import (
@@ -21,9 +20,7 @@ from tidewire.protocol.document.digests import (
 )
 from tidewire.protocol.strict_json import StrictJsonError
 
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "spec" / "vectors" / "diff" / "proofs.json").read_text(encoding="utf-8")
-)["vectors"]
+VECTORS = load_vectors("diff/proofs")["vectors"]
 CHECKS = [vector for vector in VECTORS if "check" in vector]
 DIGESTS = [vector for vector in VECTORS if "digest" in vector]
 

@@ -1,8 +1,6 @@
 """`tidewire.protocol.document`: growing texts and arrays, views, atomic diffs, text changes, `stable`."""
 
-import json
 import tracemalloc
-from pathlib import Path
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -10,7 +8,7 @@ from zlib import crc32
 import pytest
 
 from support.random_json import canonical_text, random_value
-from support.tables import for_each_case
+from support.spec_vectors import for_each_vector
 from tidewire.protocol import strict_json
 from tidewire.protocol.diff import DiffError, IntegrityError, StableError, UnknownOpError, apply
 from tidewire.protocol.document import Document
@@ -19,9 +17,6 @@ from tidewire.protocol.document.json_pointer import PointerError
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, MAX_VALUE_DEPTH
 from tidewire.protocol.document.versioned_text_and_arrays import Rope
 
-FOLDER = Path(__file__).parents[2] / "spec" / "vectors" / "diff"
-APPLIED = json.loads((FOLDER / "apply.json").read_text(encoding="utf-8"))["vectors"]
-REFUSED = json.loads((FOLDER / "refused.json").read_text(encoding="utf-8"))["vectors"]
 OUTCOMES = {
     "malformed": DiffError,
     "unknown": UnknownOpError,
@@ -74,7 +69,7 @@ def test_trusted_append_of_the_wrong_kind_is_refused(pointer, addition, message)
 # --- test vectors
 
 
-@for_each_case(((vector,) for vector in APPLIED), ids=lambda vector: vector["name"])
+@for_each_vector("diff/apply")
 def test_diff_of_each_vector_is_applied(vector):
     document = Document(vector["before"], vector.get("columns", ()))
     kept = document.view()
@@ -83,7 +78,7 @@ def test_diff_of_each_vector_is_applied(vector):
     assert canonical_text(kept.value()) == canonical_text(vector["before"])
 
 
-@for_each_case(((vector,) for vector in REFUSED), ids=lambda vector: vector["name"])
+@for_each_vector("diff/refused")
 def test_refused_diff_leaves_the_document_unchanged(vector):
     columns = vector.get("columns", ())
     document = Document(vector["before"], columns)

@@ -1,14 +1,10 @@
-import json
-from pathlib import Path
-
 import pytest
 
+from support.spec_vectors import load_vectors
 from tidewire.protocol.document import json_pointer
 from tidewire.protocol.document.json_pointer import PointerError
 
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "spec" / "vectors" / "diff" / "pointers.json").read_text(encoding="utf-8")
-)["vectors"]
+VECTORS = load_vectors("diff/pointers")["vectors"]
 GOOD = [vector for vector in VECTORS if vector["tokens"] is not None]
 BAD = [vector for vector in VECTORS if vector["tokens"] is None]
 

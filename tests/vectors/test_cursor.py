@@ -18,7 +18,7 @@ STATE = {"status": "running", "items": [{"status": "running", "value": ""}], "us
 @for_each_vector("cursor/ids")
 def test_id_is_parsed_or_refused(vector):
     if vector["id"] is None:
-        with pytest.raises(CursorError):
+        with pytest.raises(CursorError, match="EPOCH-SEQ"):
             Cursor.parse(vector["text"])
     else:
         assert list(Cursor.parse(vector["text"])) == vector["id"]

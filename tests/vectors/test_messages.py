@@ -94,6 +94,7 @@ def test_reader_handles_an_event_as_the_vector_requires(vector):
         assert canonical_text(follower.document.value()) == before, (
             "a malformed event must not change the state"
         )
+        assert (follower.cursor, follower.done) == (None, None)
         # Malformed and unknown events differ only in the fatal error after too many resyncs.
         outcome = outcome_of(reader(held, resyncs=MAX_RESYNCS), vector, held["id"])
     assert outcome == vector["outcome"]
