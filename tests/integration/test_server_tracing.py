@@ -168,10 +168,9 @@ def test_each_row_of_a_batch_has_a_span_in_its_own_trace_and_the_call_has_none(s
 
 def test_times_of_the_queue_and_of_the_first_event(server):
     with server.client() as client:
-        jobs = [client.submit("one_at_a_time", pause=0.3) for _ in range(2)]
-        jobs += [client.submit("pieces")]
-        for job in jobs:
-            job.wait()
+        # One submit, so that the second item waits for the whole run of the first one.
+        client.submit_batch("one_at_a_time", [{"pause": 0.3}] * 2).wait()
+        client.submit("pieces").wait()
     first, second, pieces = server.spans("run one_at_a_time", "run one_at_a_time", "run pieces")
     assert first["attributes"]["tidewire.queue_time"] >= 0
     assert second["attributes"]["tidewire.queue_time"] >= 0.1
