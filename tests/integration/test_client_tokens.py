@@ -187,13 +187,6 @@ def test_tokens_that_are_already_known_need_no_event():
         assert next(submitted.tokens()).id == 0
 
 
-@pytest.mark.anyio
-async def test_async_tokens(server):
-    async with AsyncClient(server.url) as client:
-        job = await client.submit("generate", logprobs=True)
-        assert [token.text async for token in job.tokens()] == ["Hel", "lo", "!"]
-
-
 def test_tokens_of_a_text_only_job_raise_and_name_the_argument(client):
     with pytest.raises(TidewireError, match=r"no token columns.*top_logprobs=n"):
         list(client.submit("generate").tokens())
@@ -287,27 +280,22 @@ def test_tokens_of_a_rollback_endpoint_wait_until_their_text_is_stable(taken, cu
     assert [token.text for token in tokens] == ["a", "�", "�", "b"]
 
 
-def test_an_invalid_vocabulary_raises_a_protocol_error():
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["no base64!"], "not a valid vocabulary"),
+        ([], "token id 0 is not in the vocabulary of 0 tokens"),
+    ],
+)
+def test_an_invalid_vocabulary_raises_a_protocol_error(tokens, message):
     def script(request):
         if request.path.endswith("/vocabulary"):
-            yield answer(200, {"hash": "h", "tokens": ["no base64!"]})
+            yield answer(200, {"hash": "h", "tokens": tokens})
         else:
             yield from rollback_script(request)
 
     with ScriptedServer(script) as server, Client(server.url) as client:
-        with pytest.raises(ProtocolError, match="not a valid vocabulary"):
-            list(client.submit("generate", logprobs=True).tokens())
-
-
-def test_a_token_outside_the_vocabulary_raises_a_protocol_error():
-    def script(request):
-        if request.path.endswith("/vocabulary"):
-            yield answer(200, {"hash": "h", "tokens": []})
-        else:
-            yield from rollback_script(request)
-
-    with ScriptedServer(script) as server, Client(server.url) as client:
-        with pytest.raises(ProtocolError, match="token id 0 is not in the vocabulary of 0 tokens"):
+        with pytest.raises(ProtocolError, match=message):
             list(client.submit("generate", logprobs=True).tokens())
 
 

@@ -130,14 +130,3 @@ def test_installed_metadata_matches_the_declared_dependencies():
     assert (
         {script.value for script in scripts} == {"tidewire.__main__:main"} == set(PROJECT["scripts"].values())
     )
-
-
-@pytest.mark.parametrize("package", ["websockets"])
-def test_unused_packages_of_uvicorn_standard_are_not_pinned(package):
-    pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
-    assert not re.search(rf"^{package}==", pins, re.MULTILINE)
-
-
-def test_redis_is_not_a_dependency():
-    for name in ("pyproject.toml", "constraints.txt", ".ci/run", "Makefile"):
-        assert "redis" not in (REPOSITORY / name).read_text(encoding="utf-8").lower(), name
