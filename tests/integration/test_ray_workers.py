@@ -580,6 +580,8 @@ def test_constructor_that_raises_is_logged_and_called_again(tmp_path, caplog):
     assert error["code"] == "unavailable"
     assert "no weights" not in error["detail"]
     assert "OSError: no weights" in caplog.text
+    assert "failed to start" in caplog.text
+    assert "start_timeout" not in caplog.text
 
 
 @slow

@@ -190,8 +190,10 @@ class ActorPool:
                     self._lost += 1
                     _log.warning("endpoint %r: a Ray actor has died, and another one starts", self._name)
                 else:
-                    message = "endpoint %r: a Ray actor was not started within start_timeout (%g s), and another one starts"
-                    _log.error(message, self._name, self._options.start_timeout, exc_info=error)
+                    late = f"was not ready within start_timeout ({self._options.start_timeout:g} s)"
+                    reason = late if isinstance(error, TimeoutError) else "failed to start"
+                    message = "endpoint %r: a Ray actor %s, and another one starts"
+                    _log.error(message, self._name, reason, exc_info=error)
                     await asyncio.sleep(_RETRY_DELAY)
             finally:
                 self._ready.discard(actor)
