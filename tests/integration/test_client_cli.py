@@ -342,8 +342,17 @@ def test_an_output_that_cannot_be_written_is_one_line(url, arguments, hint):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["call", "--help"]])
-def test_a_help_that_cannot_be_written_is_one_line(arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--version"],
+        ["--help"],
+        ["call", "--help"],
+        ["serve", "--show-config"],
+        pytest.param(["conformance", "--list"], marks=pytest.mark.heavy),
+    ],
+)
+def test_a_text_that_cannot_be_written_is_one_line(arguments):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "tidewire", *arguments],

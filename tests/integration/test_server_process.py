@@ -273,6 +273,25 @@ def test_the_banner_shows_url_endpoints_and_settings_without_secrets(folder):
     assert "s3cret" not in out
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_banner_that_cannot_be_written_is_one_line_and_the_server_runs(folder, tmp_path):
+    full, (errors, stderr) = os.open("/dev/full", os.O_WRONLY), os.pipe()
+    port = tmp_path / "port"
+    arguments = ("mine.py", "--port", "0", "--port-file", str(port))
+    with (
+        Forked("tidewire_server", *arguments, cwd=folder, streams=(full, stderr)) as process,
+        os.fdopen(errors) as log,
+    ):
+        warning = next(line for line in log if "banner" in line)
+        with Peer(f"http://127.0.0.1:{int(port.read_text())}") as peer:
+            assert peer.http.get("/readyz").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        rest = log.read()
+    assert "cannot be written to standard output: No space left on device" in warning
+    assert "Traceback" not in rest
+
+
 def test_a_file_configures_target_settings_and_endpoints(folder):
     (folder / "tidewire.toml").write_text(
         'target = "mine.py:server"\nheartbeat = 3\nretry = 2\n[endpoints.tick]\nconcurrency_limit = 5\n'

@@ -48,8 +48,7 @@ def main() -> None:
         # rich and typer end the help with 1 if the output pipe is closed.
         sys.exit(141 if isinstance(error.__context__, BrokenPipeError) else error.code)
     except OSError as error:
-        # Commands report such errors themselves.
-        if sys.argv[1:] and not _HELP & {*sys.argv}:
+        if sys.argv[1:] and not _HELP & {*sys.argv} and not _output_fails():
             raise
         # The interpreter flushes standard output again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -57,6 +56,15 @@ def main() -> None:
             sys.exit(141)
         print(f"tidewire: standard output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(5)
+
+
+def _output_fails() -> bool:
+    """Return whether standard output cannot be written. The `OSError` of a write does not name its file."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
 
 
 def _run_command() -> None:

@@ -38,6 +38,16 @@ def fail_without_extra(error: ModuleNotFoundError, extra: str) -> NoReturn:
     fail(f"{error.name} is not installed; install it with: {install_command(extra)}")
 
 
+def print_banner(banner: str) -> None:
+    """Print the startup banner. If this fails, for example because the disk is full, log it: the server runs without it."""
+    try:
+        print(banner, flush=True)
+    except OSError as error:
+        _log.warning("the startup banner cannot be written to standard output: %s", error.strerror)
+        # The interpreter flushes standard output again at exit, which would change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def exit_despite_threads() -> None:
     """End the process even if a thread that a user function has started is still running.
 

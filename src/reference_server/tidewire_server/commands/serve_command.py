@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from tidewire_server.commands.command_exit import exit_despite_threads, fail, fail_without_extra
+from tidewire_server.commands.command_exit import exit_despite_threads, fail, fail_without_extra, print_banner
 from tidewire_server.commands.configured_server import configured_server, read_configuration
 from tidewire_server.commands.flags import CLIENT_TOKEN, FLAGS, flag_of, variable_of
 from tidewire_server.commands.typer_options import ServeCommand, signature_with_flags
@@ -77,7 +77,7 @@ def _serve(
     stack = ExitStack()
 
     def started(url: str) -> None:
-        print(startup_banner(server, url, launch.uds), flush=True)
+        print_banner(startup_banner(server, url, launch.uds))
         stack.enter_context(status_line(server, quiet="log_level" not in launch.model_fields_set))
 
     try:

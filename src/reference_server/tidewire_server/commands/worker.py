@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import typer
 
-from tidewire_server.commands.command_exit import exit_despite_threads, fail
+from tidewire_server.commands.command_exit import exit_despite_threads, fail, print_banner
 from tidewire_server.commands.configured_server import configured_server, read_configuration
 from tidewire_server.commands.flags import FLAGS, GENERATION, UPSTREAM
 from tidewire_server.commands.typer_options import ServeCommand, signature_with_flags
@@ -65,7 +65,7 @@ def _worker(
         run_worker(
             server.app,
             server.settings,
-            started=lambda: print(worker_banner(server), flush=True),
+            started=lambda: print_banner(worker_banner(server)),
             switch_interval=configuration.launch.switch_interval,
         )
     except (StoreError, WorkersUnavailableError) as error:
