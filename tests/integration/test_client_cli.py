@@ -14,7 +14,19 @@ from pathlib import Path
 import pytest
 
 from support.sample_server import sentence, served
-from support.scripted_server import HOLD, ScriptedServer
+from support.scripted_server import (
+    HOLD,
+    STREAM,
+    ScriptedServer,
+    answer,
+    done,
+    event,
+    hello,
+    job,
+    problem,
+    snapshot,
+    state,
+)
 from support.terminal import run
 from tidewire import Client
 from tidewire.commands import plugins
@@ -32,6 +44,44 @@ def url():
 def test_call_writes_text_and_a_line_break_at_its_end(url):
     result = run("call", url, "talk", "words=9")
     assert (result.exit_code, result.stdout, result.stderr) == (0, sentence(9) + "\n", "")
+
+
+@pytest.fixture
+def lost_after_the_end():
+    """A server that has lost its jobs when the stream of the only job has ended, as after a restart with a log in memory."""
+    text = "/items/0/value"
+    start = state(None, status="queued")
+    ended = threading.Event()
+
+    def script(request):
+        if request.method == "POST":
+            yield answer(201, job(columns=[text]), Location="/v1/jobs/j1")
+        elif request.path.endswith("/events"):
+            yield STREAM
+            yield hello() + snapshot("1-1", start, columns=[text])
+            yield event([["s", "/status", "running"], ["s", text, "Hel"]], id="1-2")
+            yield event([["s", "/items/0/status", "succeeded"]], id="1-3")
+            ended.set()
+            yield done("1-4", [{"status": "succeeded", "value": "Hel"}])
+        elif request.path == "/v1/jobs/j1" and not ended.is_set():
+            yield answer(200, job(start, columns=[text]))
+        else:
+            yield problem(404, "job_not_found", "job 'j1' does not exist")
+
+    with ScriptedServer(script) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_call_delivers_a_result_whose_server_is_lost_after_the_end(lost_after_the_end, options):
+    result = run("call", lost_after_the_end, "count", "-i", "{}", *options)
+    if options:
+        last = json.loads(result.stdout.splitlines()[-1])
+        assert last == {"type": "result", "job": "j1", "value": "Hel", "usage": None, "notes": None}
+    else:
+        assert result.stdout == "Hel\n"
+    assert "the notes and the usage of the job cannot be read: job 'j1' does not exist" in result.stderr
+    assert result.exit_code == 0
 
 
 @pytest.mark.heavy

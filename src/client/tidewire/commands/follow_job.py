@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
@@ -25,10 +25,13 @@ from tidewire.errors import (
 )
 from tidewire.protocol.document import json_pointer
 from tidewire.protocol.messages import ENDED
+from tidewire.protocol.resources import JobResource
 from tidewire.sync import Client
 
 CANCEL_WINDOW: Final = 1.0
 """Time after a Ctrl+C in which a second one cancels the job, in seconds."""
+_END_TIMEOUT: Final = 10.0
+"""Maximum time for the request of an ended job's notes and usage, in seconds."""
 _VALUE: Final = "/items/0/value"
 """JSON Pointer of the value in the state of a job with one item."""
 
@@ -62,7 +65,25 @@ def follow(
         else:
             _follow_one(client, job, screen, as_json, from_now=from_now)
         if not as_json:
-            screen.show_end(job.read())
+            _show_end(client, job, screen)
+
+
+def _read_end(client: Client, job: Job[Any], screen: display.Screen) -> JobResource | None:
+    """Request an ended job with its notes and its usage. If the request fails, print a note and return None.
+
+    Do not let this error end the command: the outcome of the job has already been received, and would be lost.
+    """
+    try:
+        return client.with_options(timeout=_END_TIMEOUT).job(job.id).read()
+    except TidewireError as error:
+        screen.note(f"the notes and the usage of the job cannot be read: {error.what}")
+        return None
+
+
+def _show_end(client: Client, job: Job[Any], screen: display.Screen) -> None:
+    read = _read_end(client, job, screen)
+    if read is not None:
+        screen.show_end(read)
 
 
 @contextmanager
@@ -105,8 +126,7 @@ def _watching(client: Client, job: Job[Any], screen: display.Screen) -> Iterator
         error.advice = f"The job keeps running. To attach to the job, run: {attach}"
         raise
     except (JobFailedError, JobCancelledError, ItemFailedError):
-        with suppress(TidewireError):
-            screen.show_end(job.read())
+        _show_end(client, job, screen)
         raise
 
 
@@ -118,7 +138,7 @@ def _follow_one(
     client: Client, job: Job[Any], screen: display.Screen, as_json: bool, *, from_now: bool
 ) -> None:
     if as_json:
-        _follow_as_json(job, screen)
+        _follow_as_json(client, job, screen)
         return
     written: list[str] = []
     write_text(client, job, screen, written)
@@ -220,7 +240,7 @@ def _write_into_pipe(client: Client, job: Job[Any], screen: display.Screen, writ
         raise
 
 
-def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
+def _follow_as_json(client: Client, job: Job[Any], screen: display.Screen) -> None:
     try:
         for update in job:
             line: dict[str, Any] = {
@@ -234,9 +254,9 @@ def _follow_as_json(job: Job[Any], screen: display.Screen) -> None:
             # Omit the value if the update has text. Otherwise, each line would repeat the whole text, so that the size of
             # the output would grow quadratically.
             screen.json(line if line["text"] or line["deleted"] else line | {"value": update.value})
-        value, ended = job.result(), job.read()
-        notes = (ended.state or {}).get("notes", [])
-        usage = {} if ended.done is None else ended.done.usage
+        value, ended = job.result(), _read_end(client, job, screen)
+        notes = None if ended is None else (ended.state or {}).get("notes", [])
+        usage = None if ended is None else {} if ended.done is None else ended.done.usage
         screen.json({"type": "result", "job": job.id, "value": value, "usage": usage, "notes": notes})
     except TidewireError as error:
         screen.json(
