@@ -5,11 +5,17 @@ There are two messages: one before the examples run, and one before the checks r
 because the checks choose their examples, and therefore the endpoints, by the observed properties of the examples' jobs.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidewire_conformance import registry
-from tidewire_conformance.judging.server_probe import SCRIPT, SampleRequest, Server
+from tidewire_conformance.judging.server_probe import (
+    MAX_TESTED_CONCURRENCY,
+    SCRIPT,
+    SampleRequest,
+    Server,
+)
 from tidewire_conformance.registry import Check
 
 JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], int], ...]] = (
@@ -72,4 +78,13 @@ def announce_checks(server: Server, checks: Sequence[Check], repeat: int) -> str
     ]
     many = "1 check" if len(checks) == 1 else f"{len(checks)} checks"
     times = "" if repeat == 1 else f", {repeat} times each"
-    return f"Running {many}{times}. They start these jobs: {', '.join(parts) or 'none'}."
+    return f"Running {many}{times}. They start these jobs: {', '.join(parts) or 'none'}.{_jobs_at_the_limit(server, checks)}"
+
+
+def _jobs_at_the_limit(server: Server, checks: Sequence[Check]) -> str:
+    """Return a sentence about the jobs with which a check reaches the limit of one caller. They are long, and may be expensive."""
+    limit, sample = server.limits.get("max_jobs_per_principal", math.inf), server.long_running_sample()
+    reached = any("TW-SEC-024" in check.requirements for check in checks) and limit <= MAX_TESTED_CONCURRENCY
+    if sample is None or sample.endpoint == SCRIPT or not reached:
+        return ""
+    return f" To reach max_jobs_per_principal, they may start {limit + 2} more on {sample.endpoint}, and cancel them."

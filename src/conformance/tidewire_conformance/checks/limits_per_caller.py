@@ -9,14 +9,12 @@ from tidewire_conformance.checks.queue_progress_ping_goaway import (
     MAX_WAITING_HEARTBEAT,
     judge_ping_of_waiting_job,
 )
-from tidewire_conformance.judging.server_probe import SampleRequest
+from tidewire_conformance.judging.server_probe import MAX_TESTED_CONCURRENCY, SampleRequest
 from tidewire_conformance.registry import check
 from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import BUSY_SECONDS, BUSY_STATUSES, BUSY_TRIES, Stream, Wire
 
-MAX_TESTED_CONCURRENCY = 100
-"""Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 STREAMS_AT_ONCE = 16
 """Number of streams that a check opens at the same time: a job of a few seconds must not end before its last stream opens."""
 READ_SECONDS = 0.2

@@ -39,6 +39,8 @@ MAX_HEARTBEAT: Final = 15.0
 """Longest permitted heartbeat interval, in seconds (TW-FRM-071)."""
 SHORT_TOKENS: Final = 16
 """Number of tokens of a text generation for the checks that need any job: about 90 jobs of one run."""
+MAX_TESTED_CONCURRENCY: Final = 100
+"""Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 LONG_TOKENS: Final = 256
 """Number of tokens of a text generation that runs long enough to be observed."""
 LONG_SECONDS: Final = 30.0
