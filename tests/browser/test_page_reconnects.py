@@ -8,7 +8,7 @@ from support.browser_tabs import browser_tabs
 from support.foreign_programs import address
 from support.free_port import free_port
 from support.nginx import needs_nginx, nginx_with, page_configuration
-from support.page_browser import run_job, shown_text, status, watched
+from support.page_browser import PATIENCE, run_job, shown_text, status, watched
 from support.page_server import sentence
 from support.reference_server import eventually
 from support.server_process import ServerProcess, running
@@ -221,9 +221,9 @@ def test_hidden_tabs_close_their_streams_and_resume_when_shown(messages, rate):
         for tab in [*tabs, *tabs[:2]]:
             browser.show(tab)
             before = browser.evaluate(tab, text)
-            eventually(lambda: browser.evaluate(tab, text) > before)  # noqa: B023
-            eventually(lambda: open_streams(url) == 1)
+            eventually(lambda: browser.evaluate(tab, text) > before, within=PATIENCE)  # noqa: B023
+            eventually(lambda: open_streams(url) == 1, within=PATIENCE)
             updates = browser.evaluate(tab, "document.querySelector('.job .numbers').textContent")
             assert "resumed" not in updates, "a tab that was hidden has lost no connection"
         status = "document.querySelector('.connection').textContent"
-        eventually(lambda: browser.evaluate(tabs[0], status).startswith("Paused while"))
+        eventually(lambda: browser.evaluate(tabs[0], status).startswith("Paused while"), within=PATIENCE)

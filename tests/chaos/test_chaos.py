@@ -435,7 +435,7 @@ def run_campaign(network, store, count, seed, scale, folder, authority):
                 folder / "journal",
                 backend="asyncio" if store == "memory" else "trio",
             )
-        eventually(lambda: not open_streams(direct_url, verify))
+        eventually(lambda: not open_streams(direct_url, verify), within=20)
     faults = sum((proxy.faults for proxy in proxies), Counter())
     print(
         f"{network}, {store}: {campaign.ended.total()} jobs, {campaign.restarted} restarted, {len(campaign.wrong)} ended wrongly"

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from support.checked_reader import Reader, check_reader
-from support.reference_server import eventually
-from support.replicas import Replica, Replicas
+from support.replicas import Replica, Replicas, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(280)]
 

@@ -57,7 +57,7 @@ class Uvicorn:
 
     def __enter__(self):
         self.start()
-        eventually(self.listens)
+        eventually(self.listens, within=30)
         return self
 
     def __exit__(self, *_):
@@ -159,7 +159,7 @@ def test_the_relayed_job_is_cancelled_when_the_browser_leaves(relayed):
     with httpx.stream("GET", f"{application.url}/story?words=100000", timeout=20) as response:
         next(response.iter_text())
     (job,) = peer.http.get("/v1/jobs").json()["jobs"]
-    eventually(lambda: peer.job(job["id"])["status"] == "cancelled")
+    eventually(lambda: peer.job(job["id"])["status"] == "cancelled", within=30)
 
 
 def test_the_relay_is_at_most_ten_lines():

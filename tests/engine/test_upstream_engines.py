@@ -54,7 +54,7 @@ def front(url: str, **options: Any) -> Iterator[Client]:
     server = Server(**QUICK)
     add_upstream(server, url, **options)
     with server.running() as address:
-        eventually(lambda: httpx.get(f"{address}/readyz").status_code == 200)
+        eventually(lambda: httpx.get(f"{address}/readyz").status_code == 200, within=20)
         with Client(address) as client:
             yield client
 
@@ -125,7 +125,9 @@ def test_cancel_reaches_the_engine(llama_cpp: str):
         job.cancel()
         job.wait()
         root = llama_cpp.removesuffix("/v1")
-        eventually(lambda: not any(slot["is_processing"] for slot in httpx.get(f"{root}/slots").json()))
+        eventually(
+            lambda: not any(slot["is_processing"] for slot in httpx.get(f"{root}/slots").json()), within=20
+        )
 
 
 @pytest.mark.parametrize("source", [{"prompt": PROMPT}, {"messages": MESSAGES}])
@@ -229,7 +231,7 @@ def test_killed_front_delivers_every_character_once(
         "upstream": model_name(engine, model),
     }
     with ServerProcess(tmp_path, "support.upstream_front:upstream_front", **settings) as server:
-        eventually(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
+        eventually(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, within=20)
         with Client(server.url) as client:
             job = client.submit("generate", **source, max_tokens=400, temperature=0)
             text, kills = "", 0

@@ -56,7 +56,7 @@ def test_an_interrupt_removes_the_worktree_of_a_revision(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        eventually(lambda: is_checked_out(tmp_path))
+        eventually(lambda: is_checked_out(tmp_path), within=30)
         assert len(worktrees(tmp_path)) == 1
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)

@@ -179,18 +179,19 @@ def test_a_job_with_a_listener_logs_nothing_because_the_listener_gets_the_positi
     url, at_once, warnings, has_listener
 ):
     received = threading.Event()
-    with Client(url) as client, ThreadPoolExecutor(1) as pool:
-        first, second = client.submit("hold"), client.submit("hold", seconds=0)
-        second.listener = (lambda _: received.set()) if has_listener else None
-        result = pool.submit(second.result)
+    with Client(url) as client, ThreadPoolExecutor(2) as pool:
+        first, logged = client.submit("hold"), client.submit("hold", seconds=0)
+        logged.listener = (lambda _: received.set()) if has_listener else None
+        results = [pool.submit(logged.result)]
         if has_listener:
             assert received.wait(30)
-            time.sleep(20 * job_reader.QUEUE_WARNING_AFTER)  # No condition shows that nothing is logged.
-        else:
-            warnings.wait_for(1)
+            # The warning about a third job is due later, so that one about the second would have been logged before it.
+            logged = client.submit("hold", seconds=0)
+            results.append(pool.submit(logged.result))
+        warnings.wait_for(1)
         first.cancel()
-        assert result.result() == "done"
-    assert len(warnings.texts) == (not has_listener)
+        assert {result.result() for result in results} == {"done"}
+    assert [logged.id in text for text in warnings.texts] == [True]
 
 
 def test_a_queue_timeout_that_ends_first_logs_nothing(url, warnings):

@@ -84,7 +84,7 @@ def open_gate(tmp_path):
 def until_streams(server, count):
     """Wait until the server has a number of open event streams."""
     line = f"\ntidewire_open_streams {count:.1f}\n"
-    eventually(lambda: line in httpx.get(f"{server.url}/metrics").text)
+    eventually(lambda: line in httpx.get(f"{server.url}/metrics").text, within=30)
 
 
 def until_shown(book, at, text):
@@ -94,7 +94,7 @@ def until_shown(book, at, text):
         book.run("import time; time.sleep(0.1)")
         return text in book.shown(at)["text/plain"]
 
-    eventually(is_shown)
+    eventually(is_shown, within=30)
 
 
 @pytest.mark.heavy

@@ -79,7 +79,7 @@ def test_reads_and_appends_wait_during_a_short_outage_and_continue(
             getattr(proxy, how)()
             append = asyncio.ensure_future(writer.write("during"))
             read = asyncio.ensure_future(store.jobs.get("unknown"))
-            await until(lambda: (proxy.held if how == "hold" else proxy.refused) >= 2)
+            await until(lambda: (proxy.held if how == "hold" else proxy.refused) >= 2, within=PATIENCE)
             assert not append.done()
             assert not read.done()
             proxy.pass_on()
@@ -360,7 +360,7 @@ def test_a_failover_after_the_replication_was_cut_loses_nothing(monkeypatch: pyt
                 reader.watch(lambda _: None)
                 for _ in range(20):
                     await writer.write("x")
-                await until(lambda: reader.extent().head == writer.head)
+                await until(lambda: reader.extent().head == writer.head, within=PATIENCE)
                 await read()
                 link.cut()
                 head, block = writer.head, writer_block(writer)
@@ -382,7 +382,7 @@ def test_a_failover_after_the_replication_was_cut_loses_nothing(monkeypatch: pyt
                         await writer.log.append(head, block)
                 stored = await everything(writer.log, Cursor(1, 0))
                 assert stored == b"".join([*writer.frames, *block.frames])
-                await until(lambda: reader.extent().head == block.last)
+                await until(lambda: reader.extent().head == block.last, within=PATIENCE)
                 await read()
                 assert b"".join(seen) == stored
 
@@ -452,7 +452,9 @@ def test_streams_continue_without_gap_or_repeat_when_the_database_is_killed(tmp_
             reader.start()
         for _ in range(2):
             last = [reader.at for reader in readers]
-            eventually(lambda last=last: all(a.at != b for a, b in zip(readers, last, strict=True)))
+            eventually(
+                lambda last=last: all(a.at != b for a, b in zip(readers, last, strict=True)), within=PATIENCE
+            )
             database.again()
         for reader, job in zip(readers, jobs, strict=True):
             check_reader(reader, server, job, talk_text(250))
@@ -472,10 +474,10 @@ def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_i
             pay = server.submit("pay").json()["id"]
             waiting = server.submit("pay").json()["id"]
             journal = tmp_path / "journal"
-            eventually(lambda: journal.exists() and journal.read_text())
+            eventually(lambda: journal.exists() and journal.read_text(), within=PATIENCE)
             reader = Reader([server], talk)
             reader.start()
-            eventually(lambda: reader.at is not None and reader.at.seq > 3)
+            eventually(lambda: reader.at is not None and reader.at.seq > 3, within=PATIENCE)
             database.kill()
             answer = server.submit("talk", input={"words": 1})
             assert answer.status_code == 503
@@ -483,13 +485,13 @@ def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_i
             assert answer.json()["code"] == "unavailable"
             answer = server.http.get("/v1/jobs")
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            eventually(lambda: count(server, "store_outage_timeout"))
+            eventually(lambda: count(server, "store_outage_timeout"), within=PATIENCE)
             database.start()
             check_reader(reader, server, talk, talk_text(120))
             assert server.ended(talk)["attempt"] == 2
             assert server.ended(pay)["done"]["error"]["code"] == "worker_lost"
             # The item that had not started runs now.
-            eventually(lambda: journal.read_text() == "paid\npaid\n")
+            eventually(lambda: journal.read_text() == "paid\npaid\n", within=PATIENCE)
             assert server.http.delete(f"/v1/jobs/{waiting}").status_code in {200, 202, 204}
             assert (count(server, OUTAGE), count(server, RETURN)) == (1, 1)
             assert len(server.errors().splitlines()) == 3, server.errors()
@@ -527,7 +529,7 @@ def test_after_an_outage_longer_than_the_lease_no_job_runs_twice(tmp_path: Path)
                     line for each in journals if each.exists() for line in each.read_text().splitlines()
                 )
 
-            eventually(lambda: len(runs()) == 4)
+            eventually(lambda: len(runs()) == 4, within=PATIENCE)
             # A crash of the database may lose the start of a function that may run again (`Job.commits_starts`).
             database.until("count(*) = 4 FROM tidewire.job WHERE status = 'running'")
             proxy.cut()

@@ -13,8 +13,7 @@ import pytest
 
 from support.checked_reader import Reader, check_reader
 from support.postgres_server import PASSWORD_USER, needs_postgres
-from support.reference_server import LIMIT, eventually
-from support.replicas import Replica, Replicas
+from support.replicas import LIMIT, Replica, Replicas, eventually
 from tidewire import Client
 from tidewire.protocol.sse import Event
 

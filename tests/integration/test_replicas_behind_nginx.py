@@ -47,7 +47,9 @@ def metric(server, name):
 
 def server_with(metric_name, servers):
     """Wait until a metric of one of the servers is not 0, and return this server."""
-    return eventually(lambda: next((each for each in servers if metric(each, metric_name) > 0), None))
+    return eventually(
+        lambda: next((each for each in servers if metric(each, metric_name) > 0), None), within=20
+    )
 
 
 def submits(folder):

@@ -160,7 +160,7 @@ def test_reload_restarts_the_server_when_a_python_file_changes(tmp_path):
         (tmp_path / "port").unlink()
         # Python takes a file of the same second and the same size for unchanged, and uses its bytecode.
         (tmp_path / "story.py").write_text(ENDPOINTS.replace("async def tick", "async def ticktock"))
-        eventually((tmp_path / "port").exists)
+        eventually((tmp_path / "port").exists, within=30)
         with Peer(f"http://127.0.0.1:{int((tmp_path / 'port').read_text())}") as again:
             assert again.value("ticktock") == 2
             # The job is not awaited, and its endpoint no longer exists.
@@ -474,7 +474,7 @@ def test_server_app_runs_under_another_asgi_server(folder):
             except Exception as error:
                 return "refused" not in str(error)
 
-        eventually(is_ready)
+        eventually(is_ready, within=20)
         assert peer.value("tick") == 2
         process.send_signal(signal.SIGTERM)
         process.wait(20)

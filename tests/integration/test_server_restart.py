@@ -459,7 +459,7 @@ def test_an_async_function_fails_before_its_unwritten_changes_fill_the_memory(tm
         limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
         failing = server.submit("churn", input={"chunks": 100_000}).json()["id"]
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-        eventually(stopped.exists)
+        eventually(stopped.exists, within=30)
         assert server.http.get("/readyz").status_code == 503
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
         found = server.ended(failing)

@@ -353,7 +353,7 @@ def test_an_item_that_a_halted_worker_had_taken_starts_only_where_its_job_is_ado
             fleet.write_app(APP + NOTED)
             with fleet.worker():
                 halted.request_stop() if halt == "stopped" else halted.freeze()
-                eventually((tmp_path / "starts").exists)  # at the other worker
+                eventually((tmp_path / "starts").exists, within=30)  # at the other worker
                 fleet.open("go on")
                 if halt == "frozen":
                     halted.thaw()
@@ -463,7 +463,8 @@ def test_a_blocked_event_loop_costs_no_running_item_of_a_job_that_no_server_has_
     with fleet.server() as (_, peer):
         job = peer.start("blocks", inputs=[{"number": number} for number in range(4)])
         eventually(
-            lambda: [item["status"] for item in peer.job(job)["state"]["items"]].count("succeeded") == 3
+            lambda: [item["status"] for item in peer.job(job)["state"]["items"]].count("succeeded") == 3,
+            within=30,
         )
         fleet.open("end")
         found = peer.ended(job)

@@ -467,7 +467,7 @@ def mounted(folder: Path, seconds: int, log: str = "memory") -> Iterator[tuple[F
                 except httpx.ConnectError:
                     return False
 
-            eventually(is_ready)
+            eventually(is_ready, within=30)
             yield process, peer
     finally:
         process.kill()

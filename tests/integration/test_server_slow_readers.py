@@ -254,5 +254,5 @@ def test_the_connection_of_an_unread_response_is_reset():
             polls.append(select.poll())
             polls[-1].register(stuck, 0)
         # The poll mask is empty, so only errors such as a reset are reported.
-        eventually(lambda: all(poll.poll(0) for poll in polls))
+        eventually(lambda: all(poll.poll(0) for poll in polls), within=30)
         assert peer.job(small)["status"] == "succeeded"

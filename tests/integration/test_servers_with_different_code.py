@@ -125,7 +125,7 @@ def test_rows_whose_job_was_adopted_by_a_server_that_refuses_them_keep_their_bat
             eventually(lambda: statuses(peer.job(job)) == ["running", "queued"] * 2)
         fleet.write_app(OLDER)
         with fleet.worker() as older:
-            eventually(lambda: "the code of this server rejects the input" in older.errors())
+            eventually(lambda: "the code of this server rejects the input" in older.errors(), within=30)
             eventually(lambda: statuses(peer.job(job)) == ["queued"] * 4)
             fleet.open("go")
             fleet.write_app(NEWER)

@@ -112,12 +112,12 @@ def test_a_server_whose_file_is_gone_is_not_ready_and_refuses_jobs(replaced, nam
         file.rename(server.folder / "moved.db")
         if replaced:
             file.touch()
-        eventually(lambda: server.http.get("/readyz").status_code == 503)
+        eventually(lambda: server.http.get("/readyz").status_code == 503, within=30)
         refused = server.submit("shout", input={"text": "a"})
         assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
         assert server.job(ended)["status"] == "succeeded"
         (server.folder / "moved.db").rename(file)
-        eventually(lambda: server.http.get("/readyz").status_code == 200)
+        eventually(lambda: server.http.get("/readyz").status_code == 200, within=30)
         assert server.submit("shout", input={"text": "a"}).status_code == 201
         assert server.errors().count("\n") == 1
         assert "removed or replaced while the server was running" in server.errors()

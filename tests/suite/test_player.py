@@ -209,7 +209,7 @@ def test_the_transcript_shows_how_the_server_ended_a_connection(exchange, messag
         (request,) = (
             server.conversation.requests if server.wait(lambda: bool(server.conversation.requests), 5) else ()
         )
-        eventually(lambda: request.ending is not None)
+        eventually(lambda: request.ending is not None, within=5)
     assert [line for line in transcript(server.conversation) if line.endswith(f" 1 < {message}")]
 
 

@@ -127,7 +127,7 @@ class OwnPostgres:
 
     def until(self, condition: str) -> None:
         """Wait until a condition in SQL is true."""
-        eventually(lambda: self.execute(f"SELECT {condition}")[0][0])
+        eventually(lambda: self.execute(f"SELECT {condition}")[0][0], within=START_LIMIT)
 
 
 def _children(parent: int) -> list[int]:

@@ -25,8 +25,6 @@ QUICK: dict[str, Any] = {
     "min_snapshot_interval": 0.02,
 }
 """Settings for short tests."""
-LIMIT = 40.0
-"""Time limit of a wait, in seconds. The lease of a killed server ends after five."""
 
 
 class Peer:
@@ -169,7 +167,7 @@ class Fold:
         return self.document.value("/items")
 
 
-def eventually(what: Callable[[], Any], within: float = LIMIT) -> Any:
+def eventually(what: Callable[[], Any], within: float = 10.0) -> Any:
     """Call a function until its result is true, and return the result."""
     give_up = time.monotonic() + within
     while not (found := what()):
@@ -178,8 +176,8 @@ def eventually(what: Callable[[], Any], within: float = LIMIT) -> Any:
     return found
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object], within: float = 10.0) -> None:
     """Wait in a coroutine until a condition is true."""
-    async with asyncio.timeout(LIMIT):
+    async with asyncio.timeout(within):
         while not condition():
             await asyncio.sleep(0.005)

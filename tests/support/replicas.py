@@ -3,15 +3,21 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
 from proof.forked_process import Forked
+from support import reference_server
 from support.killable_server import Killed
-from support.reference_server import LIMIT, eventually
 from tidewire.protocol.sse import Decoder, Event
+
+LIMIT = 40.0
+"""Time limit of each wait, in seconds. The lease of a killed server ends after five."""
+
+eventually = partial(reference_server.eventually, within=LIMIT)
 
 APP = Path(__file__).with_name("replicated_app.py")
 
