@@ -430,6 +430,15 @@ def test_unknown_endpoints_and_unknown_jobs_have_different_codes(peer):
     refused(peer.http.delete("/v1/jobs/no-such-job"), "job_not_found")
 
 
+@pytest.mark.parametrize("name", ["/greet", "greet/"])
+def test_a_slash_in_the_name_of_an_endpoint_is_a_wrong_name(peer, name):
+    """Names with a slash are those of other libraries, such as `/predict`."""
+    encoded = name.replace("/", "%2F")
+    says = f"endpoint '{name}' does not exist; did you mean 'greet'?"
+    assert says in refused(peer.http.get(f"/v1/endpoints/{encoded}"), "endpoint_not_found")["detail"]
+    assert says in refused(peer.submit(encoded), "endpoint_not_found")["detail"]
+
+
 def test_an_unacceptable_accept_header_is_refused_with_406(peer):
     job = peer.start("greet")
     refused(peer.http.get(f"/v1/jobs/{job}/events", headers={"accept": "application/json"}), "not_acceptable")

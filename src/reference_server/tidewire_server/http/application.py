@@ -67,6 +67,16 @@ _WORKER_METRICS: Final = (
 _Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
+class _EndpointName(StringConvertor):
+    """Name of an endpoint in a URL.
+
+    A slash at its start or end matches, too. Otherwise the error for `/predict`, which is how Gradio writes a name, would be
+    `not_found`, which does not suggest `predict` [TW-DSC-029].
+    """
+
+    regex = "/?[^/]+/?"
+
+
 class _LinkName(StringConvertor):
     """Name of a linked resource in a URL.
 
@@ -76,6 +86,7 @@ class _LinkName(StringConvertor):
     regex = "(?!jobs$)[^/]+"
 
 
+register_url_convertor("tidewire_endpoint", _EndpointName())
 register_url_convertor("tidewire_link", _LinkName())
 
 
@@ -162,12 +173,12 @@ class TidewireApp:
         route = self._route
         self._routes = [
             # Starlette tries the routes in this order, so the routes of the most frequent requests come first.
-            route("POST", f"{API_ROOT}/endpoints/{{name}}/jobs", handlers.submit),
+            route("POST", f"{API_ROOT}/endpoints/{{name:tidewire_endpoint}}/jobs", handlers.submit),
             route("GET", f"{API_ROOT}/jobs/{{id}}/events", handlers.events, public=True),
             route("GET", f"{API_ROOT}/jobs/{{id}}", handlers.read),
             route("DELETE", f"{API_ROOT}/jobs/{{id}}", handlers.purge),
             route("GET", API_ROOT, discovery.discover),
-            route("GET", f"{API_ROOT}/endpoints/{{name}}", discovery.describe),
+            route("GET", f"{API_ROOT}/endpoints/{{name:tidewire_endpoint}}", discovery.describe),
             route(
                 "GET", f"{API_ROOT}/endpoints/{{name}}/{{resource:tidewire_link}}", discovery.linked_resource
             ),
