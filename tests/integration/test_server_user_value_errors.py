@@ -1,5 +1,6 @@
 """Errors about values that cannot be sent name the path within the value, for every form of function."""
 
+import io
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,7 @@ class Box(BaseModel):
         ([1, {"it's": math.nan}], "/1/it's: nan is not a JSON number"),
         (2**60, "the value: integer beyond ±2^53; send it as a string"),
         (object(), "the value: not JSON: object has no JSON form"),
+        (io.StringIO("a\nb"), "the value: an open file; return its text, file.read(), or its bytes"),
         (
             type("Image", (), {"__module__": "PIL.Image"})(),
             (

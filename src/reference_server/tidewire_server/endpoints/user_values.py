@@ -6,6 +6,7 @@ path.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from io import IOBase
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
@@ -31,6 +32,9 @@ def plain(value: Any) -> Any:
     """
     if type(value) in PLAIN:
         return value
+    if isinstance(value, IOBase):
+        # pydantic would convert the file to a list of its lines, without an error.
+        raise InvalidValueError(f"the value: {_FILE}")
     try:
         return _plain(value)
     except UnicodeEncodeError as error:
@@ -47,6 +51,9 @@ def _plain(value: Any) -> Any:
     return converted(_rows_of_kind(type(value) if isinstance(value, BaseModel) else Any), value)
 
 
+_FILE: Final = (
+    "an open file; return its text, file.read(), or its bytes with the annotation tidewire_server.Binary"
+)
 _BYTES: Final = "; to send binary data as base64, annotate it with tidewire_server.Binary"
 
 _rows_of_kind = lru_cache(_MAX_MODELS)(rows_of)
