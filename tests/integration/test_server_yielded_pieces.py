@@ -358,6 +358,24 @@ def test_an_annotation_with_append_describes_the_value():
     assert server.endpoints["elements"].value.schema == {"type": "array", "items": {"type": "integer"}}
 
 
+@server.endpoint
+def returned_at_the_end() -> Iterator[int]:
+    yield 1
+    return 7  # type: ignore[return-value]
+
+
+def test_a_value_that_a_generator_returns_is_reported(client, caplog):
+    with caplog.at_level(logging.WARNING, "tidewire_server"):
+        job = client.submit("returned_at_the_end")
+        assert job.result() == 1
+    (note,) = job.read().state["notes"]
+    assert note["level"] == "warning"
+    assert note["text"].startswith(
+        "endpoint 'returned_at_the_end' is a generator and returned a value, which is not used"
+    )
+    assert note["text"] in [record.getMessage() for record in caplog.records]
+
+
 @pytest.mark.parametrize("name", ["pieces", "pieces_on_the_loop"])
 def test_pieces_as_whole_values_are_reported_once_in_the_log_and_in_the_notes_of_the_job(
     client, name, caplog

@@ -157,12 +157,28 @@ def _call(endpoint: Endpoint, arguments: dict[str, Any], writer: ItemWriter) -> 
         return called
     steps = YieldedSteps(endpoint, writer)
     with _closing(called):
-        for value in called:
+        while True:
+            try:
+                value = next(called)
+            except StopIteration as end:
+                if end.value is not None:
+                    _warn_about_return(endpoint, writer)
+                break
             # Write the value even if the item was cancelled, because the function has yielded it.
             steps.take(value)
             if writer.run.cancelled:
                 break
     return steps.end()
+
+
+def _warn_about_return(endpoint: Endpoint, writer: ItemWriter) -> None:
+    text = (
+        f"endpoint {endpoint.name!r} is a generator and returned a value, which is not used: the result is the last yielded "
+        "value. To make the returned value the result, yield it"
+    )
+    _log.warning("%s", text)
+    with contextlib.suppress(StreamClosedError, StateTooLargeError):
+        writer.note_once(text, "warning")
 
 
 _GROWING: Final = (list, dict, BaseModel)
