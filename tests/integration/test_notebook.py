@@ -196,6 +196,14 @@ def test_a_failed_job_shows_its_error(book, tmp_path):
     assert "no coffee" in shown["text/html"]
 
 
+def test_a_job_that_ends_between_two_cells_is_shown_after_the_next_one(book, server, tmp_path):
+    at = book.run("job = client.submit('story', text='Once.', gate=gate)\njob")
+    open_gate(tmp_path)
+    until_streams(server, 0)
+    book.run("assert job.result() == 'Once. The end.'")
+    assert book.shown(at)["text/plain"].startswith("succeeded ")
+
+
 def test_a_cancelled_job_keeps_its_text(book):
     at = book.run("job = client.submit('story', text='Once.', gate=gate)\njob")
     until_shown(book, at, "Once.")

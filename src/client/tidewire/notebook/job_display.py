@@ -73,7 +73,10 @@ class JobDisplay(Output):
 
     def repeat(self) -> None:
         # Only the client's event loop may read the state, until it is the last one.
-        super().repeat() if self._job.last_state is None else self.redraw()
+        if self._job.last_state is not None:
+            self.redraw()
+        # What was drawn between two cells was sent, but perhaps to nobody.
+        super().repeat()
         drawn.update([self] if self in _live else [])
 
     async def _follow(self) -> None:
