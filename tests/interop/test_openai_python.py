@@ -62,6 +62,11 @@ def text_of(events):
     return "".join(event.delta for event in events if event.type == "response.output_text.delta")
 
 
+def newest_text(surface):
+    job = httpx.get(f"{surface}/v1/jobs").json()["jobs"][0]["id"]
+    return httpx.get(f"{surface}/v1/jobs/{job}").json()["state"]["items"][0]["value"]["text"]
+
+
 def test_the_examples_of_the_readme_were_found():
     kinds = (
         "responses.create",
@@ -95,7 +100,9 @@ def test_an_example_of_the_readme_works_with_another_base_url(example, surface, 
             {"client": openai.OpenAI(), "openai": openai, "OpenAI": openai.OpenAI},
         )
     gc.collect()
-    assert printed.getvalue().strip() or "print" not in example or "raise" in example
+    said = printed.getvalue()
+    # The model may write only white space.
+    assert said.strip() or "print" not in example or "raise" in example or newest_text(surface) + "\n" == said
 
 
 def test_models_have_their_own_name_and_the_aliases(client):
