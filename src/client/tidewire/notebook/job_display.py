@@ -75,7 +75,7 @@ class JobDisplay(Output):
         # Only the client's event loop may read the state, until it is the last one.
         if self._job.last_state is not None:
             self.redraw()
-        # What was drawn between two cells was sent, but perhaps to nobody.
+        # A program that executes notebooks has discarded what was sent between two cells.
         super().repeat()
         drawn.update([self] if self in _live else [])
 
