@@ -375,7 +375,7 @@ def test_a_worker_drains_while_it_still_starts_the_items_that_waited_for_it(tmp_
         fleet.write_app(app + LATE)
         with fleet.worker() as stopped:
             eventually((tmp_path / "opened").exists)
-            assert peer.job(story)["status"] == "running"
+            eventually(lambda: peer.job(story)["status"] == "running")
             stopped.request_stop()
             eventually((tmp_path / "cancelled-one").exists)
             fleet.open("go on")
