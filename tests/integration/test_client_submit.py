@@ -190,6 +190,13 @@ async def test_invalid_input_advises_to_read_the_input_schema():
     error, _, _ = await submitted("count", n="x", script=by_turn([problem(422, "invalid_input")]))
     assert isinstance(error, InvalidInputError)
     assert "client.describe('count').input_schema" in error.advice
+    assert "with_options" not in error.advice
+
+
+async def test_an_option_among_the_inputs_advises_to_set_it_on_the_client():
+    refused = problem(422, "invalid_input", pointer="/input/timeout")
+    error, _, _ = await submitted("count", timeout=3, script=by_turn([refused]))
+    assert error.advice.endswith("client.with_options(timeout=…).")
 
 
 async def test_discovery_is_requested_once():

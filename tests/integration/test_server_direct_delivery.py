@@ -163,7 +163,7 @@ def test_a_reader_with_a_full_socket_catches_up_without_delaying_others(letters)
 def test_uvicorn_with_h11_serves_the_same_events():
     server = make_server()
     listener = bind("127.0.0.1", 0)
-    config = uvicorn.Config(server.app, http="h11", lifespan="on", ws="none", log_config=None)
+    config = uvicorn.Config(server, http="h11", lifespan="on", ws="none", log_config=None)
     body = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(body.serve(sockets=[listener])), daemon=True)
     thread.start()

@@ -170,6 +170,16 @@ def test_default_of_a_model_parameter_sets_the_defaults_of_its_members():
         endpoint(draw_none)
 
 
+def test_error_names_the_annotation_without_a_schema():
+    def draw(page: Page, at: WithoutSchema) -> int: ...
+    def measure(page: Page) -> WithoutSchema: ...
+
+    with pytest.raises(TypeError, match="endpoint 'draw': the annotation of its parameter 'at' has no JSON"):
+        endpoint(draw)
+    with pytest.raises(TypeError, match="endpoint 'measure': the annotation of its value has no JSON"):
+        endpoint(measure)
+
+
 def test_root_model_is_a_member_of_the_input():
     def total(numbers: Numbers) -> int: ...
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, overload
 
 from pydantic import JsonValue
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from tidewire.protocol import strict_json
 from tidewire_server.endpoints.batch_options import Workers
@@ -268,6 +269,10 @@ class Server:
                 self.endpoints, self.settings, serving.closers, serving.principal, serving.routes
             )
         return serving.app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection like `app`, so that `uvicorn program:server` works, too."""
+        await self.app(scope, receive, send)
 
     def configure(self, **options: Any) -> None:
         """Change settings. This method must be called before the server is first used.

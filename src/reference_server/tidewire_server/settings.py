@@ -450,7 +450,6 @@ class Launch(BaseModel):
     )
     upstream_key: str | None = Field(
         None,
-        min_length=1,
         pattern=r"^[\x21-\x7e]+$",
         repr=False,
         description="Bearer token that the server sends to the upstream.",

@@ -4,6 +4,7 @@ import copy
 import math
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import fields
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
@@ -408,7 +409,12 @@ class JobStarter:
 
 def _input_advice(endpoint: str, error: InvalidInputError) -> str:
     if error.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return f"See the schema of its input: client.describe({endpoint!r}).input_schema."
+        schema = f"See the schema of its input: client.describe({endpoint!r}).input_schema."
+        name = (error.pointer or "").removeprefix("/input/")
+        option = (
+            f" An option of the client is set with client.with_options({name}=…)." if name in _OPTIONS else ""
+        )
+        return schema + option
     # A problem from the server already contains advice. The error page of a proxy does not.
     return (
         ""
@@ -417,6 +423,7 @@ def _input_advice(endpoint: str, error: InvalidInputError) -> str:
     )
 
 
+_OPTIONS: Final = frozenset(each.name for each in fields(Options))
 _MAYBE_RUNNING: Final = (
     "The job may be running. Look for the job in client.jobs(), if the server can list jobs."
 )

@@ -394,7 +394,11 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
                 f"{reason.partition('. Set')[0]}; use an annotation for its JSON form instead, such as list[float] or "
                 "list[list[float]] for an array or a tensor, and a pydantic model or a dataclass for an object"
             )
-        raise TypeError(f"endpoint {name!r}: an annotation has no JSON Schema: {reason}") from None
+        unusable = [key for key, (annotation, _) in read.members.items() if not _has_schema(annotation)]
+        of = f"parameter {unusable[0]!r}" if unusable else "value"
+        raise TypeError(
+            f"endpoint {name!r}: the annotation of its {of} has no JSON Schema: {reason}"
+        ) from None
     for of, schema in (("input", input_shape.schema), ("value", value_shape.schema)):
         try:
             strict_json.check(schema)
@@ -403,6 +407,14 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
                 f"endpoint {name!r}: clients could not read the schema of its {of}: {error}"
             ) from None
     return input_shape, value_shape
+
+
+def _has_schema(annotation: Any) -> bool:
+    try:
+        TypeAdapter(annotation).json_schema()
+    except PydanticUserError:
+        return False
+    return True
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -183,6 +183,7 @@ def http_protocol(
                 if len(self.pipeline) >= MAX_PIPELINED:
                     self._unparsed = data[start:]
                     self.flow.pause_reading()
+                    self._cancel_deadline()  # The rest of a head waits for the server, and not for the client.
                     return
                 self._parse(data[start : start + _SLICE])
                 if self._is_last or self.transport.is_closing():
