@@ -69,6 +69,22 @@ def test_killed_server_with_a_log_file_continues_in_the_open_page(visitor, tmp_p
         expect(page.locator("#result .tree")).to_contain_text("59: 59")
 
 
+def test_page_tells_that_it_waits_for_a_server_that_is_away(visitor, tmp_path):
+    with ServerProcess(tmp_path, SERVER) as server:
+        page = visitor.open(f"{server.url}/#/endpoints/talk")
+        expect(page.locator("main h1")).to_have_text("talk")
+        server.kill()
+        page.get_by_role("button", name="Run").click()
+        expect(page.get_by_role("alert")).to_have_text(
+            "The server has not answered yet. The page keeps trying."
+        )
+        page.goto(f"{server.url}/#/endpoints/train")
+        expect(page.locator("main")).to_have_text("Loading train …")
+        expect(page.locator("main")).to_have_text("The server has not answered yet. The page keeps trying.")
+        server.start()
+        expect(page.locator("main h1")).to_have_text("train")
+
+
 def test_killed_server_with_the_log_in_memory_has_lost_the_job(visitor, tmp_path):
     with ServerProcess(tmp_path, SERVER, retry=0.2, single_user=False) as server:
         page = visitor.open(server.url)

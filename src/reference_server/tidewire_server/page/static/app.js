@@ -15,6 +15,8 @@ const session = new Session(base);
 const LIST_INTERVAL = 10_000; // ms between two reads of the list of jobs
 const MAX_LISTED = 30;
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
+const SLOW = 3_000; // ms after which the page says that it waits for the server
+const WAITS = "The server has not answered yet. The page keeps trying.";
 const MAX_LABEL = 60;
 const DEFAULTS = "Defaults";
 const FILE = /^[A-Za-z0-9+/=]{200}/; // base64; to match all of a large file would overflow the stack
@@ -94,6 +96,12 @@ async function authorized(role, send, error = "") {
       if (role === "caller") client = newClient();
     }
   }
+}
+
+/** Call a function if a request takes long: the client repeats the requests that a server does not answer. */
+function tellIfSlow(request, tell) {
+  const timer = setTimeout(tell, SLOW);
+  return request.finally(() => clearTimeout(timer));
 }
 
 // ---- start -----------------------------------------------------------------------------------------------------------
@@ -185,9 +193,11 @@ async function vocabularyOf(endpoint) {
 }
 
 async function showEndpoint(name) {
-  show({ element: h("p", { class: "quiet", text: `Loading ${name} …` }) }, name);
+  const loading = h("p", { class: "quiet", role: "status", text: `Loading ${name} …` });
+  show({ element: loading }, name);
   const mine = view;
-  const endpoint = await authorized("caller", () => describe(name)).catch((error) => error);
+  const found = authorized("caller", () => tellIfSlow(describe(name), () => (loading.textContent = WAITS)));
+  const endpoint = await found.catch((error) => error);
   if (view !== mine) return;
   if (endpoint instanceof Error) return show({ element: banner(endpoint.message) }, name);
   const empty = h("section", { class: "job empty", "aria-label": "Result" },
@@ -244,7 +254,8 @@ function callPanel(endpoint, input) {
     run.textContent = "Submitting …";
     try {
       const given = await form.read();
-      const job = await authorized("caller", () => client.submit(endpoint.name, given), "The server no longer accepts the token.");
+      const send = () => tellIfSlow(client.submit(endpoint.name, given), () => form.showProblem({ message: WAITS }));
+      const job = await authorized("caller", send, "The server no longer accepts the token.");
       inputs.set(job.id, given);
       if (!discovery.capabilities.includes("list")) session.remember({ id: job.id, endpoint: endpoint.name, label: labelOfJob(job.id), at: Date.now() });
       if (run.isConnected) location.hash = `#/jobs/${job.id}`;
