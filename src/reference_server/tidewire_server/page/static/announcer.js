@@ -14,8 +14,7 @@ export class Announcer {
 
   announce(text) {
     this.#latest = text;
-    if (this.#timer !== null || text === this.#said) return;
-    this.#say();
+    if (this.#timer === null) this.#say();
   }
 
   #say() {

@@ -15,7 +15,7 @@ const session = new Session(base);
 const LIST_INTERVAL = 10_000; // ms between two reads of the list of jobs
 const MAX_LISTED = 30;
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
-const SLOW = 3_000; // ms after which the page says that it waits for the server
+const SLOW = 3_000; // ms after which the page shows `WAITS`
 const WAITS = "The server has not answered yet. The page keeps trying.";
 const MAX_LABEL = 60;
 const DEFAULTS = "Defaults";
@@ -99,10 +99,7 @@ async function authorized(role, send, error = "") {
 }
 
 /** Call a function if a request takes long: the client repeats the requests that a server does not answer. */
-function tellIfSlow(request, tell) {
-  const timer = setTimeout(tell, SLOW);
-  return request.finally(() => clearTimeout(timer));
-}
+const tellIfSlow = (request, tell, timer = setTimeout(tell, SLOW)) => request.finally(() => clearTimeout(timer));
 
 // ---- start -----------------------------------------------------------------------------------------------------------
 
@@ -196,8 +193,8 @@ async function showEndpoint(name) {
   const loading = h("p", { class: "quiet", role: "status", text: `Loading ${name} …` });
   show({ element: loading }, name);
   const mine = view;
-  const found = authorized("caller", () => tellIfSlow(describe(name), () => (loading.textContent = WAITS)));
-  const endpoint = await found.catch((error) => error);
+  const find = () => tellIfSlow(describe(name), () => (loading.textContent = WAITS));
+  const endpoint = await authorized("caller", find).catch((error) => error);
   if (view !== mine) return;
   if (endpoint instanceof Error) return show({ element: banner(endpoint.message) }, name);
   const empty = h("section", { class: "job empty", "aria-label": "Result" },
@@ -244,8 +241,8 @@ function callPanel(endpoint, input) {
   const form = new SchemaForm(endpoint, discovery.limits.max_body_bytes);
   const run = h("button", { type: "submit", class: "primary", text: "Run" });
   const examples = (Array.isArray(endpoint.examples) ? endpoint.examples : []).map((example) => {
-    const choose = () => (form.fill(example), run.focus());
-    return h("li", {}, h("button", { type: "button", class: "example", on: { click: choose } }, labelOf(example)));
+    const click = () => (form.fill(example), run.focus());
+    return h("li", {}, h("button", { type: "button", class: "example", on: { click } }, labelOf(example)));
   });
   if (input !== undefined) form.fill(input);
   const submit = async (event) => {
@@ -274,8 +271,7 @@ function callPanel(endpoint, input) {
     endpoint.summary && h("p", { text: endpoint.summary }),
     endpoint.description && h("p", { class: "quiet", text: endpoint.description }),
     facts && h("p", { class: "quiet", text: facts }),
-    examples.length > 0 && h("h2", { text: "Examples" }),
-    examples.length > 0 && h("ul", { class: "examples" }, ...examples),
+    ...(examples.length > 0 ? [h("h2", { text: "Examples" }), h("ul", { class: "examples" }, ...examples)] : []),
     h("form", { on: { submit }, novalidate: true }, h("h2", { text: "Input" }), form.element, h("div", { class: "buttons" }, run, form.toggle)));
 }
 
@@ -336,15 +332,13 @@ function jobEntry({ id, endpoint, status, at, label }) {
 /** Forget the jobs of this browser that the server has deleted or lost. */
 async function forgetLostJobs() {
   if (discovery.capabilities.includes("list")) return;
-  for (const { id } of session.jobs()) if (await isLost(id)) session.forget(id);
+  for (const { id } of session.jobs()) {
+    const path = `v1/jobs/${encodeURIComponent(id)}`;
+    // A proxy responds with 404, too. Only the body of a GET shows whether the server sent it.
+    const found = await get(path, { method: "HEAD" }).catch(() => get(path)).catch((error) => error);
+    if (["job_not_found", "job_expired"].includes(found.code)) session.forget(id);
+  }
   listJobs();
-}
-
-async function isLost(id) {
-  const path = `v1/jobs/${encodeURIComponent(id)}`;
-  // A proxy responds with 404, too. Only the body of a GET shows whether the server sent it.
-  const found = await get(path, { method: "HEAD" }).catch(() => get(path)).catch((error) => error);
-  return ["job_not_found", "job_expired"].includes(found.code);
 }
 
 // ---- wiring ----------------------------------------------------------------------------------------------------------

@@ -112,9 +112,8 @@ export class OperatorView {
 /** A line of the last values. It repeats what the number says, so screen readers skip it. */
 function sparkline(values) {
   const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${HISTORY - 1} 20`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
+  const attributes = { viewBox: `0 0 ${HISTORY - 1} 20`, preserveAspectRatio: "none", "aria-hidden": "true" };
+  for (const [name, value] of Object.entries(attributes)) svg.setAttribute(name, value);
   const top = Math.max(1, ...values);
   const line = document.createElementNS(SVG, "polyline");
   line.setAttribute("points", values.map((value, at) => `${HISTORY - values.length + at},${19 - (18 * value) / top}`).join(" "));
