@@ -4,16 +4,11 @@ import ast
 from collections import Counter, defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).resolve().parents[2] / "src"
-ROOTS = {
-    "tidewire": SRC / "client/tidewire",
-    "tidewire_server": SRC / "reference_server/tidewire_server",
-    "tidewire_conformance": SRC / "conformance/tidewire_conformance",
-}
+from support.source_tree import PACKAGES, SRC, modules, nodes
+
 MAX_MODULES = 16
 """Maximum number of modules in a folder; the suite's checks are exempt, with one module per area of the spec."""
 
@@ -113,23 +108,6 @@ EXCEPTIONS = {
 
 
 @cache
-def modules(package):
-    """Map dotted names to paths; a package has the name of its folder."""
-    root = ROOTS[package]
-    found = {}
-    for path in sorted(root.rglob("*.py")):
-        inside = [part for part in path.relative_to(root).with_suffix("").parts if part != "__init__"]
-        found[".".join((package, *inside))] = path
-    return found
-
-
-@cache
-def nodes(path):
-    """Return all nodes of a module's syntax tree."""
-    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-
-
-@cache
 def imports(package):
     """Map each module to the modules of the same package that it imports anywhere in its code."""
     known = modules(package)
@@ -161,7 +139,7 @@ def rank(package, module):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("package", ROOTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_folder_imports_only_folders_below_it(package):
     wrong = [
         f"{importer} imports {imported}"
@@ -174,7 +152,7 @@ def test_folder_imports_only_folders_below_it(package):
     assert wrong == []
 
 
-@pytest.mark.parametrize("package", ROOTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_folder_and_root_module_has_a_place(package):
     for module in modules(package):
         rank(package, module)
@@ -184,7 +162,7 @@ def test_every_folder_and_root_module_has_a_place(package):
     )
 
 
-@pytest.mark.parametrize("package", ROOTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_import_cycles_are_absent(package):
     try:
         list(TopologicalSorter(imports(package)).static_order())
@@ -203,28 +181,7 @@ def test_document_folder_imports_only_strict_json_from_the_rest_of_the_protocol(
     assert outside == {"tidewire.protocol.strict_json"}
 
 
-def test_testing_helpers_are_not_imported_by_the_package():
-    importers = {
-        importer
-        for importer, wanted in imports("tidewire").items()
-        if not importer.startswith("tidewire.testing")
-        and any(one.startswith("tidewire.testing") for one in wanted)
-    }
-    assert importers == set()
-
-
-def test_only_two_folders_import_uvicorn():
-    importers = {
-        name.rpartition(".")[0]
-        for name, path in modules("tidewire_server").items()
-        for node in nodes(path)
-        if (isinstance(node, ast.Import) and any(one.name.split(".")[0] == "uvicorn" for one in node.names))
-        or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "uvicorn")
-    }
-    assert importers == {"tidewire_server.http.uvicorn", "tidewire_server.serving"}
-
-
-@pytest.mark.parametrize("package", ROOTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_number_of_modules_in_a_folder_is_limited(package):
     counts = Counter(
         path.parent.relative_to(SRC).as_posix()
@@ -239,7 +196,7 @@ def test_number_of_modules_in_a_folder_is_limited(package):
     assert large == {}
 
 
-@pytest.mark.parametrize("package", ROOTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_names_of_modules_and_classes_are_unique(package):
     names, classes = Counter(), Counter()
     for name, path in modules(package).items():
@@ -250,7 +207,7 @@ def test_names_of_modules_and_classes_are_unique(package):
     assert [name for name, count in classes.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("package", ROOTS)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_number_of_lines_of_a_module_is_limited(package):
     lines = {
         name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules(package).items()

@@ -4,41 +4,23 @@ import ast
 import functools
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import tidewire
-
-ROOTS = {
-    "tidewire": Path(tidewire.__file__).parent,
-    "tidewire_server": Path("src/reference_server/tidewire_server"),
-    "tidewire_conformance": Path("src/conformance/tidewire_conformance"),
-}
-REPOSITORY = Path(tidewire.__file__).parents[3]
-
-
-@functools.cache
-def modules(package):
-    root = ROOTS[package] if ROOTS[package].is_absolute() else REPOSITORY / ROOTS[package]
-    found = []
-    for path in sorted(root.rglob("*.py")):
-        inside = path.relative_to(root).with_suffix("").parts
-        found.append((".".join((package, *(part for part in inside if part != "__init__"))), path))
-    return found
+from support.source_tree import PACKAGES, modules, nodes
 
 
 @functools.cache
 def imports(path, *, at_top=False):
     """Return the modules that a file imports, except imports for type checkers."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    every = [*ast.walk(tree)]
+    every = nodes(path)
     skipped = set()
     for node in every:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             skipped.update(id(below) for child in node.body for below in ast.walk(child))
     found = []
-    for node in tree.body if at_top else every:
+    for node in every[0].body if at_top else every:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
@@ -52,7 +34,7 @@ def imports(path, *, at_top=False):
 def offenders(package, forbidden, *, unless=lambda _: False):
     return [
         f"{name} imports {wanted}"
-        for name, path in modules(package)
+        for name, path in modules(package).items()
         if not unless(name)
         for wanted in imports(path)
         if any(wanted == one or wanted.startswith(one + ".") for one in forbidden)
@@ -69,7 +51,7 @@ FORMER_PATH = "tidewire.protocol.follower"
 """Module that imports names from where they have moved to."""
 
 SHELL = [
-    name for name, _ in modules("tidewire") if name != "tidewire" and not name.startswith("tidewire.protocol")
+    name for name in modules("tidewire") if name != "tidewire" and not name.startswith("tidewire.protocol")
 ]
 
 
@@ -77,7 +59,7 @@ def test_protocol_imports_only_the_standard_library_msgspec_and_pydantic():
     allowed = sys.stdlib_module_names | {"msgspec", "pydantic", "pydantic_core"}
     outside = {
         (name, wanted)
-        for name, path in modules("tidewire")
+        for name, path in modules("tidewire").items()
         if name.startswith(PURE)
         for wanted in imports(path)
         if wanted.partition(".")[0] not in allowed
@@ -86,7 +68,7 @@ def test_protocol_imports_only_the_standard_library_msgspec_and_pydantic():
     }
     # `rfc8785` is imported inside the function that computes a digest.
     assert {wanted.partition(".")[0] for _, wanted in outside} <= {"rfc8785"}
-    for name, path in modules("tidewire"):
+    for name, path in modules("tidewire").items():
         if name.startswith(PURE):
             assert not any(wanted.startswith("rfc8785") for wanted in imports(path, at_top=True)), name
 
@@ -135,7 +117,7 @@ def test_server_imports_only_the_protocol_of_the_client():
 
     found = [
         f"{name} imports {wanted}"
-        for name, path in modules("tidewire_server")
+        for name, path in modules("tidewire_server").items()
         for wanted in imports(path)
         if shell(wanted)
     ]
@@ -169,11 +151,16 @@ def test_only_the_requests_to_engines_import_httpx_on_the_server():
     assert offenders("tidewire_server", http, unless=lambda name: name == allowed) == []
 
 
+def test_only_two_folders_of_the_server_import_uvicorn():
+    folders = ("tidewire_server.http.uvicorn", "tidewire_server.serving")
+    assert offenders("tidewire_server", ["uvicorn"], unless=lambda name: name.startswith(folders)) == []
+
+
 def test_only_the_tracing_of_the_server_imports_opentelemetry():
     only = {"tidewire_server.tracing"}
-    for package in ROOTS:
+    for package in PACKAGES:
         assert offenders(package, ["opentelemetry"], unless=lambda name: name in only) == []
-    [(_, path)] = [each for each in modules("tidewire_server") if each[0] in only]
+    path = modules("tidewire_server")["tidewire_server.tracing"]
     assert not [name for name in imports(path) if name.startswith("opentelemetry.sdk")]
 
 
