@@ -1,5 +1,5 @@
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from support.model_checkpoints import END, byte_level_tokens, random_tokenizer
@@ -119,6 +119,22 @@ def test_sentencepiece_tokens_become_spaces_and_bytes():
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
     vocabulary = vocabulary_of_tokenizer(fast, 5)
     assert [vocabulary.bytes_of(i) for i in (1, 2, 3, 4)] == [b" the", b"\xe2", b"\n", "é".encode()]
+
+
+def test_added_tokens_of_sentencepiece_have_spaces_too():
+    vocab = {"<unk>": 0, "▁": 1, "▁▁": 2, "a": 3, "</s>": 4}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokenizer.add_tokens([AddedToken("▁▁", normalized=True)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    vocabulary = vocabulary_of_tokenizer(fast, 5)
+    ids = fast("  a").input_ids
+    assert ids == [2, 3]
+    assert vocabulary.text_of_all(ids) == fast.decode(ids) == "  a"
+    assert vocabulary.bytes_of(4) == b"</s>"
 
 
 def test_tokenizer_without_byte_tokens_is_refused():

@@ -51,9 +51,11 @@ def vocabulary_of(
     known = {token_id: to_bytes(token) for token, token_id in ids.items()}
     special = set(special)
     for added in tokenizer.get("added_tokens", []):
-        known[added["id"]] = added["content"].encode()
         if added["special"]:
             special.add(added["id"])
+        # An added token of a byte-level tokenizer is a text. One of SentencePiece has U+2581 for a space.
+        if added["special"] or to_bytes is _byte_level:
+            known[added["id"]] = added["content"].encode()
     return Vocabulary([known.get(i, b"") for i in range(size)], {i for i in special if i < size})
 
 
