@@ -68,6 +68,21 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits(cycl
     assert found[1] - found[0] == pytest.approx(3 - 2, abs=2e-4)
 
 
+@pytest.mark.parametrize("penalty", [1e-4, 1e-40, 1e-300])
+def test_tiny_repetition_penalty_does_not_overflow(cycle: TorchEngine, penalty: float):
+    for seed in range(3):
+        found = generate_one(
+            cycle,
+            prompt="ab",
+            max_tokens=3,
+            seed=seed,
+            repetition_penalty=penalty,
+            logprobs_mode="processed",
+            logprobs=True,
+        )
+        assert ("".join(found.text), found.logprobs) == ("bbb", [0.0, 0.0, 0.0])
+
+
 def test_repetition_penalty_gives_the_tokens_and_log_probabilities_of_transformers(
     start: Start, tmp_path: Path
 ):

@@ -26,6 +26,9 @@ LIMITED_BY_MAX_TOP = ("top_logprobs", "prompt_logprobs")
 MIN_TEMPERATURE = 1e-4
 """Smallest temperature with which logits are divided. A lower temperature is treated as 0, because the division could
 overflow."""
+MIN_REPETITION_PENALTY = 1e-6
+"""Smallest number by which logits of tokens that occurred are divided. A lower `repetition_penalty` is treated as this number,
+because the division could overflow, and every token would have the probability NaN."""
 
 TokenId = Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$", max_length=10)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]

@@ -8,7 +8,11 @@ from typing import TypedDict
 
 import torch
 
-from tidewire_server.generation.generate_input_and_value import MIN_TEMPERATURE, Generate
+from tidewire_server.generation.generate_input_and_value import (
+    MIN_REPETITION_PENALTY,
+    MIN_TEMPERATURE,
+    Generate,
+)
 from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
 from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
 from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring
@@ -97,7 +101,7 @@ def _processor_of(
         size,
         device,
         bias={int(token): number for token, number in request.logit_bias.items()},
-        repetition=request.repetition_penalty,
+        repetition=max(request.repetition_penalty, MIN_REPETITION_PENALTY),
         presence=request.presence_penalty,
         frequency=request.frequency_penalty,
         grammar=grammar,
