@@ -61,6 +61,12 @@ def test_missing_folder_is_refused(tmp_path: Path):
     assert_refused(tmp_path / "nowhere", "nowhere not found; pass the folder of a local checkpoint")
 
 
+def test_file_instead_of_a_folder_is_refused(tmp_path: Path):
+    file = tmp_path / "model.gguf"
+    file.touch()
+    assert_refused(file, "model.gguf is a file; pass the folder of a checkpoint, with config.json")
+
+
 def test_empty_folder_is_refused(tmp_path: Path):
     assert_refused(tmp_path, "has no config.json and no tokenizer.json")
 

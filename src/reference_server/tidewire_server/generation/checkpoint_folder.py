@@ -15,7 +15,9 @@ class LoadError(Exception):
 
 
 def missing_folder(folder: Path) -> str:
-    """Return the error message for a model folder that does not exist."""
+    """Return the error message for a model folder that does not exist, or is not a folder."""
+    if folder.exists():
+        return f"{folder} is a file; pass the folder of a checkpoint, with config.json, tokenizer.json and *.safetensors"
     name = str(folder)
     if not _HUB_NAME.fullmatch(name) or name.startswith("."):
         return f"folder {folder} not found; pass the folder of a local checkpoint, because the server does not download models"
