@@ -218,6 +218,15 @@ def test_unknown_urls_and_methods_have_errors_in_the_shape_of_openai(url):
         assert answer.json()["error"]["code"] == "unknown_url"
 
 
+@pytest.mark.parametrize("base", ["", "/v1"])
+def test_a_wrong_base_url_has_an_error_with_the_right_one(url, base):
+    with (
+        openai.OpenAI(base_url=f"{url}{base}", api_key="any", max_retries=0) as client,
+        pytest.raises(openai.NotFoundError, match="OpenAI's API starts at /openai/v1"),
+    ):
+        client.completions.create(**steps("+one"))
+
+
 def test_jobs_with_several_items_and_of_other_endpoints_are_not_responses(url, client):
     batch = httpx.post(
         f"{url}/v1/endpoints/generate/jobs", json={"inputs": [{"prompt": "+a"}, {"prompt": "+b"}]}
