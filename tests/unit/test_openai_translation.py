@@ -197,6 +197,27 @@ def test_refused_members_are_named():
     assert refused(completion, echo=1) == "echo"  # 1 is not the neutral value False, and not served
 
 
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"response_format": "json"}, "response_format: must be an object"),
+        ({"messages": ["hi"]}, "messages[0]: must be an object"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": True}}},
+            "response_format.schema: must be an object",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": None}]},
+            "messages[0].content: must be present, and neither null nor an empty list",
+        ),
+    ],
+)
+def test_the_message_about_a_wrong_member_says_what_it_must_be(members, message):
+    with pytest.raises(ApiError) as found:
+        chat(**members)
+    assert str(found.value) == message
+
+
 def test_an_error_of_the_job_names_the_member_of_the_request():
     params = response().params
     found = problem("invalid_input", "/input/max_tokens: must be less", pointer="/input/max_tokens")

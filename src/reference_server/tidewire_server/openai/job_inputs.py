@@ -28,6 +28,12 @@ OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 
 DEFAULT_LIMITS: Final = Limits()
 
+_NEEDED: Final = {
+    "missing": "must be present, and neither null nor an empty list",
+    **dict.fromkeys(("model_type", "dict_type"), "must be an object"),
+}
+"""Messages for the types of errors whose own message names a class, or calls a member absent that is null."""
+
 _T = TypeVar("_T")
 
 
@@ -271,4 +277,5 @@ def _read(shape: TypeAdapter[_T], value: JsonValue, param: str) -> _T:
         param = param[:MAX_SHOWN]
         if first["type"] == "extra_forbidden":
             raise unsupported(param) from None
-        raise ApiError(400, f"{param}: {first['msg']}", param=param, code="invalid_value") from None
+        message = _NEEDED.get(first["type"], first["msg"])
+        raise ApiError(400, f"{param}: {message}", param=param, code="invalid_value") from None
