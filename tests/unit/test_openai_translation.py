@@ -232,6 +232,16 @@ def test_an_error_of_the_job_names_the_member_of_the_request():
     both = problem("invalid_input", "/input/top_p: bad. Also /input/max_tokens: bad", pointer="/input/top_p")
     message = error_of(both, params).body["error"]["message"]
     assert message == "top_p: bad. Also max_output_tokens: bad"
+    union = problem(
+        "invalid_input", "/input/stop: not a text. Also /input/stop: not a list", pointer="/input/stop"
+    )
+    message = error_of(union, completion(stop=5).params).body["error"]["message"]
+    assert message == "stop: not a text. Also stop: not a list"
+    larger = problem(
+        "top_logprobs_too_large", "/input/top_logprobs: top_logprobs is 25", pointer="/input/top_logprobs"
+    )
+    message = error_of(larger, completion(logprobs=25).params).body["error"]["message"]
+    assert message == "logprobs: top_logprobs is 25"
     schema = problem("invalid_input", "bad", pointer="/input/json_schema/type")
     assert error_of(schema, chat().params).body["error"]["param"] == "response_format"
     assert error_of(schema, response().params).body["error"]["param"] == "text"

@@ -75,7 +75,7 @@ def error_of(
     message = (found.detail or found.title).removeprefix(f"{pointer}: ")
     # A message about several members has the pointers of the others.
     message = re.sub("/input(?:s/[0-9]+)?/([a-z_]+)", lambda other: params.get(other[1], other[1]), message)
-    if param is not None and param not in message:
+    if param is not None and not message.startswith(param):
         message = f"{param}: {message}"
     further: dict[str, Any] = dict(headers or {})
     if found.retry_after_ms is not None:
