@@ -16,7 +16,8 @@ import pytest
 import trustme
 
 from support.postgres_server import AUTHORITY, PASSWORD, PASSWORD_USER, needs_postgres
-from support.store_log_writer import ROOMY, Writer, run
+from support.store_log_writer import ROOMY, Writer, everything, run
+from tidewire.protocol.cursor import Cursor
 from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
 from tidewire_server.store.fair_eviction import EndedJobs
@@ -431,6 +432,48 @@ class TestWithServer:
             assert fast.execute("SHOW synchronous_commit").fetchone() == ("off",)
             assert durable.execute("SHOW statement_timeout").fetchone() == ("0",)
         asyncio.run(store.close())
+
+    @pytest.mark.parametrize(
+        ("setting", "value", "expected"),
+        [
+            ("standard_conforming_strings", "off", "on"),
+            ("default_transaction_isolation", "serializable", "read committed"),
+            ("statement_timeout", "'1ms'", "0"),
+        ],
+    )
+    def test_settings_of_the_database_do_not_change_what_is_stored(
+        self, setting: str, value: str, expected: str, postgres_of_the_run: Any, database_url: str
+    ) -> None:
+        postgres_of_the_run.execute(f"ALTER DATABASE {named(database_url)} SET {setting} = {value}")
+
+        async def body() -> None:
+            first: Any = open_store(Settings(log=database_url))
+            second: Any = open_store(Settings(log=database_url))
+            with first._threads.appends._database.connect(durable=True) as connection:
+                assert connection.execute(f"SHOW {setting}").fetchone() == (expected,)
+            await (writer := Writer()).submit(first)
+            await writer.take_over(first)
+            await writer.write("one")
+            log = await second.jobs.log("a")
+            assert await everything(log, Cursor(1, 0)) == b"".join(writer.frames)
+            await first.close()
+            await second.close()
+
+        run(body())
+
+    def test_the_session_for_notifications_stays_open_while_there_are_none(
+        self, postgres_of_the_run: Any, database_url: str
+    ) -> None:
+        postgres_of_the_run.execute(f"ALTER DATABASE {named(database_url)} SET idle_session_timeout = '1min'")
+
+        async def body() -> None:
+            store: Any = open_store(Settings(log=database_url))
+            async with await store._database.connect_async() as connection:
+                cursor = await connection.execute("SHOW idle_session_timeout")
+                assert await cursor.fetchone() == ("0",)
+            await store.close()
+
+        run(body())
 
     def test_a_closed_store_refuses_further_work(self, database_url: str) -> None:
         async def body() -> None:

@@ -45,7 +45,8 @@ _DEFAULTS: Final[Mapping[str, str | int]] = {
 _SESSION: Final = """
     SELECT set_config('search_path', 'tidewire', false), set_config('jit', 'off', false),
         set_config('lock_timeout', '5s', false), set_config('idle_in_transaction_session_timeout', '10s', false),
-        set_config('statement_timeout', '0', false),
+        set_config('statement_timeout', '0', false), set_config('standard_conforming_strings', 'on', false),
+        set_config('default_transaction_isolation', 'read committed', false),
         set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false)
 """
 
@@ -155,9 +156,11 @@ class Database:
         return connection
 
     async def connect_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """Open a connection for the event loop, only for notifications: the session has a name, but no other parameters."""
+        """Open a connection for the event loop, only for notifications."""
         connection = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
         try:
+            # The database would end the session between two notifications.
+            await connection.execute("SET idle_session_timeout = 0")
             if self.server is not None:
                 await connection.execute(_NAME, (str(self.server),))
         except BaseException:
