@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -288,6 +289,21 @@ class TestWithServer:
         name = named(database_url)
         postgres_of_the_run.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         assert "use the URL of the primary" in error_of(database_url)
+
+    @pytest.mark.parametrize(
+        ("shift", "expected"),
+        [(3600, "3600 s ahead of that of the database, .* too early"), (-3600, "3600 s behind .* too late")],
+    )
+    def test_a_wrong_clock_is_reported_once(
+        self, shift: float, expected: str, database_url: str, monkeypatch: Any, caplog: Any
+    ) -> None:
+        now = time.time
+        open_and_close(database_url)
+        assert not caplog.records
+        monkeypatch.setattr(time, "time", lambda: now() + shift)
+        open_and_close(database_url)
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert re.search(expected, message)
 
     def test_servers_that_start_together_create_the_schema_once(self, database_url: str) -> None:
         found: list[Any] = []

@@ -5,12 +5,19 @@ holds an advisory lock, so that servers that start together do not run the same 
 indexes, so that an older server that still runs can use the migrated schema.
 """
 
+import logging
 import secrets
+import time
 from typing import Any, Final, NamedTuple
 
 from tidewire_server.store.postgres.connections import Connection
 from tidewire_server.store.store_errors import StoreError
 from tidewire_server.store.store_interface import SECRET_BYTES
+
+_log = logging.getLogger(__name__)
+
+_MAX_CLOCK_DIFFERENCE: Final = 10.0
+"""Difference between the clocks of this host and of the database, in seconds, above which a server logs a warning."""
 
 MIN_SERVER: Final = 140_000
 """Oldest version of PostgreSQL that is supported, as in `PQserverVersion`."""
@@ -186,8 +193,19 @@ def open_schema(connection: Connection, place: str, host: str, lease: float) -> 
         connection.execute("SELECT pg_advisory_xact_lock(%s::bigint)", (MIGRATION_LOCK,))
         _migrate(connection, place)
         (server,) = _row(connection, _REGISTER, {"host": host, "lease": lease})
-        secret, standbys = _row(
-            connection, "SELECT secret, current_setting('synchronous_standby_names') FROM meta"
+        secret, standbys, ahead = _row(
+            connection,
+            "SELECT secret, current_setting('synchronous_standby_names'), "
+            "%s - extract(epoch FROM clock_timestamp())::float8 FROM meta",
+            (time.time(),),
+        )
+    if abs(ahead) > _MAX_CLOCK_DIFFERENCE:
+        _log.warning(
+            "log %s: the clock of this host is %.0f s %s that of the database, so ended jobs of all servers are deleted too %s; "
+            "synchronize the clocks of all hosts",
+            place,
+            abs(ahead),
+            *(("ahead of", "early") if ahead > 0 else ("behind", "late")),
         )
     return Opened(secret, server, bool(standbys))
 
