@@ -491,6 +491,20 @@ class TestWithServer:
 
         run(body())
 
+    @pytest.mark.parametrize("statement", ["SELECT FROM job", "PREPARE a AS SELECT 1; PREPARE a AS SELECT 1"])
+    def test_what_fails_behind_a_pooler_in_transaction_mode_is_reported_with_advice(
+        self, statement: str, database_url: str
+    ) -> None:
+        import psycopg
+
+        from tidewire_server.store.postgres.connections import Database
+
+        database = Database(database_url)
+        connection = database.connect(durable=True, schema_exists=False)
+        with connection, pytest.raises(psycopg.Error) as caught:
+            connection.execute(statement)
+        assert "not through a pooler in transaction mode" in database.describe(caught.value)
+
     def test_a_closed_store_refuses_further_work(self, database_url: str) -> None:
         async def body() -> None:
             store: Any = open_store(Settings(log=database_url))

@@ -28,7 +28,9 @@ _ADVICE_BY_CODE: Final = {
     _DISK_FULL: "free some space on the disk of the database; the server then retries the pending writes",
     "53200": "the database server has no free memory",
     "42501": "give the role of the URL all privileges on the schema tidewire and its tables, and CREATE on the database",
-    "42P01": "a table is missing: restart the server, which creates the schema, or restore a backup",
+    "42P01": "connect directly to the database, not through a pooler in transaction mode; if a table is missing, restart the "
+    "server, which creates the schema, or restore a backup",
+    "42P05": "connect directly to the database, not through a pooler in transaction mode",
     "28P01": "check the password in PGPASSWORD, in ~/.pgpass or in the URL",
 }
 
