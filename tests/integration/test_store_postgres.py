@@ -505,6 +505,21 @@ class TestWithServer:
             connection.execute(statement)
         assert "not through a pooler in transaction mode" in database.describe(caught.value)
 
+    def test_a_thread_whose_new_connection_breaks_keeps_no_socket(
+        self, database_url: str, monkeypatch: Any
+    ) -> None:
+        import psycopg
+
+        from tidewire_server.store.postgres import connections
+        from tidewire_server.store.postgres.database_threads import DatabaseThread
+
+        monkeypatch.setattr(connections, "_CONFIRM", "SELECT pg_terminate_backend(pg_backend_pid())")
+        database = connections.Database(database_url)
+        thread = DatabaseThread(database, "appends", connections.run_each, durable=True)
+        with pytest.raises(psycopg.OperationalError, match="terminating connection"):
+            thread.start()
+        assert thread._socket is None
+
     def test_a_closed_store_refuses_further_work(self, database_url: str) -> None:
         async def body() -> None:
             store: Any = open_store(Settings(log=database_url))

@@ -268,7 +268,11 @@ class DatabaseThread:
         """Return the open connection, or open one."""
         if self._connection is None or self._connection.closed:
             self._close()
-            self._connection = self._database.connect(durable=self._durable, opened=self._keep_socket)
+            try:
+                self._connection = self._database.connect(durable=self._durable, opened=self._keep_socket)
+            except psycopg.Error:
+                self._close()
+                raise
         return self._connection
 
     def _keep_socket(self, connection: Connection) -> None:
