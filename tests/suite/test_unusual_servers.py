@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proof.servers.fault_helpers import refuse
+from proof.servers.fault_helpers import refuse, rewrite_body
 from proof.servers.fault_proxy import FaultProxy
 from proof.servers.judge_server import CALLER
 from support.mutated_server import running
@@ -46,3 +46,16 @@ def test_a_server_may_read_an_empty_accept_header_in_either_way():
 
     hooks = FaultProxy(instead=[refuse(is_empty, 406, "not_acceptable")])
     assert requirements(judged(hooks, "refused_submits.accept_header_selects_json_or_stream")) == set()
+
+
+def test_an_early_expiry_is_reported_although_the_server_does_not_say_when_the_job_ended():
+    hooks = FaultProxy(
+        bodies=[
+            rewrite_body(rb'"(started|ended)_at":"[^"]*",', b""),
+            rewrite_body(rb'("expires_at":")\d{4}', rb"\g<1>2001"),
+        ]
+    )
+    report = judged(
+        hooks, "discovery.expires_at_respects_state_ttl_s", "cancels.cancel_of_ended_job_has_no_effect"
+    )
+    assert requirements(report) == {"TW-RES-052"}

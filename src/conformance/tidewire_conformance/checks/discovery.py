@@ -266,18 +266,21 @@ async def value_is_set_once_without_streaming(s: Session) -> None:
 
 @check("TW-RES-052", whole_run=True)
 async def expires_at_respects_state_ttl_s(s: Session) -> None:
-    """The `expires_at` of a job is at least `state_ttl_s` seconds after its `ended_at`."""
+    """The `expires_at` of a job is at least `state_ttl_s` seconds after its `ended_at`, or after its `created_at` if the
+    server does not send `ended_at`.
+    """
     kept = timedelta(seconds=min(s.server.limits.get("state_ttl_s", 0), MAX_COMPARED_SECONDS))
     for exchange in s.wire.record:
         for body in job_bodies(exchange):
-            ended, done = _time(body.get("ended_at")), body.get("done")
+            since = body.get("ended_at") or body.get("created_at")
+            ended, done = _time(since), body.get("done")
             for expiry in (
                 body.get("expires_at"),
                 done.get("expires_at") if isinstance(done, dict) else None,
             ):
                 if ended and (until := _time(expiry)):
                     late_enough = until >= ended + kept - CLOCK_TOLERANCE
-                    wanted = f"at least {kept} after {body['ended_at']}"
+                    wanted = f"at least {kept} after {since}"
                     s.at(exchange).expect("TW-RES-052", late_enough, wanted, expiry)
 
 
