@@ -1,16 +1,21 @@
 """Servers that use a freedom of the specification pass the suite, and a fault that they hide is reported with its cause."""
 
 import asyncio
+import json
 
 import pytest
 
-from proof.servers.fault_helpers import refuse, rewrite_body
+from proof.servers.fault_helpers import drop_header, refuse, rewrite_body
 from proof.servers.fault_proxy import FaultProxy
 from proof.servers.judge_server import CALLER
+from proof.servers.server_process import SETTINGS
 from support.mutated_server import running
 from tidewire_conformance import registry
 from tidewire_conformance.judging.grade import grade
+from tidewire_conformance.judging.verdict import Outcome
 from tidewire_conformance.runner import Plan, run
+from tidewire_server import Server, Stream
+from tidewire_server.http.application import TidewireApp
 
 pytestmark = pytest.mark.heavy
 
@@ -59,3 +64,64 @@ def test_an_early_expiry_is_reported_although_the_server_does_not_say_when_the_j
         hooks, "discovery.expires_at_respects_state_ttl_s", "cancels.cancel_of_ended_job_has_no_effect"
     )
     assert requirements(report) == {"TW-RES-052"}
+
+
+def test_a_missing_location_is_reported_as_missing():
+    hooks = FaultProxy(heads=[drop_header("location", [201])])
+    report = judged(hooks, "jobs.submit_returns_the_job")
+    assert requirements(report) == {"TW-JOB-018"}
+    (finding, *_) = [each for _, each in report.results["TW-JOB-018"].broken]
+    assert finding.got == "no Location"
+
+
+def end_as_succeeded(exchange, status, body):
+    """Let each job that was cancelled end as succeeded, and a request to cancel return the ended job."""
+    if exchange.path.endswith("/cancel"):
+        job = json.loads(body)
+        job["done"] = {
+            "status": "succeeded",
+            "usage": {},
+            "check": [],
+            "digest": "0" * 16,
+            "expires_at": "2030-01-01T00:00:00Z",
+        }
+        status, body = 200, json.dumps(job).encode()
+    return status, body.replace(b'"cancelled"', b'"succeeded"')
+
+
+SUCCEEDED = {
+    "bodies": [end_as_succeeded],
+    "frames": [lambda exchange, frame: frame.replace(b'"cancelled"', b'"succeeded"')],
+}
+
+
+def test_a_cancelled_script_that_ends_as_succeeded_fails():
+    report = judged(FaultProxy(**SUCCEEDED), "cancels.cancel_ends_the_job")
+    assert "TW-JOB-050" in requirements(report)
+
+
+def test_a_cancelled_example_that_ends_as_succeeded_is_explained(monkeypatch):
+    """The suite does not know how long the job of an example runs."""
+    server = Server(**SETTINGS)
+
+    @server.endpoint(examples=[{"words": 8}])
+    async def talk(words: int, stream: Stream[str]) -> None:
+        for _ in range(words):
+            stream.append("word ")
+            await asyncio.sleep(0.1)
+
+    call, hooks = TidewireApp.__call__, FaultProxy(**SUCCEEDED)
+
+    async def changed(app, scope, receive, send):
+        await hooks.wrap(lambda *arguments: call(app, *arguments))(scope, receive, send)
+
+    monkeypatch.setattr(TidewireApp, "__call__", changed)
+    checks = [check for check in registry.checks() if check.name == "cancels.cancel_ends_the_job"]
+    with server.running() as url:
+        report = grade(asyncio.run(run(Plan(url, CALLER), checks)))
+    (verdict,) = report.run.verdicts
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert (
+        "as succeeded after it; if it did not end by itself in between, the server must end it as cancelled"
+        in verdict.note
+    )

@@ -6,6 +6,9 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
 from tidewire_conformance.session import Session
 
+SCRIPT_TEXT = "Hello"
+"""Final value of the long script, if the server does not cut it short."""
+
 
 @check("TW-JOB-050", "TW-JOB-051", "TW-JOB-057", "TW-JOB-055", "TW-JOB-001")
 async def cancel_ends_the_job(s: Session) -> None:
@@ -31,11 +34,15 @@ async def cancel_ends_the_job(s: Session) -> None:
         "TW-JOB-050", ended, "a done event soon after the job was cancelled", "the job still runs after 10 s"
     ):
         return
-    if answer.status == 200 and last.of_type("done")[0].member("status") == sample.ended:
-        s.inconclusive("the job had ended before it was cancelled")
     status = last.of_type("done")[0].member("status")
-    s.at(last).equal("TW-JOB-050", status, "cancelled")
     item = s.items(await s.read(job))[0]
+    whole = not s.server.has_script or item["value"] == SCRIPT_TEXT
+    if answer.status == 200 and status == sample.ended and whole:
+        s.inconclusive(
+            f"the job still ran before the request to cancel, and had ended as {status} after it; if it did not end by"
+            " itself in between, the server must end it as cancelled"
+        )
+    s.at(last).equal("TW-JOB-050", status, "cancelled")
     kept = item["status"] == "cancelled" and bool(item["value"])
     s.at(last).expect("TW-JOB-057", kept, "a cancelled item that keeps its value", item)
     again = await s.cancel(job, json={})
