@@ -20,11 +20,11 @@ from tidewire_server.http.application import TidewireApp
 pytestmark = pytest.mark.heavy
 
 
-def judged(hooks, *names):
+def judged(hooks, *names, caller=CALLER):
     """Grade a server with hooks by the checks with these names."""
-    checks = [check for check in registry.checks() if check.name in names]
+    checks = [check for check in registry.checks() if check.is_named_by(names)]
     with running(hooks) as url:
-        return grade(asyncio.run(run(Plan(url, CALLER), checks)))
+        return grade(asyncio.run(run(Plan(url, caller), checks)))
 
 
 def requirements(report):
@@ -125,3 +125,22 @@ def test_a_cancelled_example_that_ends_as_succeeded_is_explained(monkeypatch):
         "as succeeded after it; if it did not end by itself in between, the server must end it as cancelled"
         in verdict.note
     )
+
+
+@pytest.mark.parametrize("write", [str.lower, str.upper])
+def test_the_names_of_header_options_are_compared_without_regard_to_case(write):
+    caller = [(write(name), value) for name, value in CALLER]
+    report = judged(FaultProxy(), "browser", "ownership", caller=caller)
+    assert requirements(report) == set()
+    tried = {each.check for each in report.run.verdicts if each.outcome is Outcome.PASS}
+    assert "ownership.credentials_in_the_url_are_not_accepted" in tried
+
+
+def test_a_token_may_have_one_character():
+    def translate(exchange):
+        if exchange.header("authorization") == "Bearer a":
+            exchange.set_header("authorization", CALLER[0][1])
+
+    hooks = FaultProxy(requests=[translate])
+    report = judged(hooks, "ownership.invalid_credentials_return_401", caller=[("Authorization", "Bearer a")])
+    assert [each.outcome for each in report.run.verdicts] == [Outcome.PASS]

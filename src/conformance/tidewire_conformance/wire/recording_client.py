@@ -253,7 +253,8 @@ class Wire:
             resumes: Whether to resume a stream that ends with `goaway`.
         """
         self.base_url = base_url.rstrip("/")
-        self.header = tuple(header)
+        # Checks drop or replace a field by its name, so `authorization` in an option must not be another field.
+        self.header = tuple((name.title(), value) for name, value in header)
         self.patience = patience
         self.record = [] if record is None else record
         self.caller = caller
