@@ -35,9 +35,9 @@ def stream(*body: bytes | float, head: bytes = HEAD) -> Callable[[str], Steps]:
     return lambda _: [head + b"\r\n", *body]
 
 
-def numbered(last_id: str) -> Steps:
-    """Send the events 1 to 3 that follow an id."""
-    numbers = range(int(last_id or 0) + 1, 4)
+def numbered(last_id: str, last: int = 3) -> Steps:
+    """Send the events 1 to `last` that follow an id."""
+    numbers = range(int(last_id or 0) + 1, last + 1)
     return [HEAD + b"\r\n", *(b"id: %d\ndata: %d\n\n" % (number, number) for number in numbers)]
 
 
@@ -84,6 +84,8 @@ STREAM_SERVERS = {
                 lambda _: numbered("")),
         _faulty("TW-SSE-012", "continues_after_the_last_event_id", "cursor_event_sent_again",
                 "The event with the id is sent again.", lambda last: numbered(str(int(last or 1) - 1))),
+        _faulty("TW-SSE-012", "continues_after_the_last_event_id", "event_after_the_cursor_lost",
+                "The event after the one with the id is lost.", lambda last: numbered(str(int(last or -1) + 1), 5)),
         StreamServer("plain", "Events with ids, which continue after Last-Event-ID.", numbered),
         StreamServer("crlf", "Lines end in CR LF.", stream(b"data: a\r\n\r\ndata: b\r\n\r\n")),
         StreamServer("cr", "Lines end in CR.", stream(b"data: a\r\rdata: b\r\r")),

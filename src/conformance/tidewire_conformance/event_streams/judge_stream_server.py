@@ -83,10 +83,12 @@ async def record_stream(wire: Wire, plan: EventStreamOptions) -> StreamRecording
     # The middle, so that an event remains before and after the cursor, if there are three events or more.
     place = len(ids) // 2 if len(ids) > 1 else 0
     cursor = ids[place - 1] if len(ids) == 2 else ids[place]
-    earlier = frozenset(ids[: ids.index(cursor) + 1])
+    after = ids.index(cursor) + 1
+    earlier, later = frozenset(ids[:after]), tuple(ids[after:])
     value = cursor.encode().decode("latin-1")
     with contextlib.suppress(IncompleteResponseError):
-        return StreamRecording(first, await _read(wire, plan, {"Last-Event-ID": value}), cursor, earlier)
+        resumed = await _read(wire, plan, {"Last-Event-ID": value})
+        return StreamRecording(first, resumed, cursor, earlier, later)
     return StreamRecording(first)
 
 

@@ -33,6 +33,8 @@ class StreamRecording:
     cursor: str = ""
     earlier_ids: frozenset[str] = field(default=frozenset())
     """Ids of the first response up to `cursor`, which is one of them."""
+    later_ids: tuple[str, ...] = ()
+    """Ids of the first response after `cursor`, in their order."""
 
     @property
     def streams(self) -> list[RecordedExchange]:
@@ -221,3 +223,12 @@ def continues_after_the_last_event_id(found: StreamRecording) -> Iterator[Assert
     expected = f"no event with the id {found.cursor!r} or an earlier id"
     got = f"an event with the id {again[0].id!r}" if again else ""
     yield Assertion("TW-SSE-012", not again, expected, got, found.resumed, again[0] if again else None)
+    # Without any later id, the server may have sent other events, for example because it keeps none.
+    known = next((block for block in found.resumed.blocks if block.id in found.later_ids), None)
+    if known is not None:
+        following = found.later_ids[0]
+        expected = (
+            f"the event with the id {following!r}, which followed {found.cursor!r} in the first response"
+        )
+        got = f"first an event with the id {known.id!r}"
+        yield Assertion("TW-SSE-012", known.id == following, expected, got, found.resumed, known)
