@@ -279,6 +279,15 @@ def test_each_variant_changes_its_scenarios():
     assert len({name_of(each) for each in [*SCENARIOS, *found]}) == len(SCENARIOS) + len(found)
 
 
+def test_a_response_of_http_1_0_is_never_declared_as_chunked():
+    streams = [
+        each for found in variant_scenarios(SCENARIOS, ["http-1"]) for each in found.scripts["streams"]
+    ]
+    unchunked = [each.get("headers", {}) for each in streams if each.get("framing") == "http/1.0"]
+    assert len(unchunked) > 10
+    assert not [headers for headers in unchunked if "transfer-encoding" in map(str.lower, headers)]
+
+
 def test_requirements_of_variants_are_about_clients():
     roles = {one.id: one.role for one in document.requirements}
     for name, variant in VARIANTS.items():
