@@ -32,7 +32,7 @@ def main() -> None:
             "text. In the rows with `GET`, the client reads the stream from the log after the end of the job. The script is `python\n"
             "bench/wire.py`.\n\n"
             "The following targets apply for N = 20,000:\n\n"
-            "- With one event per step, the stream should have at most 4.6 × the size of the text, and at most 1/13 of the bytes that\n"
+            "- With one event per step, the stream should have at most 4.8 × the size of the text, and at most 1/13 of the bytes that\n"
             "  gradio sends.\n"
             "- If the server merges several steps into one event, as it does by default, the stream should have at most 1.1 × the\n"
             "  size of the text.",

@@ -67,7 +67,7 @@ def wire() -> str:
 
 
 def _where_bytes_go(rows: list[dict]) -> str:
-    """Explain the size of one event per step, and why no encoding of the checks would reduce it below 4.6 × the text."""
+    """Explain the size of one event per step."""
     row = next(
         r
         for r in rows
@@ -78,15 +78,12 @@ def _where_bytes_go(rows: list[dict]) -> str:
     # overhead of `id:1-<seq>`, `data:"<text>"` and the blank line, without the seq and the text
     frame = len('id:1-\ndata:""\n\n')
     bare, checks = frame * n + seqs + floor, n // 64
-    left = 4.6 * floor - (row["stream"] - row["checks"])
     return (
         f"With one event per step, the stream has {row['stream']:,} bytes. Of these, {floor:,} bytes are the text, {seqs:,} bytes "
         f'are sequence numbers, and {frame} × {n:,} bytes are the characters that every event has (`id:1-`, `data:""` and line '
         f"ends). Together, without checks, this is {bare / floor:.2f} × the size of the text. A text needs a check every 64 changes, so {checks} events contain a check. "
         f"A check makes an event {row['checks'] / checks:.0f} bytes longer, and all checks together are "
-        f"{row['checks'] / floor:.2f} × the size of the text. The target of 4.6 × would leave {left / checks:.0f} bytes for each check, "
-        f"which is not enough even for the decimal digits of a CRC. The protocol therefore needs "
-        f"{row['stream'] / floor:.2f} × the size of the text. This overhead is insignificant by default, because servers merge events."
+        f"{row['checks'] / floor:.2f} × the size of the text. This overhead is insignificant by default, because servers merge events."
     )
 
 

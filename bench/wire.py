@@ -11,7 +11,7 @@ at each step (250 MB at N = 10,000, its maximum here). `floor` is the size of th
 that checks add to events. The script applies the received events and compares the result with the generated value, so
 that it reports only correct streams.
 
-Targets at N = 20,000: with one event per step, at most 4.6 × floor and 1/13 of gradio; with merged events, at most
+Targets at N = 20,000: with one event per step, at most 4.8 × floor and 1/13 of gradio; with merged events, at most
 1.1 × floor.
 """
 

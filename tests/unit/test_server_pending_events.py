@@ -1,6 +1,7 @@
 """Pending events: validation at the call, size limits, order, and which calls share an event."""
 
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -200,6 +201,17 @@ async def test_event_has_at_most_max_event_ops(window):
         0
     ] == "t"
     assert await job.read() == job.stream.value
+
+
+@on_event_loop
+async def test_appends_to_the_only_column_have_their_shortest_forms():
+    job = StreamHarness("", merge_window=0.0)
+    for _ in range(65):
+        job.stream.append("x")
+    data = [each.data for each in await job.frames()]
+    check = '"check":[["/items/0/value",64,' + str(zlib.crc32(b"x" * 64)) + "]]"
+    assert data[-2:] == ['{"ops":[["r","x"]],' + check + "}", '"x"']
+    assert set(data[-65:-2]) == {'"x"'}
 
 
 @on_event_loop

@@ -63,15 +63,13 @@ class EventBlocks:
         events.
         """
         if event.ops:
-            if (
-                not event.due
-                and len(event.ops) == len(self._columns) == 1
-                and event.ops[0][0] == self._column_head
-            ):
-                # A diff that is a string appends to the only column, which is a text.
-                fields = b'data:"%b"' % b"".join(event.ops[0][1:-1])
+            of_column = len(event.ops) == len(self._columns) == 1 and event.ops[0][0] == self._column_head
+            # The shortest forms of an append to the only column, which is a text, are a string and a row.
+            text = b'"%b"' % b"".join(event.ops[0][1:-1]) if of_column else b""
+            if text and not event.due:
+                fields = b"data:%b" % text
             else:
-                ops = b",".join(map(b"".join, event.ops))
+                ops = b'["r",%b]' % text if text else b",".join(map(b"".join, event.ops))
                 fields = diff_fields(ops, checks_of(event.due, self._state.document))
                 event.due = []
             self.events.append(fields)
