@@ -82,7 +82,7 @@ def campaign(folder: Path, limits: list[str], *, cut: bool) -> Counter[str]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("cut", [False, True], ids=["connected", "cut at the signal"])
 def test_no_accepted_job_is_lost(tmp_path, cut):
-    assert campaign(tmp_path, ["20"], cut=cut)["whole"]
+    assert campaign(tmp_path, ["20"] if cut else ["0.3", "20"], cut=cut)["whole"]
 
 
 @pytest.mark.slow

@@ -39,6 +39,8 @@ MAX_HEARTBEAT: Final = 15.0
 """Longest permitted heartbeat interval, in seconds (TW-FRM-071)."""
 SHORT_TOKENS: Final = 16
 """Number of tokens of a text generation for the checks that need any job: about 90 jobs of one run."""
+LONG_TEXT: Final = "Hello"
+"""Text that the script of a long job appends, in part before and in part after its pause."""
 MAX_TESTED_CONCURRENCY: Final = 100
 """Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 LONG_TOKENS: Final = 256
@@ -249,7 +251,7 @@ class Server:
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest | None:
         """Return a request for a job with immediate output that runs long enough to be observed and cancelled, or None."""
-        steps = ({"append": "Hel"}, {"sleep_ms": int(seconds * 1000)}, {"append": "lo"})
+        steps = ({"append": LONG_TEXT[:3]}, {"sleep_ms": int(seconds * 1000)}, {"append": LONG_TEXT[3:]})
         return self.script_sample(*steps) or self._find_sample(
             lambda sample: sample.grows and sample.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
         )

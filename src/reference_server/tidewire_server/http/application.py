@@ -258,11 +258,7 @@ class TidewireApp:
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
         detail = f"there is no resource at {request.url.path[:200]!r}; the API starts at {root_of(request)}"
-        if not self.serves("/openai/v1/models"):
-            return await self._refused(request, refuse("not_found", detail))
-        # The base URL of a script for OpenAI may be wrong. Its package shows no other member of a problem than `message`.
-        detail += f", and OpenAI's API starts at {root_of(request).removesuffix(API_ROOT)}/openai/v1"
-        return await self._refused(request, refuse("not_found", detail, message=detail))
+        return await self._refused(request, refuse("not_found", detail))
 
     async def _method_not_allowed(self, request: Request, _error: Exception) -> Response:
         # Starlette's `Allow` header lists the methods of a single route, but a URL may have several routes.

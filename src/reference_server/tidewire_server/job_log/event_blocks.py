@@ -65,11 +65,11 @@ class EventBlocks:
         if event.ops:
             of_column = len(event.ops) == len(self._columns) == 1 and event.ops[0][0] == self._column_head
             # The shortest forms of an append to the only column, which is a text, are a string and a row.
-            text = b'"%b"' % b"".join(event.ops[0][1:-1]) if of_column else b""
-            if text and not event.due:
-                fields = b"data:%b" % text
+            if of_column and not event.due:
+                fields = b'data:"%b"' % b"".join(event.ops[0][1:-1])
             else:
-                ops = b'["r",%b]' % text if text else b",".join(map(b"".join, event.ops))
+                parts = [[b'["r","', *event.ops[0][1:]]] if of_column else event.ops
+                ops = b",".join(map(b"".join, parts))
                 fields = diff_fields(ops, checks_of(event.due, self._state.document))
                 event.due = []
             self.events.append(fields)

@@ -71,7 +71,9 @@ def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint], settings:
         ("GET", "/models/{name:path}", handlers.models),
     ]
     routes = [Route(f"{ROOT}{path}", _OpenAIRoute(app, each), methods=[verb]) for verb, path, each in table]
-    return [*routes, Route("/openai{path:path}", _OpenAIRoute(app, handlers.unknown))]
+    # The base URL of a script may lack `/openai`, or be that of the server.
+    unknown = ["/openai{path:path}", *(f"{base}{path}" for base in ("", "/v1") for _, path, _ in table)]
+    return [*routes, *(Route(path, _OpenAIRoute(app, handlers.unknown)) for path in unknown)]
 
 
 class _OpenAIRoute:
