@@ -17,11 +17,12 @@ from support.killable_server import Killed, talk_text
 from support.own_postgres import DatabaseProxy, OwnPostgres, own_postgres
 from support.postgres_server import needs_postgres
 from support.reference_server import eventually, until
-from support.store_log_writer import ROOMY, Writer, everything, run
+from support.store_log_writer import ROOMY, Writer, everything, run, until_ready
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import encode
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 from tidewire_server import Server
+from tidewire_server.store.database import write_probe
 from tidewire_server.store.log_interface import Block, StateAt
 from tidewire_server.store.store_errors import StoreError
 
@@ -135,6 +136,75 @@ def test_after_the_limit_reads_and_appends_fail_and_then_an_append_is_repeated(
     assert sum(OUTAGE in each for each in messages) == 1, messages
     assert sum(RETURN in each for each in messages) == 1, messages
     assert len(messages) == 2, messages
+
+
+@pytest.fixture
+def few_connections(postgres_of_the_run: Any, database_url: str) -> Iterator[Any]:
+    """Yield the URL of a role, and a function that sets how many connections the role may have."""
+    server, role = postgres_of_the_run, f"few_{name_of(database_url)}"
+    server.execute(f"CREATE ROLE {role} LOGIN")
+    server.execute(f"GRANT CREATE ON DATABASE {name_of(database_url)} TO {role}")
+    url = f"postgresql://{role}@/{name_of(database_url)}?host={server.folder}&port={server.port}"
+    yield url, lambda limit: server.execute(f"ALTER ROLE {role} CONNECTION LIMIT {limit}")
+    server.execute(f"REVOKE CREATE ON DATABASE {name_of(database_url)} FROM {role}")
+    server.execute(f"DROP OWNED BY {role} CASCADE", name_of(database_url))
+    server.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("lost", ["reads", "listener"])
+def test_a_server_with_too_few_connections_says_so_once(
+    lost: str,
+    postgres_of_the_run: Any,
+    few_connections: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shorten_waits(monkeypatch, 1.0)
+    monkeypatch.setattr(write_probe, "PROBE_INTERVAL", 0.0)
+    url, limit = few_connections
+    listens = "SELECT pid FROM pg_stat_activity WHERE usename = '{}' AND query LIKE 'LISTEN%'"
+    ends = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{}' AND query {} 'LISTEN%'"
+    )
+    role = urlsplit(url).username
+
+    async def body() -> None:
+        async with opened(url) as store:
+            store.queue.serve({}, lambda _: None)
+            await until(lambda: postgres_of_the_run.execute(listens.format(role)), within=PATIENCE)
+            await store.check()
+            limit(7 if lost == "listener" else 3)
+            if lost == "listener":
+                postgres_of_the_run.execute(ends.format(role, "LIKE"))
+                await until(lambda: lines(caplog), within=PATIENCE)
+                assert "up to 1 s late" in lines(caplog)[0]
+                await store.check()
+            else:
+                postgres_of_the_run.execute(ends.format(role, "NOT LIKE"))
+                # Until the sessions have ended, they count.
+                await until_ready(store)
+                await store.replicas.beat()
+                caplog.clear()
+                with pytest.raises(StoreError, match="CONNECTION LIMIT"):
+                    await store.jobs.get("unknown")
+                await until(lambda: lines(caplog), within=PATIENCE)
+                assert "CONNECTION LIMIT" in lines(caplog)[0]
+            for _ in range(5):
+                with contextlib.suppress(StoreError):
+                    await store.replicas.beat()
+                if lost == "reads":
+                    with pytest.raises(StoreError, match="CONNECTION LIMIT"):
+                        await store.check()
+            assert len(lines(caplog)) == 1, lines(caplog)
+            limit(-1)
+            if lost == "listener":
+                await until(lambda: postgres_of_the_run.execute(listens.format(role)), within=PATIENCE)
+            else:
+                await until(lambda: RETURN in lines(caplog)[-1], within=PATIENCE)
+                assert len(lines(caplog)) == 2, lines(caplog)
+                await store.check()
+
+    run(body())
 
 
 def writer_block(writer: Writer) -> Block:

@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from support.postgres_server import AUTHORITY, PASSWORD, PASSWORD_USER, needs_postgres
-from support.store_log_writer import ROOMY, Writer, everything, run
+from support.store_log_writer import ROOMY, Writer, everything, run, until_ready
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
@@ -394,7 +394,7 @@ class TestWithServer:
     ) -> None:
         from tidewire_server.store.postgres import database_threads
 
-        monkeypatch.setattr(database_threads, "WAIT_LIMIT", 0.3)
+        monkeypatch.setattr(database_threads, "WAIT_LIMIT", 1.0)
 
         async def body() -> None:
             store: Any = open_store(Settings(log=database_url))
@@ -417,7 +417,7 @@ class TestWithServer:
                 assert caught.value.outage
             await asyncio.to_thread(other, f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
             await writer.log.append(writer.log.extent().head, again(writer))
-            await store.check()
+            await until_ready(store)
             await store.close()
 
         def again(writer: Writer) -> Any:

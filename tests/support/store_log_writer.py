@@ -16,6 +16,7 @@ from tidewire_server.job_log.snapshot_events import snapshot_frame
 from tidewire_server.store.jobs_interface import NewJob
 from tidewire_server.store.log_interface import Block, Log, StateAt
 from tidewire_server.store.records import BatchSlot, JobRecord, Key, QueueEntry, QueueLimits, Retention
+from tidewire_server.store.store_errors import StoreError
 from tidewire_server.store.store_interface import Store
 
 RETENTION = Retention(
@@ -147,3 +148,15 @@ async def everything(log: Any, after: Cursor, step: int = 10**9) -> bytes:
             return parts
         parts, after = parts + chunk.frames, chunk.last
         assert chunk.ended == (log.extent().ended and after == log.extent().head)
+
+
+async def until_ready(store: Any) -> None:
+    """Wait until a store says that it can be used. A thread that has no task connects within a second."""
+    while True:
+        try:
+            await store.check()
+        except StoreError as error:
+            assert error.logged  # noqa: PT017 - only errors that the store has logged are expected
+            await asyncio.sleep(0.05)
+        else:
+            return

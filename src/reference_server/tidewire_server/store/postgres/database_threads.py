@@ -76,25 +76,27 @@ _FULL_LOG_SECONDS: Final = 60.0
 
 
 class OutageLog:
-    """Writes one line to the server's log when the database cannot be used, and one when it can be used again, for all threads of
-    a store.
-    """
+    """Writes one line to the server's log when a thread of a store cannot use the database, and one when all threads can."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.out: dict[DatabaseThread, str] = {}
+        """Threads that cannot use the database, and why. With too few connections, for example, the other threads can."""
         self._began: float | None = None
         self._ended = 0.0
         self._full_at = float("-inf")
 
-    def failed(self, text: str, since: float) -> None:
-        """Record that the database cannot be used.
+    def failed(self, thread: "DatabaseThread", text: str, since: float) -> None:
+        """Record that a thread cannot use the database.
 
         Args:
+            thread: The thread.
             text: The reason.
             since: Time at which the failed attempt began, by the monotonic clock. An attempt that began before the end of the
                 last outage belongs to that outage.
         """
         with self._lock:
+            self.out[thread] = text
             if self._began is None and since >= self._ended:
                 self._began = time.monotonic()
                 _log.error(
@@ -104,10 +106,11 @@ class OutageLog:
                     WAIT_LIMIT,
                 )
 
-    def succeeded(self, began: float) -> None:
-        """Record that a transaction has succeeded that began at the time `began`."""
+    def succeeded(self, thread: "DatabaseThread") -> None:
+        """Record that a thread can use the database."""
         with self._lock:
-            if self._began is not None and began >= self._began:
+            self.out.pop(thread, None)
+            if self._began is not None and not self.out:
                 self._ended = time.monotonic()
                 _log.warning(
                     "the database can be used again, after an outage of %.1f s", self._ended - self._began
@@ -148,7 +151,7 @@ class DatabaseThread:
         self._no_answer = f"log {database.place}: the database has not answered for {WAIT_LIMIT:g} s"
         self._run = run
         self._durable = durable
-        self._outages = outages or OutageLog()
+        self.outages = outages or OutageLog()
         self._tasks = TaskQueue()
         self._thread = threading.Thread(target=self._work, name=f"tidewire-{name}", daemon=True)
         self._closing = threading.Event()
@@ -217,7 +220,7 @@ class DatabaseThread:
         if overdue:
             last = self.last_error
             error = last if last is not None and last.outage else _outage_error(self._no_answer)
-            self._outages.failed(str(error), now)
+            self.outages.failed(self, str(error), now)
             for task in overdue:
                 task.fail(error)
             self._tasks.settle(overdue)
@@ -259,7 +262,9 @@ class DatabaseThread:
     def _work(self) -> None:
         ending = False
         while not ending:
-            tasks, ending = self._tasks.next()
+            tasks, ending = self._tasks.next(_MAX_DELAY if self in self.outages.out else None)
+            if not (tasks or ending):
+                self._reconnect()
             for group in [[task] for task in tasks] if self._run is run_each else [tasks]:
                 self._finish(group)
         self._close()
@@ -274,6 +279,13 @@ class DatabaseThread:
                 self._close()
                 raise
         return self._connection
+
+    def _reconnect(self) -> None:
+        """End the outage of this thread if the database can be used again, although the thread has no task."""
+        with contextlib.suppress(psycopg.Error):
+            self._connected()
+            self.last_error = None
+            self.outages.succeeded(self)
 
     def _keep_socket(self, connection: Connection) -> None:
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
@@ -293,7 +305,7 @@ class DatabaseThread:
             error = self._try(tasks)
             if error is None:
                 self.last_error, self._patience = None, 1.0
-                self._outages.succeeded(began)
+                self.outages.succeeded(self)
                 return
             tasks = [task for task in tasks if not task.ended]
             if is_outage(error) or (is_conflict(error) and self._connection is None):
@@ -303,7 +315,7 @@ class DatabaseThread:
                 text = self._no_answer if self._interrupted else self._database.describe(error)
                 self._interrupted = False
                 if not stale:
-                    self._outages.failed(text, began)
+                    self.outages.failed(self, text, began)
                 tasks = self._drop(tasks, _outage_error(text), overdue=not stale)
                 if tasks and not stale:
                     self._closing.wait(delay)
@@ -319,7 +331,7 @@ class DatabaseThread:
             else:
                 found = self._database.translate(error)
                 if is_disk_full(error) and isinstance(found, StoreError):
-                    self._outages.full(found)
+                    self.outages.full(found)
                 self._fail(tasks, found)
                 return
 
@@ -382,6 +394,16 @@ class Threads(NamedTuple):
     notifies: DatabaseThread
     reads: DatabaseThread
     feed: DatabaseThread
+
+    def check(self) -> None:
+        """Check that each thread can use the database, as far as is known.
+
+        Raises:
+            StoreError: A thread cannot.
+        """
+        out = [*self.appends.outages.out.values()]
+        if out:
+            raise _outage_error(out[0])
 
     @classmethod
     def start(cls, database: Database) -> "Threads":

@@ -19,9 +19,11 @@ from typing import Any, Final
 import orjson
 import psycopg
 
+from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command, Database
 from tidewire_server.store.postgres.database_threads import DatabaseThread
+from tidewire_server.store.store_errors import StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +77,9 @@ class Notifier:
         self._poll = poll
         self._gathered: dict[tuple[str, int | str], None] = {}
         self._work = CoalescedWork(self._notify, "notify other servers")
+        self._failures = FailureLog(
+            _log, f"events and cancellations of other servers arrive up to {POLL_SECONDS:g} s late"
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -121,19 +126,24 @@ class Notifier:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, failures = asyncio.get_running_loop(), 0
         while True:
             try:
                 async with await self._database.connect_async() as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     self._receive(None)
+                    failures = 0
                     async for notification in connection.notifies():
                         payload = _decode(notification.payload)
                         if payload.pop("from", None) != self.server:
                             # Not called here, because a payload of another program may be in any form.
                             loop.call_soon(self._receive, payload)
             except psycopg.Error as error:
-                _log.debug("%s; polls replace notifications meanwhile", self._database.describe(error))
+                # The first failure may belong to an outage that no thread has noticed yet.
+                failures = 0 if self._thread.outages.out else failures + 1
+                found = StoreError(self._database.describe(error))
+                found.logged = failures <= 1
+                self._failures.failed(found)
                 await asyncio.sleep(_RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - for example, uvloop rejects a descriptor that it has not released yet
                 _log.exception("internal server error while listening; polls replace notifications meanwhile")
