@@ -80,6 +80,48 @@ def test_a_complete_body_ends_with_the_last_chunk():
         assert read_to_the_end(connection).endswith(b"\r\n\r\n1\r\na\r\n0\r\n\r\n")
 
 
+@pytest.mark.parametrize(
+    "request_line", ["GET {path} HTTP/1.1\r\nConnection: keep-alive, Close", "GET {path} HTTP/1.0"]
+)
+@pytest.mark.parametrize("path", ["/v1", f"/v1/jobs/{JOB}/events"])
+def test_the_server_closes_after_a_request_that_asks_for_it(request_line, path):
+    exchange = {
+        "events": [{"bytes": "a"}],
+        "headers": {"TRANSFER-ENCODING": "chunked"},
+        "then": "keep",
+    }
+    with ScenarioServer(scripted(exchange), patience=5) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(f"{request_line.format(path=path)}\r\nHost: a\r\n\r\n".encode())
+            head = read_to_the_end(connection).partition(b"\r\n\r\n")[0]
+    # A client of HTTP/1.0 cannot decode chunks (RFC 9112, section 6.1).
+    assert (b"chunked" in head) == ("1.1" in request_line and path != "/v1")
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"x" * 2**21,
+        b"GET /v1 HTTP/1.1\r\n" + b"a: b\r\n" * 2**18,
+        b"POST /v1/endpoints/demo/jobs HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b"POST /v1/endpoints/demo/jobs HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/endpoints/demo/jobs HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n99999999999\r\n",
+        b"POST /v1/endpoints/demo/jobs HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + (b"100000\r\n" + b"x" * 2**20 + b"\r\n") * 20,
+    ],
+    ids=["line", "header", "body", "negative-body", "chunk", "chunks"],
+)
+def test_the_server_reads_a_request_only_up_to_a_limit(flood):
+    with ScenarioServer(scripted(), patience=5) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(flood)
+                assert read_to_the_end(connection) == b""
+        assert server.conversation.requests == []
+
+
 def test_a_negative_cut_after_counts_from_the_end():
     with stream_requested(
         scripted({"events": [{"bytes": "abc"}, {"bytes": "de"}], "cut_after": -3, "framing": "close"})

@@ -12,6 +12,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from tidewire_conformance.clients.scenarios.scenario import Members
 
+_MAX_HEAD = 2**20
+"""Maximum length, in bytes, of a request line with its header fields."""
+_MAX_BODY = 16 * 2**20
+"""Maximum length, in bytes, of a request body. It is twice the `max_body_bytes` of the scenario server's discovery."""
+
 
 @dataclass
 class RecordedRequest:
@@ -20,6 +25,8 @@ class RecordedRequest:
     method: str
     target: str
     """Path and query from the request line."""
+    version: str
+    """HTTP version from the request line, such as `HTTP/1.1`."""
     headers: dict[str, str]
     """Header fields of the request. Their names are in lower case."""
     body: bytes
@@ -66,6 +73,12 @@ class RecordedRequest:
     @property
     def path(self) -> str:
         return urlsplit(self.target).path
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the server must close the connection after its response (RFC 9112, section 9.6)."""
+        options = [option.strip() for option in self.headers.get("connection", "").lower().split(",")]
+        return self.version == "HTTP/1.0" or "close" in options
 
     @property
     def last_event_id(self) -> str | None:
@@ -142,23 +155,39 @@ class Conversation:
 
 
 def read_request(stream: BinaryIO) -> RecordedRequest | None:
-    """Read one HTTP request. Returns None if the client closed the connection or did not send HTTP."""
-    head = line = stream.readline()
+    """Read one HTTP request.
+
+    Returns None if the client closed the connection, did not send HTTP, or sent a request that is too long.
+    """
+    head = line = stream.readline(_MAX_HEAD)
     words = line.split()
     if len(words) != 3:
         return None
     headers: dict[str, str] = {}
-    while (line := stream.readline()).strip():
+    while (line := stream.readline(_MAX_HEAD)).strip():
         head += line
+        if len(head) > _MAX_HEAD:
+            return None
         name, _, value = line.decode("latin-1").partition(":")
         headers[name.strip().lower()] = value.strip()
-    body = b""
     if "chunked" in headers.get("transfer-encoding", ""):
-        while size := int(stream.readline().split(b";")[0] or b"0", 16):
-            body += stream.read(size)
-            stream.readline()
-        stream.readline()
+        body = _read_chunks(stream)
     else:
-        body = stream.read(int(headers.get("content-length", "0")))
-    method, target = words[0].decode("latin-1"), words[1].decode("latin-1")
-    return RecordedRequest(method, target, headers, body, head, time.monotonic())
+        body = _read_exactly(stream, int(headers.get("content-length", "0")))
+    method, target, version = (word.decode("latin-1") for word in words)
+    return RecordedRequest(method, target, version, headers, body, head, time.monotonic())
+
+
+def _read_chunks(stream: BinaryIO) -> bytes:
+    body = b""
+    while size := int(stream.readline(_MAX_HEAD).split(b";")[0] or b"0", 16):
+        body += _read_exactly(stream, size, _MAX_BODY - len(body))
+        stream.readline(_MAX_HEAD)
+    stream.readline(_MAX_HEAD)
+    return body
+
+
+def _read_exactly(stream: BinaryIO, size: int, most: int = _MAX_BODY) -> bytes:
+    if not 0 <= size <= most:
+        raise ValueError(f"a request body has more than {_MAX_BODY} bytes or a negative length")
+    return stream.read(size)

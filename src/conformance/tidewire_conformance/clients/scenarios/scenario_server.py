@@ -255,13 +255,18 @@ class _Response:
             self._exchange = _in_band(exchange)
         is_submit = request.kind == "submits" and "problem" not in exchange
         self._status = self._exchange.get("status", 201 if is_submit else 200)
-        self._is_chunked = self._exchange.get("framing", "chunked") == "chunked"
+        # A client of HTTP/1.0 cannot decode chunks (RFC 9112, section 6.1).
+        self._is_chunked = (
+            self._exchange.get("framing", "chunked") == "chunked" and request.version != "HTTP/1.0"
+        )
 
     def send(self) -> bool:
         """Send the response. Returns whether the connection stays open for another request."""
         request, is_stream = self._request, "events" in self._exchange
         default = "close" if self._status is None else "eof" if is_stream else "keep"
         then = self._exchange.get("then", default)
+        if then == "keep" and request.is_last:
+            then = "eof"
         try:
             if self._server.scenario.late:
                 self._wait_and_probe(lambda: False, self._server.scenario.late)
@@ -372,7 +377,11 @@ class _Response:
     def _head(self, headers: dict[str, str | None]) -> bytes:
         # Allow every origin, because cross-origin access control is a feature of servers, and this scenario tests a client.
         headers["Access-Control-Allow-Origin"] = self._request.headers.get("origin")
-        scripted = self._exchange.get("headers", {})
+        scripted = {
+            name: value
+            for name, value in self._exchange.get("headers", {}).items()
+            if self._is_chunked or name.lower() != "transfer-encoding"
+        }
         kept = {
             name: value for name, value in headers.items() if name.lower() not in map(str.lower, scripted)
         }
