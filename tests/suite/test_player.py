@@ -328,11 +328,11 @@ def test_a_client_that_does_not_repeat_a_lost_submit_does_not_violate_the_rule_a
 
 
 class ReadsTheJobFirst(PlainClient):
-    def restore(self, saved):
-        super().restore(saved)
-        if saved is None and self.command["do"] == "follow":
+    def follow(self, opened):
+        if self.state is None and self.command["do"] == "follow":
             with contextlib.suppress(CutError):
                 self.read_job(instead=True)
+        return super().follow(opened)
 
 
 def test_a_client_may_read_the_job_before_it_requests_the_stream():
@@ -346,11 +346,34 @@ def test_a_client_may_read_the_job_before_it_requests_the_stream():
         "no-retry-was-named",
         "400-without-a-cursor",
         "401-again-later",
+        "two-jobs-in-turn",
     ]
     scenarios = [BY_NAME[name] for name in names]
     scenarios += variant_scenarios([BY_NAME["code-points"]])
     found = play_all(scenarios, PlainAdapter(ReadsTheJobFirst), workers=24)
     assert [describe(each) for each in found if each.outcome is not Outcome.PASS] == []
+
+
+def test_a_read_of_a_batch_job_says_that_it_is_a_batch():
+    read = []
+
+    class ReadsTheBatch(PlainClient):
+        def follow(self, opened):
+            read.append(self.request("GET", f"{self.base}/v1/jobs/{JOB}").json()["batch"])
+            return super().follow(opened)
+
+    for name in ("batch-of-one", "rows"):
+        assert play(BY_NAME[name], PlainAdapter(ReadsTheBatch)).outcome is Outcome.PASS
+        assert read.pop() == (name == "batch-of-one")
+
+
+def test_the_cursor_of_another_job_is_not_accepted_after_a_read_of_the_job():
+    class SharesTheCursor(ReadsTheJobFirst):
+        def cursor_to_send(self):
+            return "1-6" if self.job != JOB else super().cursor_to_send()
+
+    verdict = play(BY_NAME["two-jobs-in-turn"], PlainAdapter(SharesTheCursor))
+    assert "cursor" in {finding.kind for finding in verdict.findings}
 
 
 def test_the_cursor_of_the_job_is_not_accepted_in_place_of_a_resync():

@@ -188,13 +188,15 @@ class ScenarioServer:
 
     def _unstarted_job(self) -> dict[str, Any]:
         """Return the job at the cursor 1-1, as in the scenario's own event with this id. By default, the job is queued."""
+        batch = any("inputs" in action for action in self.scenario.actions)
         for exchange in self.scenario.scripts.get("streams", ()):
             decoder = EventStreamDecoder()
             for step in render(exchange.get("events", ()), self.fill, log=self.scenario.log):
                 for block in decoder.feed(step, 0.0) if isinstance(step, bytes) else ():
                     if (block.id, block.type) == ("1-1", "snapshot") and not block.typed.violation:
-                        return job_body({name: block.json[name] for name in ("state", "columns")})
-        return job_body({})
+                        opening = {name: block.json[name] for name in ("state", "columns")}
+                        return job_body({**opening, "batch": batch})
+        return job_body({"batch": batch})
 
     def _scripted(self, request: RecordedRequest) -> Members | None:
         if request.kind == "jobs" and not self.conversation.of_kind("streams"):
