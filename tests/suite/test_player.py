@@ -327,6 +327,37 @@ def test_a_client_that_does_not_repeat_a_lost_submit_does_not_violate_the_rule_a
     assert {rule for finding in verdict.findings for rule in finding.rules} == {"TW-CLI-054"}
 
 
+def test_a_client_that_gives_up_a_lost_submit_does_not_violate_the_rule_against_repeating():
+    class NeverRepeats(PlainClient):
+        def may_repeat(self):
+            return False
+
+    verdict = play(BY_NAME["submit-lost"], PlainAdapter(NeverRepeats))
+    assert {rule for finding in verdict.findings for rule in finding.rules} == {"TW-CLI-054"}
+    assert verdict.outcome is Outcome.WARN
+
+
+class SendsNoKey(PlainClient):
+    def send(self, method, url, headers, body):
+        kept = {name: value for name, value in headers.items() if name != "Idempotency-Key"}
+        return super().send(method, url, kept, body)
+
+
+@pytest.mark.parametrize("name", ["submit-409", "submit-429", "submit-503", "submit-401"])
+def test_a_refused_submit_may_be_repeated_without_a_key(name):
+    assert play(BY_NAME[name], PlainAdapter(SendsNoKey)).findings == ()
+
+
+@pytest.mark.parametrize("name", ["submit-lost", "submit-lost-in-a-restart"])
+def test_a_lost_submit_must_not_be_repeated_without_a_key(name):
+    (finding,) = play(BY_NAME[name], PlainAdapter(SendsNoKey)).findings
+    assert "TW-CLI-041" in finding.rules
+    assert (finding.expected, finding.got) == (
+        "submit 2: the Idempotency-Key of submit 1, which has none",
+        "Idempotency-Key: None",
+    )
+
+
 class ReadsTheJobFirst(PlainClient):
     def follow(self, opened):
         if self.state is None and self.command["do"] == "follow":

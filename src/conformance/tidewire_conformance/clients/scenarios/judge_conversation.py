@@ -185,10 +185,13 @@ def _timing_and_repetition(
         yield Finding("wait", rules, expected, f"{elapsed * 1000:.0f} ms")
     if asked.get("repeats"):
         key, key_before = (one.headers.get("idempotency-key") for one in (request, earlier))
-        if key is None or key != key_before:
-            yield Finding(
-                "repeat", rules, f"{name}: Idempotency-Key: {key_before}", f"Idempotency-Key: {key}"
-            )
+        # A submission that was refused with a problem did not run, so it may be repeated without a key.
+        is_refused = "problem" in (earlier.exchange or {})
+        if key != key_before or (key is None and not is_refused):
+            about = rules if is_refused else ("TW-CLI-041", *rules)
+            first = f": {key_before}" if key_before else ", which has none"
+            expected = f"{name}: the Idempotency-Key of submit {earlier.number + 1}{first}"
+            yield Finding("repeat", about, expected, f"Idempotency-Key: {key}")
         if request.body != earlier.body:
             yield Finding("repeat", rules, f"{name}: {earlier.body!r}", repr(request.body))
     if asked.get("repeats") is False:
