@@ -212,6 +212,18 @@ def test_chosen_file_travels_as_base64(page, url, tmp_path):
     expect(page.locator("#result")).to_contain_text(str(len(content)))
 
 
+def test_file_that_is_too_large_is_not_left_out(page, url, tmp_path):
+    (tmp_path / "large.png").write_bytes(bytes(7_000_000))
+    page.goto(f"{url}/#/endpoints/invert")
+    expect(page.get_by_role("heading", name="invert", exact=True)).to_be_visible()
+    page.get_by_label("image").set_input_files(tmp_path / "large.png")
+    for _ in range(2):
+        expect(page.locator(".field .error")).to_contain_text("requests of at most 8 MiB")
+        page.get_by_role("button", name="Run").click()
+        expect(page.get_by_role("button", name="Run")).to_be_enabled()
+    assert page.url == f"{url}/#/endpoints/invert"
+
+
 def test_waiting_job_shows_its_position_and_its_estimate(page, url):
     running = httpx.post(f"{url}/v1/endpoints/wait_in_line/jobs", json={"input": {"seconds": 60}}).json()[
         "id"
