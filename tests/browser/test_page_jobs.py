@@ -345,6 +345,19 @@ def test_large_file_is_listed_by_its_name(browser, tmp_path):
             expect(page.locator("#jobs .name")).to_have_text("image")
 
 
+def test_full_storage_of_the_browser_hides_no_job(browser):
+    full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
+    with (
+        running("support.page_server:page_server", single_user=False) as url,
+        watched(browser) as visitor,
+    ):
+        visitor.context.add_init_script(full)
+        page = visitor.open(url)
+        run_job(page, url, "talk", words=5, pause=0)
+        status(page, "✓ succeeded")
+        page.locator("#theme").click()
+
+
 @pytest.mark.parametrize("single_user", [False, True])
 def test_list_shows_the_end_of_a_job_that_the_visitor_left(browser, single_user):
     with (
