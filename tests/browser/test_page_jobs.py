@@ -11,6 +11,8 @@ from support.page_browser import PHONE, copied, run_job, shown_text, status, wat
 from support.page_server import sentence
 from support.server_process import running
 
+SHORT_TIMEOUTS = "AbortSignal.timeout = ((real) => () => real.call(AbortSignal, 500))(AbortSignal.timeout)"
+
 pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
 
 
@@ -70,9 +72,12 @@ def test_echoed_prompt_that_begins_like_the_generated_text_is_not_shaded(page, u
     expect(page.locator("#result .block span")).to_have_text([" the", " tide", " comes"])
 
 
-def test_vocabulary_is_read_again_after_a_failure(visitor, url):
-    page = visitor.open(url)
-    page.route("**/vocabulary*", lambda route, _: route.abort())
+@pytest.mark.parametrize("fail", [lambda route: route.abort(), lambda route: None], ids=["cut", "no answer"])
+def test_vocabulary_is_read_again_after_a_failure(visitor, url, fail):
+    page = visitor.open("about:blank")
+    page.add_init_script(SHORT_TIMEOUTS)
+    page.goto(url)
+    page.route("**/vocabulary*", fail)
     job = run_job(page, url, "flood_tokens", messages=3, rate=1000)
     expect(page.get_by_role("tab", selected=True)).to_have_text("JSON")
     page.unroute("**/vocabulary*")
