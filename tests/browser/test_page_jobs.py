@@ -11,6 +11,8 @@ from support.page_browser import PHONE, copied, run_job, shown_text, status, wat
 from support.page_server import sentence
 from support.server_process import running
 
+SHORT_TIMEOUTS = "AbortSignal.timeout = ((real) => () => real.call(AbortSignal, 500))(AbortSignal.timeout)"
+
 pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
 
 
@@ -70,9 +72,12 @@ def test_echoed_prompt_that_begins_like_the_generated_text_is_not_shaded(page, u
     expect(page.locator("#result .block span")).to_have_text([" the", " tide", " comes"])
 
 
-def test_vocabulary_is_read_again_after_a_failure(visitor, url):
-    page = visitor.open(url)
-    page.route("**/vocabulary*", lambda route, _: route.abort())
+@pytest.mark.parametrize("fail", [lambda route: route.abort(), lambda route: None], ids=["cut", "no answer"])
+def test_vocabulary_is_read_again_after_a_failure(visitor, url, fail):
+    page = visitor.open("about:blank")
+    page.add_init_script(SHORT_TIMEOUTS)
+    page.goto(url)
+    page.route("**/vocabulary*", fail)
     job = run_job(page, url, "flood_tokens", messages=3, rate=1000)
     expect(page.get_by_role("tab", selected=True)).to_have_text("JSON")
     page.unroute("**/vocabulary*")
@@ -212,6 +217,18 @@ def test_chosen_file_travels_as_base64(page, url, tmp_path):
     expect(page.locator("#result")).to_contain_text(str(len(content)))
 
 
+def test_file_that_is_too_large_is_not_left_out(page, url, tmp_path):
+    (tmp_path / "large.png").write_bytes(bytes(7_000_000))
+    page.goto(f"{url}/#/endpoints/invert")
+    expect(page.get_by_role("heading", name="invert", exact=True)).to_be_visible()
+    page.get_by_label("image").set_input_files(tmp_path / "large.png")
+    for _ in range(2):
+        expect(page.locator(".field .error")).to_contain_text("requests of at most 8 MiB")
+        page.get_by_role("button", name="Run").click()
+        expect(page.get_by_role("button", name="Run")).to_be_enabled()
+    assert page.url == f"{url}/#/endpoints/invert"
+
+
 def test_waiting_job_shows_its_position_and_its_estimate(page, url):
     running = httpx.post(f"{url}/v1/endpoints/wait_in_line/jobs", json={"input": {"seconds": 60}}).json()[
         "id"
@@ -331,6 +348,19 @@ def test_large_file_is_listed_by_its_name(browser, tmp_path):
             page.get_by_role("button", name="Run").click()
             status(page, "✓ succeeded")
             expect(page.locator("#jobs .name")).to_have_text("image")
+
+
+def test_full_storage_of_the_browser_hides_no_job(browser):
+    full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
+    with (
+        running("support.page_server:page_server", single_user=False) as url,
+        watched(browser) as visitor,
+    ):
+        visitor.context.add_init_script(full)
+        page = visitor.open(url)
+        run_job(page, url, "talk", words=5, pause=0)
+        status(page, "✓ succeeded")
+        page.locator("#theme").click()
 
 
 @pytest.mark.parametrize("single_user", [False, True])

@@ -78,6 +78,9 @@ def test_page_tells_that_it_waits_for_a_server_that_is_away(visitor, tmp_path):
         expect(page.get_by_role("alert")).to_have_text(
             "The server has not answered yet. The page keeps trying."
         )
+        page.goto(f"{server.url}/#/jobs/unknown")
+        expect(page.locator("main")).to_have_text("Opening the job …")
+        expect(page.locator("main")).to_have_text("The server has not answered yet. The page keeps trying.")
         page.goto(f"{server.url}/#/endpoints/train")
         expect(page.locator("main")).to_have_text("Loading train …")
         expect(page.locator("main")).to_have_text("The server has not answered yet. The page keeps trying.")

@@ -116,7 +116,7 @@ def page_server(**settings: Any) -> Server:
             await asyncio.sleep(pause)
 
     @server.endpoint(concurrency_limit=None)
-    async def invert(image: Png) -> int:
+    async def invert(image: Png = "") -> int:
         """Take a picture, and return the size of its base64."""
         return len(image)
 

@@ -48,8 +48,8 @@ function countMembers(value, depth, hasEscapes) {
 }
 
 /**
- * The first part of a value that a request cannot contain, or null. `JSON.stringify` would send null instead of NaN, and `{}` instead
- * of bytes or a Map.
+ * The first part of a value that a request cannot contain, or null. `JSON.stringify` would send null instead of NaN, `{}` instead of
+ * bytes, a Map or a promise, and nothing instead of a function.
  * @param {any} value @param {number} [depth] @returns {{pointer: string, why: string} | null}
  */
 export function violation(value, depth = 0) {
@@ -58,6 +58,8 @@ export function violation(value, depth = 0) {
   if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer || value instanceof Blob) return found("binary data is not JSON; send bytes as a base64 text, and numbers as an array");
   if (value instanceof Map || value instanceof Set) return found("a Map or a Set is not JSON; send an object or an array");
   if (typeof value?.toJSON === "function") value = value.toJSON();
+  if (typeof value?.then === "function") return found("a promise is not JSON; await the promise");
+  if (typeof value === "function" || typeof value === "symbol") return found(`a ${typeof value} is not JSON`);
   if (typeof value === "bigint") return found("a BigInt is not a JSON number; send a number, or a string");
   if (typeof value === "number" && !Number.isFinite(value)) return found(`${value} is not a JSON number`);
   // From 1e21, a number is written with an exponent, so it is not an integer for the server.

@@ -106,16 +106,16 @@ export class Update {
   /**
    * The ops that lead from the value before this update to its value, in order, with paths relative to the value:
    * `["a", path, piece]` appends, `["t", path, n]` removes from the end, `["s", path, value]` sets, `["i", path, value]`
-   * inserts, `["d", path]` deletes. Null if a snapshot replaced the value, or
+   * inserts, `["d", path]` deletes. Null if a snapshot replaced the value, if an op changed something that contains the value, or
    * if this update covers many events whose ops are larger than 64 KiB. Reading them costs no copy of the value.
    * @returns {[op: string, path: string, argument?: any][] | null}
    */
   get ops() {
     const { ops, index } = this.#change;
     const root = `/items/${index}/value`;
-    return ops && ops.flatMap(({ name, path, argument }) => {
-      // An op on something that contains the value replaces it.
-      if (root.startsWith(`${path}/`)) return [["s", "", this.value]];
+    // The value after an op on its item is unknown: `value` contains the later ops of this update, too.
+    if (ops === null || ops.some(({ path }) => root.startsWith(`${path}/`))) return null;
+    return ops.flatMap(({ name, path, argument }) => {
       if (path !== root && !path.startsWith(`${root}/`)) return [];
       return [name === "d" ? [name, path.slice(root.length)] : [name, path.slice(root.length), copy(argument)]];
     });

@@ -119,6 +119,17 @@ const BEHAVIORS = {
     assert.deepEqual((await firstOf(job)).ops, [["a", "", "1"], ["a", "", "2"], ["a", "", "3"]]);
   },
 
+  async "an update with an op on an item has no ops"() {
+    const item = (value) => ["s", "/items/0", { status: "running", value }];
+    const events = [["1-1", ...snapshot("")], ["1-2", [item("x"), ["a", VALUE, "y"]]], ["1-3", "z"]];
+    const { url } = await scripted({ connections: [events] });
+    const found = [];
+    await assert.rejects(async () => {
+      for await (const { ops, value } of new Client(url, { retry: { attempts: 1 } }).job(JOB)) found.push([ops, value]);
+    }, tidewire.TransportError);
+    assert.deepEqual(found.slice(1), [[null, "xy"], [[["a", "", "z"]], "xyz"]]);
+  },
+
   async "a second loop is refused"(url) {
     const job = await new Client(url).submit("forever");
     for await (const _ of job) {
@@ -355,6 +366,9 @@ const BEHAVIORS = {
       ["a\ud800", "", /lone surrogate/],
       [{ "\ud800": 1 }, "/\ud800", /lone surrogate/],
       [{ toJSON: () => [NaN] }, "/0", /NaN/],
+      [{ a: Promise.resolve(1) }, "/a", /await the promise/],
+      [[() => 1], "/0", /a function is not JSON/],
+      [{ a: Symbol("a") }, "/a", /a symbol is not JSON/],
       [new Uint8Array(2), "", /base64/],
       [Buffer.from("ab"), "", /base64/],
       [new ArrayBuffer(2), "", /base64/],

@@ -15,6 +15,7 @@ const session = new Session(base);
 const LIST_INTERVAL = 10_000; // ms between two reads of the list of jobs
 const MAX_LISTED = 30;
 const MAX_DELAY = 5_000; // ms between two attempts to reach a server that is away
+const MAX_TIME = 60_000; // ms for a response to `get`; a network that hangs would delay a view forever
 const SLOW = 3_000; // ms after which the page shows `WAITS`
 const WAITS = "The server has not answered yet. The page keeps trying.";
 const MAX_LABEL = 60;
@@ -25,7 +26,6 @@ const JOB_ID = /^[\w.~-]+$/;
 const $ = (id) => document.getElementById(id);
 const main = $("main");
 const announcer = new Announcer($("announcements"));
-const announce = (text) => announcer.announce(text);
 
 let discovery = null;
 let client = null; // one for all requests, until the token changes
@@ -40,7 +40,7 @@ const statuses = new Map(); // of the job in the view, and of jobs that ended in
 async function get(path, { role = "caller", method = "GET" } = {}) {
   const token = session.token(role);
   const headers = token === null ? {} : { authorization: `Bearer ${token}` };
-  const response = await fetch(new URL(path, base), { method, headers });
+  const response = await fetch(new URL(path, base), { method, headers, signal: AbortSignal.timeout(MAX_TIME) });
   if (response.ok) return response;
   const problem = await response.json().catch(() => null), { status } = response;
   const message = problem?.detail ?? problem?.title ?? `The server responded with the status ${status}.`;
@@ -190,10 +190,9 @@ async function vocabularyOf(endpoint) {
 }
 
 async function showEndpoint(name) {
-  const loading = h("p", { class: "quiet", role: "status", text: `Loading ${name} …` });
-  show({ element: loading }, name);
+  show({ element: h("p", { class: "quiet", role: "status", text: `Loading ${name} …` }) }, name);
   const mine = view;
-  const find = () => tellIfSlow(describe(name), () => (loading.textContent = WAITS));
+  const find = () => tellIfSlow(describe(name), () => (mine.element.textContent = WAITS));
   const endpoint = await authorized("caller", find).catch((error) => error);
   if (view !== mine) return;
   if (endpoint instanceof Error) return show({ element: banner(endpoint.message) }, name);
@@ -205,12 +204,14 @@ async function showEndpoint(name) {
 
 async function showJob(id) {
   const feed = new JobFeed(client, id);
-  show({ element: h("p", { class: "quiet", text: "Opening the job …" }), close: () => feed.close() }, "Job");
+  show({ element: h("p", { class: "quiet", role: "status", text: "Opening the job …" }), close: () => feed.close() }, "Job");
   const mine = view;
-  await feed.opened(listed.find((job) => job.id === id) ?? session.jobs().find((job) => job.id === id));
-  if (view !== mine) return;
-  const endpoint = feed.endpoint ? await describe(feed.endpoint).catch(() => null) : null;
-  const vocabulary = await vocabularyOf(endpoint);
+  const open = async () => {
+    await feed.opened(listed.find((job) => job.id === id) ?? session.jobs().find((job) => job.id === id));
+    const endpoint = feed.endpoint ? await describe(feed.endpoint).catch(() => null) : null;
+    return [endpoint, await vocabularyOf(endpoint)];
+  };
+  const [endpoint, vocabulary] = await tellIfSlow(open(), () => (mine.element.textContent = WAITS));
   if (view !== mine) return;
   feed.onStatus = (status) => {
     statuses.set(id, status);
@@ -221,7 +222,7 @@ async function showJob(id) {
     }
     listJobs();
   };
-  const job = new JobView(feed, { endpoint, vocabulary, announce, cancel: () => feed.job.cancel(), link: location.href });
+  const job = new JobView(feed, { endpoint, vocabulary, announce: (text) => announcer.announce(text), cancel: () => feed.job.cancel(), link: location.href });
   const panel = endpoint && callPanel(endpoint, inputs.get(id));
   const wide = matchMedia("(min-width: 70rem)").matches;
   if (panel && !wide) panel.open = false;

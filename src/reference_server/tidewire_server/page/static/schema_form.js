@@ -174,21 +174,18 @@ class Field {
   async #choose(file) {
     this.#file = null;
     this.preview.replaceChildren();
-    if (!file) return;
-    if ((file.size * 4) / 3 > this.maxBytes) {
-      this.showError(`The file has ${bytes(file.size)}, and the server accepts requests of at most ${bytes(this.maxBytes)}.`);
-      return;
-    }
     this.showError("");
+    if (!file) return;
     this.#file = new Promise((resolve, reject) => {
       const reader = new FileReader();
       reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
       reader.onerror = () => reject(new InputError(this.name, `The file cannot be read: ${reader.error.message}`));
-      reader.readAsDataURL(file);
+      if ((file.size * 4) / 3 <= this.maxBytes) reader.readAsDataURL(file);
+      else reject(new InputError(this.name, `The file has ${bytes(file.size)}, and the server accepts requests of at most ${bytes(this.maxBytes)}.`));
     });
     const type = imageType({ contentMediaType: file.type });
-    const text = await this.#file.catch(() => "");
-    if (type === null || text === "") return;
+    const text = await this.#file.catch((error) => this.showError(error.message));
+    if (type === null || !text) return;
     const image = new ImageView(`Chosen file ${file.name}`);
     image.show(text, type);
     this.preview.replaceChildren(image.element);

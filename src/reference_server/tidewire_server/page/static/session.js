@@ -15,6 +15,11 @@ function storage(name) {
   }
 }
 
+/** Keep a text for all tabs, unless the storage is full, which all applications of an origin share. */
+function keep(name, text) {
+  try { browser.setItem(name, text); } catch {} // what failed is only the memory of a job or of the theme
+}
+
 export class Session {
   #path;
 
@@ -45,15 +50,11 @@ export class Session {
 
   remember(job) {
     const others = this.jobs().filter(({ id }) => id !== job.id);
-    this.#keep([job, ...others].slice(0, MAX_JOBS));
+    keep(this.#name("jobs"), JSON.stringify([job, ...others].slice(0, MAX_JOBS)));
   }
 
   forget(id) {
-    this.#keep(this.jobs().filter((job) => job.id !== id));
-  }
-
-  #keep(jobs) {
-    browser.setItem(this.#name("jobs"), JSON.stringify(jobs));
+    keep(this.#name("jobs"), JSON.stringify(this.jobs().filter((job) => job.id !== id)));
   }
 
   #name(what) {
@@ -73,7 +74,7 @@ export function themeButton(button, changed) {
   button.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
-    browser.setItem("tidewire theme", theme);
+    keep("tidewire theme", theme);
     show();
     changed();
   });
