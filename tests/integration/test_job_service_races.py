@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.job_service import ended, job_service, lost_worker_server, submit, until
+from support.job_service import ended, job_service, judge_lost_workers, lost_worker_server, submit, until
 from tidewire_server import Server, Stream
 from tidewire_server.errors import ProblemError, RunLaterError
 from tidewire_server.jobs import job_service as job_service_module
@@ -90,6 +90,12 @@ def test_a_delete_that_meets_a_new_attempt_ends_it(log):
                 await service.find("ada", record.id)
 
     asyncio.run(body())
+
+
+def test_an_input_that_kills_its_workers_fails_only_its_own_job(log):
+    calls = asyncio.run(judge_lost_workers(log))
+    assert calls[:2] == [[0, 1, 2]] * 2
+    assert sorted(calls[2:]) == [[0], [1], [1], [2]]
 
 
 # ---- errors at the beginning of a new attempt --------------------------------------------------------------------

@@ -5,7 +5,7 @@ awaits that matters.
 import asyncio
 import logging
 
-from support.job_service import ended, job_service, lost_worker_server, submit, until
+from support.job_service import ended, job_service, judge_lost_workers, lost_worker_server, submit, until
 from support.postgres_server import needs_postgres
 from support.server_leases import expire_lease, trust
 from tidewire_server import Context, Server
@@ -190,6 +190,11 @@ def test_a_job_that_cannot_return_to_the_queue_does_not_keep_the_others_of_its_b
             assert refused
 
     asyncio.run(body())
+
+
+def test_an_input_that_kills_its_workers_fails_only_its_own_job(database_url):
+    calls = asyncio.run(judge_lost_workers(database_url))
+    assert sorted(calls[-4:]) == [[0], [1], [1], [2]]
 
 
 def test_progress_that_an_outage_refused_reaches_other_servers_afterwards(database_url):

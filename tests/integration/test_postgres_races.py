@@ -12,6 +12,7 @@ from support.postgres_server import needs_postgres
 from support.server_leases import expire_lease, trust
 from support.store_log_writer import NO_LIMITS, ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
+from tidewire_server.errors import EndpointFunctionError
 from tidewire_server.store.database.cached_log import record_columns
 from tidewire_server.store.database.state_checkpoints import CheckpointPlan
 from tidewire_server.store.log_interface import Block, StateAt, extent_after
@@ -497,7 +498,7 @@ def test_an_item_returns_to_the_queue_with_its_batch_key_and_cost(open_stores: A
 
 def test_a_batch_key_that_cannot_be_stored_is_refused(open_stores: Any) -> None:
     async def body(store: Any) -> None:
-        with pytest.raises(TypeError, match="a batch key consists of"):
+        with pytest.raises(EndpointFunctionError, match="a batch key consists of"):
             await Writer("x").submit(store, items=1, slots=[BatchSlot(frozenset({1}), 1.0)])
         assert await store.jobs.get("x") is None
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from integration.test_server_batching import item
@@ -215,3 +216,14 @@ def test_an_invalid_yield_of_a_batched_generator_fails_with_a_message(yielded, m
         error = item(peer.run("wrong", {"n": 1}))["error"]
         assert error["code"] == "invalid_value"
         assert message in error["detail"]
+
+
+def test_row_numbers_may_be_numpy_integers_also_for_padding():
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True, sizes=(4,))
+    def first(words: list[str]) -> Iterator[dict[int, Last]]:
+        yield {row: Last(Append(words[row][0])) for row in np.arange(4)}
+
+    with serving(server) as peer:
+        assert item(peer.run("first", {"words": "tide"}))["value"] == "t"

@@ -669,3 +669,15 @@ def test_no_event_contains_the_start_and_the_result_of_an_item():
         statuses = [f'"/items/{n}/status","{status}"' for status in ("running", "succeeded")]
         at = [next(at for at, diff in enumerate(diffs) if status in diff) for status in statuses]
         assert at[0] < at[1]
+
+
+def test_a_refused_cost_has_all_digits():
+    server = Server(**QUICK)
+
+    @server.endpoint(batch=True, cost=lambda given: given.pixels, max_cost=1_048_576)
+    def shrink(pixels: list[int]) -> list[int]:
+        return pixels
+
+    with serving(server) as peer:
+        answer = peer.submit("shrink", {"pixels": 1_048_577})
+    assert "cost 1048577 exceeds the maximum cost of a batch, 1048576 (max_cost)" in answer.json()["detail"]

@@ -76,3 +76,22 @@ def lost_worker_server(log: str) -> tuple[Server, list[list[int]]]:
         return n
 
     return server, calls
+
+
+async def judge_lost_workers(log: str) -> list[list[int]]:
+    """Check that an input whose worker is lost at each attempt fails only its own job. Return the inputs of all calls."""
+    server = Server(log=log, max_attempts=4)
+    calls: list[list[int]] = []
+
+    @server.endpoint(batch=True, max_batch_size=3, batch_timeout=0.3)
+    async def f(n: list[int]) -> list[int]:
+        calls.append(sorted(n))
+        if 1 in n:
+            raise WorkerLostError("the worker died")
+        return n
+
+    async with job_service(server) as service:
+        records = [await submit(service, "f", number) for number in range(3)]
+        statuses = [(await ended(service, record)).status for record in records]
+    assert statuses == ["succeeded", "failed", "succeeded"]
+    return calls

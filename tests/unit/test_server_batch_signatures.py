@@ -4,6 +4,7 @@ import typing
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 
@@ -186,6 +187,7 @@ def test_results_are_assigned_in_the_order_of_the_inputs():
         ("abcd", None, "must return a list, not str"),
         ({0: 1, 1: 2, 2: 3, 3: 4}, None, "must return a list, not dict"),
         (None, None, "must return a list, not NoneType"),
+        (np.array(5.0), None, "must return a list, not a scalar ndarray"),
         ((["a"] * 4, [1] * 3), 2, "returned 3 values in list 2 of 2 for 4 inputs"),
         ((["a"] * 4,), 2, "returned 1 lists, but its annotation declares 2"),
     ],

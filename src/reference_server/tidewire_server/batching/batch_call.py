@@ -470,6 +470,9 @@ def _listed(returned: Any) -> list[Any]:
     refused = isinstance(returned, str | bytes | Mapping | set | frozenset) or hasattr(
         type(returned), "columns"
     )
-    if refused or not hasattr(returned, "__len__"):
-        raise InvalidValueError(f"a batched function must return a list, not {type(returned).__name__}")
+    # An array or tensor without dimensions, such as a mean over the whole batch, has `__len__`, but raises TypeError.
+    scalar = getattr(returned, "shape", None) == ()
+    if refused or scalar or not hasattr(returned, "__len__"):
+        found = f"{'a scalar ' if scalar else ''}{type(returned).__name__}"
+        raise InvalidValueError(f"a batched function must return a list, not {found}")
     return list(returned)

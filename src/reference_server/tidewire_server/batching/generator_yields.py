@@ -5,6 +5,7 @@ exception.
 """
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 from tidewire_server.batching.batch_row_types import BatchRow, Outcome
@@ -28,7 +29,7 @@ def take(
     steps = checked_rows(yielded)
     # Before any row ends: an error would lose the ends of the rows before it, and their items would run forever.
     for number in steps:
-        if number not in rows and not (isinstance(number, int) and 0 <= number < known):
+        if number not in rows and not (isinstance(number, Integral) and 0 <= number < known):
             raise InvalidValueError(
                 f"the generator yielded row {number!r:.40}, but the rows are 0 to {max(rows)}"
             )

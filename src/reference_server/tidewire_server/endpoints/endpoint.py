@@ -499,7 +499,7 @@ class Endpoint:
             raise self._failed(function) from error
         if self.batching is not None and cost > self.batching.max_cost:
             most = self.batching.max_cost
-            detail = f"{pointer}: the input's cost {cost:g} exceeds the maximum cost of a batch, {most:g} (max_cost)"
+            detail = f"{pointer}: the input's cost {cost:.15g} exceeds the maximum cost of a batch, {most:.15g} (max_cost)"
             raise refuse("input_too_long", detail, pointer=pointer, limit=most)
         return value
 

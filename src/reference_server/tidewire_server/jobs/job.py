@@ -41,6 +41,7 @@ from tidewire_server.jobs.live_item import (
     new_items,
     no_op,
     queue_entry,
+    slot_of_attempt,
 )
 from tidewire_server.jobs.outcomes import (
     add_usage,
@@ -175,7 +176,7 @@ class Job:
 
     def batch_slot(self, index: int) -> BatchSlot:
         """Return the batch key and the cost of an item."""
-        return batch_slot(self.endpoint, self.input(index))
+        return slot_of_attempt(batch_slot(self.endpoint, self.input(index)), self.record)
 
     def writer(self, index: int) -> ItemWriter:
         """Return the writer of an item's value."""

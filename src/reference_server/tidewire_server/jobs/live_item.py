@@ -45,7 +45,7 @@ from tidewire.protocol.problems import Problem
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.job_log.pending_events import PendingEvents
-from tidewire_server.store.records import BatchSlot, JobRecord, QueueEntry
+from tidewire_server.store.records import SHARED_ATTEMPTS, BatchSlot, JobRecord, QueueEntry
 from tidewire_server.tracing import JobSpan
 
 _log = logging.getLogger(__name__)
@@ -191,6 +191,15 @@ def batch_slot(endpoint: Endpoint, value: BaseModel) -> BatchSlot:
             endpoint.name,
         )
         return BatchSlot()
+
+
+def slot_of_attempt(slot: BatchSlot, record: JobRecord) -> BatchSlot:
+    """Return the slot of an item in the current attempt of its job.
+
+    A job whose worker or server was lost twice shares no more batches with other jobs. Otherwise an input that crashes the
+    worker in each attempt would fail all jobs of its batch, also those of other callers.
+    """
+    return slot if record.attempt <= SHARED_ATTEMPTS else slot._replace(key=(slot.key, record.id))
 
 
 async def no_op() -> None:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.messages import Done, JobStatus
@@ -166,6 +166,10 @@ class BatchSlot(NamedTuple):
     """Batch key of the item. Only items with equal batch keys share a batch."""
     cost: float = 0.0
     """Cost of the item. The items of a batch cost at most `max_cost` in total."""
+
+
+SHARED_ATTEMPTS: Final = 2
+"""Number of attempts of a job in which its items share batches with other jobs."""
 
 
 class BatchBounds(NamedTuple):

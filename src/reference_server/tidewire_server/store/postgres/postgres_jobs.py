@@ -36,7 +36,15 @@ from tidewire_server.store.postgres.postgres_log import (
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue, endless, places
 from tidewire_server.store.postgres.retention import delete_jobs, expire
 from tidewire_server.store.postgres.server_rows import READ_NOW, ServerRow
-from tidewire_server.store.records import Extent, JobRecord, Key, KeyUse, QueueEntry, Tombstone
+from tidewire_server.store.records import (
+    SHARED_ATTEMPTS,
+    Extent,
+    JobRecord,
+    Key,
+    KeyUse,
+    QueueEntry,
+    Tombstone,
+)
 from tidewire_server.store.store_errors import KeyUsedError, QueueFullError, StoreError, TooManyJobsError
 
 _MAX_ADOPTED: Final = 100
@@ -170,16 +178,20 @@ _KEEP_TICKETS: Final = """
     DELETE FROM ticket t USING job j
     WHERE t.job = j.number AND j.id = %(id)s AND j.owner = %(me)s AND t.item <> ALL (%(items)s::int[])
 """
-# Items that had started run before the items of their job that still wait, as they did before.
-_ADD_TICKETS: Final = """
+# Items that had started run before the items of their job that still wait, as they did before. The text of the key is that of
+# `encode_key((key, job.id))` after `SHARED_ATTEMPTS`, see `slot_of_attempt`.
+_ADD_TICKETS: Final = f"""
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
     SELECT j.endpoint, j.principal, least((SELECT min(turn) FROM ticket WHERE job = j.number) - 1,
             coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n),
-        j.number, i.item, j.keys[i.item + 1], coalesce(j.costs[i.item + 1], 0), true
+        j.number, i.item,
+        CASE WHEN j.attempt <= {SHARED_ATTEMPTS} THEN j.keys[i.item + 1]
+            ELSE '[' || coalesce(j.keys[i.item + 1], 'null') || ',"' || j.id || '"]' END,
+        coalesce(j.costs[i.item + 1], 0), true
     FROM job j, unnest(%(items)s::int[]) WITH ORDINALITY AS i (item, n)
     WHERE j.id = %(id)s AND j.owner = %(me)s
     ON CONFLICT DO NOTHING
-"""
+"""  # noqa: S608
 # The time without readers begins again, because a server does not record its readers of the jobs that it runs.
 _RELEASE: Final = f"""
     UPDATE job SET owner = NULL, held = false, read_at = {READ_NOW},

@@ -21,6 +21,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from tidewire_server.errors import EndpointFunctionError
 from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command, Rows
@@ -147,7 +148,7 @@ def encode_key(key: Hashable) -> str | None:
     """Return a batch key as text, so that equal keys have equal texts at all servers.
 
     Raises:
-        TypeError: The key, or a part of it, is not None, a string, a number, a bool or a tuple.
+        EndpointFunctionError: The key, or a part of it, is not None, a string, a number, a bool or a tuple.
     """
     if key is None:
         return None
@@ -160,7 +161,7 @@ def _check_key(key: object) -> None:
         for part in key:
             _check_key(part)
     elif not (key is None or isinstance(key, str | int | float)):
-        raise TypeError(
+        raise EndpointFunctionError(
             f"the endpoint's key function returned a {type(key).__name__}; with a log in PostgreSQL, a batch key consists of "
             "None, strings, numbers, bools and tuples of these"
         )
@@ -175,7 +176,7 @@ def places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
     """Return the parameters for the batch keys and costs of items, which `slots` contains, if it is not None.
 
     Raises:
-        TypeError: A batch key cannot be stored.
+        EndpointFunctionError: A batch key cannot be stored.
     """
     found = [BatchSlot()] * number if slots is None else slots
     keys, costs = [encode_key(slot.key) for slot in found], [slot.cost for slot in found]
