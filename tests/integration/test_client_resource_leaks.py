@@ -366,7 +366,7 @@ def test_close_can_be_repeated_after_an_interrupt_at_any_point(server):
             # An interrupt before the first step of `close` leaves the client unclosed, which causes this warning.
             warnings.simplefilter("ignore", ResourceWarning)
             del client
-    assert at > 20
+    assert at > 15  # From Python 3.13 on, a part of `threading` is written in C.
 
 
 def test_a_garbage_collected_blocking_client_warns_once_and_closes_its_connections(server):

@@ -82,13 +82,18 @@ async def test_nothing_is_unacknowledged_after_asyncio_closed_the_connection(
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context)
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(
+        lambda _, writer: accepted.append(writer), "127.0.0.1", 0, ssl=context
+    )
     async with server:
         port = server.sockets[0].getsockname()[1]
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname="localhost")
         writer.close()
         writer.close()
         assert unacknowledged_bytes(writer.transport) == 0
+        for each in accepted:
+            each.close()
 
 
 @pytest.mark.heavy
