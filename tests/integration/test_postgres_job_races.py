@@ -113,12 +113,16 @@ def test_a_delete_that_meets_the_return_of_a_job_to_the_queue_ends_it(database_u
 
 def test_a_cancel_after_an_outage_takes_no_job_from_a_server_whose_beat_is_on_its_way(database_url):
     async def body():
-        server, gate, calls = Server(log=database_url), asyncio.Event(), []
+        server, gate, calls, cancelled = Server(log=database_url), asyncio.Event(), [], []
 
         @server.endpoint(concurrency_limit=2)
         async def f(n: int) -> int:
             calls.append(n)
-            await gate.wait()
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                cancelled.append(n)
+                raise
             return n
 
         async with job_service(server) as runs, job_service(server, functions=False) as asks:
@@ -130,6 +134,7 @@ def test_a_cancel_after_an_outage_takes_no_job_from_a_server_whose_beat_is_on_it
             asks.store._server._first_beat = asyncio.get_running_loop().time() + 1e9
             assert await asks.cancel(await asks.find("ada", record.id), [0])
             await runs._heartbeat.start()
+            await until(lambda: cancelled == [0])
             gate.set()
             found = await ended(asks, record)
             assert (found.attempt, found.status) == (1, "partially_failed")

@@ -203,7 +203,7 @@ def test_a_job_whose_deadline_passed_while_the_server_was_down_does_not_run(serv
     first, behind = [server.submit("pay", input={}, deadline_ms=60_000).json()["id"] for _ in range(2)]
     server.until(first, lambda found: found["status"] == "running")
     server.kill()
-    with sqlite3.connect(server.log) as db:  # Shift the creation time as if a minute had passed.
+    with contextlib.closing(sqlite3.connect(server.log)) as db, db:  # Let a minute pass.
         db.execute("UPDATE job SET created_at = created_at - 61")
     server.start(once=str(once))
     for job in (first, behind):
@@ -334,7 +334,7 @@ def test_a_cancelled_job_ends_as_cancelled_if_it_could_not_run_again_either(tmp_
         assert server.http.post(f"/v1/jobs/{job}/cancel").status_code == 202
         server.kill()
         if deadline:
-            with sqlite3.connect(server.log) as db:  # Shift the creation time as if a minute had passed.
+            with contextlib.closing(sqlite3.connect(server.log)) as db, db:  # Let a minute pass.
                 db.execute("UPDATE job SET created_at = created_at - 61")
         server.start(**members)
         found = server.ended(job)
@@ -372,12 +372,12 @@ def test_a_second_server_on_the_same_log_file_is_refused(server):
 
 def test_a_file_that_is_not_a_log_is_refused_and_unchanged(tmp_path):
     foreign, text, newer = tmp_path / "foreign.db", tmp_path / "text", tmp_path / "newer.db"
-    with sqlite3.connect(foreign) as db:
+    with contextlib.closing(sqlite3.connect(foreign)) as db, db:
         db.execute("CREATE TABLE users (name)")
     text.write_text("not a database " * 500)
     with Server(log=f"sqlite:///{newer}").running():
         pass
-    with sqlite3.connect(newer) as db:
+    with contextlib.closing(sqlite3.connect(newer)) as db, db:
         db.execute("PRAGMA user_version = 99")
     for file, why in [
         (foreign, "this file belongs to another program"),
@@ -391,7 +391,7 @@ def test_a_file_that_is_not_a_log_is_refused_and_unchanged(tmp_path):
         assert why in found
         assert str(file) in found
         assert before == (file.read_bytes() if file.is_file() else None)
-    with sqlite3.connect(foreign) as db:
+    with contextlib.closing(sqlite3.connect(foreign)) as db, db:
         assert db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
 
 
@@ -474,9 +474,8 @@ def test_a_reader_ahead_of_the_recovered_log_receives_a_rewound_snapshot(server)
     blocked = [server.submit("pay", input={}).json()["id"] for _ in range(2)][1]
     seen = server.until(ran, lambda found: int(found["cursor"].split("-")[1]) > 6)["cursor"]
     server.kill()
-    with sqlite3.connect(
-        server.log
-    ) as db:  # Delete the last events as if their commits had never reached the disk.
+    with contextlib.closing(sqlite3.connect(server.log)) as db, db:
+        # Delete the last events as if their commits had never reached the disk.
         db.execute("DELETE FROM block WHERE seq > 4")
         db.execute("DELETE FROM state WHERE seq > 4")
     server.start()

@@ -1,6 +1,7 @@
 """The SQLite store: reopening a file, foreign writes, lost tails and full disks."""
 
 import asyncio
+import contextlib
 import gc
 import re
 import sqlite3
@@ -40,7 +41,7 @@ async def count_rows(store: SqliteStore, table: str) -> int:
 
 
 def test_a_file_of_the_first_format_is_migrated_with_its_content(tmp_path):
-    with sqlite3.connect(tmp_path / "log.db") as db:
+    with contextlib.closing(sqlite3.connect(tmp_path / "log.db")) as db, db:
         db.executescript(
             f"{MIGRATIONS[0]} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;"
             "INSERT INTO tombstone (id, principal, until) VALUES ('gone', 'ada', 4e9);"
