@@ -296,8 +296,8 @@ def test_a_job_whose_input_a_worker_rejects_waits_for_another_worker(fleet):
                 fleet.write_app(NEWER)
                 with fleet.worker():
                     assert data(reading.until("done"))["status"] == "succeeded"
+                    assert peer.ended(same)["attempt"] == peer.job(job)["attempt"] == 1
             assert peer.job(job)["state"]["items"][0]["value"] == 15
-            assert peer.ended(same)["attempt"] == peer.job(job)["attempt"] == 1
             (warning,) = [line for line in older.errors().splitlines() if "WARNING" in line]
             assert f"job {job} item 0: the code of this server rejects the input" in warning
             assert "times" in warning
