@@ -14,6 +14,7 @@ from support.sample_server import sentence, served
 from tidewire import AsyncClient, Binary, Client
 from tidewire.commands import cli
 from tidewire.commands.codegen import typed_module as codegen
+from tidewire.errors import InvalidInputError
 from tidewire.install_command import install_command
 from tidewire.protocol.resources import Discovery, EndpointDescription
 from tidewire.testing import FakeServer
@@ -176,6 +177,38 @@ def test_member_names_and_schema_like_defaults_are_preserved():
     instance = module.SayInput(max_tokens=3)
     assert module._plain("say", instance) == {"max-tokens": 3}
     assert adapter(module, "SayInput").validate_python({"class": "c"}).class_ == "c"
+
+
+def test_the_tag_of_a_union_is_a_required_member_of_an_input():
+    """The default of an unset member is not sent, and without the tag the server reads the object as the first branch."""
+    pets = {
+        name: {
+            "type": "object",
+            "properties": {"kind": {"const": name, "default": name}, "name": {"type": "string"}},
+            "required": ["name"],
+        }
+        for name in ("Cat", "Dog")
+    }
+    branches = [{"$ref": f"#/$defs/{name}"} for name in pets]
+    pet = {"type": "object", "properties": {"pet": {"anyOf": branches}}, "$defs": pets}
+    module = generated(described("pet", pet, pet))
+    with pytest.raises(ValidationError, match="kind"):
+        module.Dog(name="Rex")
+    rex = module.PetInput(pet=module.Dog(kind="Dog", name="Rex"))
+    assert module._plain("pet", rex) == {"pet": {"kind": "Dog", "name": "Rex"}}
+    assert adapter(module, "PetValue").validate_python({"pet": {"name": "Rex"}}).pet.kind == "Cat"
+
+
+def test_a_nan_in_a_model_is_refused_and_not_sent_as_null():
+    module = generated(described("mean", {"type": "object", "properties": {"of": {}}}))
+    with FakeServer() as server:
+        server.endpoint("mean").returns(1)
+        with (
+            Client(server.url) as client,
+            pytest.raises(InvalidInputError, match=r"'/input/of/1': nan is not"),
+        ):
+            module.TypedClient(client).run("mean", module.MeanInput(of=[1.5, float("nan")]))
+        assert server.submits == []
 
 
 def test_unset_members_are_not_sent():

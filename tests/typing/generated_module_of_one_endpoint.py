@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from tidewire import AsyncBatchJob, AsyncClient, AsyncJob, BatchJob, Client, Job
 from tidewire.errors import EndpointNotFoundError
 from tidewire.jobs.map.map_iterator import AsyncMap
+from tidewire.protocol.jsonable import converted, rows_of
 
 
 class NearInput(BaseModel):
@@ -31,7 +32,7 @@ class NearValue(BaseModel):
 
 
 _INPUTS: Final[dict[str, TypeAdapter[Any]]] = {
-    'near': TypeAdapter(NearInput),
+    'near': rows_of(NearInput),
 }
 
 _VALUES: Final[dict[str, TypeAdapter[Any]]] = {
@@ -40,7 +41,7 @@ _VALUES: Final[dict[str, TypeAdapter[Any]]] = {
 
 
 def _type(types: dict[str, TypeAdapter[Any]], endpoint: str) -> TypeAdapter[Any]:
-    """Return the type of an endpoint's input or value."""
+    """Return the type of an endpoint's value, or of a list of its inputs."""
     if endpoint in types:
         return types[endpoint]
     near = get_close_matches(endpoint, types, n=1)
@@ -50,7 +51,7 @@ def _type(types: dict[str, TypeAdapter[Any]], endpoint: str) -> TypeAdapter[Any]
 
 def _plain(endpoint: str, value: Any) -> Any:
     """Convert an input to JSON, without the members that were not set."""
-    return _type(_INPUTS, endpoint).dump_python(value, mode="json", by_alias=True, exclude_unset=True)
+    return converted(_type(_INPUTS, endpoint), value, exclude_unset=True)
 
 
 class TypedClient:

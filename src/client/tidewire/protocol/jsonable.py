@@ -41,7 +41,7 @@ def rows_of(given: Any) -> TypeAdapter[list[Any]]:
     return TypeAdapter(list[given], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
-def converted(rows: TypeAdapter[list[Any]], value: Any) -> Any:
+def converted(rows: TypeAdapter[list[Any]], value: Any, *, exclude_unset: bool = False) -> Any:
     """Convert a value to dicts, lists, strings, numbers, booleans and None.
 
     NaN, infinities and lone surrogates are kept.
@@ -49,18 +49,26 @@ def converted(rows: TypeAdapter[list[Any]], value: Any) -> Any:
     Args:
         rows: An adapter from `rows_of`.
         value: A value that pydantic can serialize, or that contains arrays of NumPy or tensors of PyTorch.
+        exclude_unset: Whether to omit the fields of models that were not set.
 
     Raises:
         StrictJsonError: Two members of one object have the same name in JSON.
         ValueError: pydantic cannot serialize the value. The message comes from pydantic.
         TypeError: pydantic cannot serialize the value. The message comes from pydantic.
     """
-    made = rows.dump_python([value], mode="json", by_alias=True, warnings=False, fallback=_from_array)[0]
+    made = rows.dump_python(
+        [value],
+        mode="json",
+        by_alias=True,
+        exclude_unset=exclude_unset,
+        warnings=False,
+        fallback=_from_array,
+    )[0]
     if made is not None and type(made) is not list and type(made) is not dict:
         return made  # JSON mode loses nothing if the value is a string, a number or a boolean
     if type(made) is list and is_number_array(made):
         return made  # JSON mode would have replaced NaN by None
-    kept = rows.dump_python([value], by_alias=True, warnings=False)[0]
+    kept = rows.dump_python([value], by_alias=True, exclude_unset=exclude_unset, warnings=False)[0]
     return _restore_losses(kept, made, "")
 
 

@@ -48,6 +48,8 @@ IMPORTS: Final = (
     "tidewire.Job",
     "tidewire.errors.EndpointNotFoundError",
     "tidewire.jobs.map.map_iterator.AsyncMap",
+    "tidewire.protocol.jsonable.converted",
+    "tidewire.protocol.jsonable.rows_of",
     "os.PathLike",
     "typing.Any",
     "typing.Final",
@@ -97,7 +99,8 @@ def module(url: str, discovery: Discovery, endpoints: Iterable[EndpointDescripti
         for part, schema in (("Input", each.input_schema), ("Value", each.value_schema)):
             type_ = _reserved(root + part, names)
             types.append(type_)
-            schemas[type_] = checked(schema, f"the {part.lower()} schema of the endpoint {each.name!r:.100}")
+            copy = checked(schema, f"the {part.lower()} schema of the endpoint {each.name!r:.100}")
+            schemas[type_] = _with_required_tags(copy) if part == "Input" else copy
             without += [] if schema else [type_]
         found.append(_Endpoint(each.name, each.capabilities.batch is not None, *types))
     if not found:
@@ -212,6 +215,23 @@ def _moved(schema: Any, root: str, known: dict[str, str]) -> Any:
     return moved
 
 
+def _with_required_tags(schema: Any) -> Any:
+    """Return a copy of an input schema in which each member with a single value and this default, such as the tag of a
+    union, is required. The client does not send defaults, and without the tag a server would choose another branch.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    copy = {
+        key: map_subschemas(key, value, "", lambda each, _: _with_required_tags(each))
+        for key, value in schema.items()
+    }
+    for name, member in copy.get("properties", {}).items():
+        if isinstance(member, dict) and "const" in member and "default" in member:
+            del member["default"]
+            copy["required"] = [*copy.get("required", []), name]
+    return copy
+
+
 def _without_format(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema whose values are plain texts. The generator writes a default as a text, which is not a valid default of a
     member of another type, such as `timedelta` or `Path`.
@@ -324,7 +344,7 @@ _METHODS: Final = (
 _FUNCTIONS: Final = '''
 
 def _type(types: dict[str, TypeAdapter[Any]], endpoint: str) -> TypeAdapter[Any]:
-    """Return the type of an endpoint's input or value."""
+    """Return the type of an endpoint's value, or of a list of its inputs."""
     if endpoint in types:
         return types[endpoint]
     near = get_close_matches(endpoint, types, n=1)
@@ -334,15 +354,15 @@ def _type(types: dict[str, TypeAdapter[Any]], endpoint: str) -> TypeAdapter[Any]
 
 def _plain(endpoint: str, value: Any) -> Any:
     """Convert an input to JSON, without the members that were not set."""
-    return _type(_INPUTS, endpoint).dump_python(value, mode="json", by_alias=True, exclude_unset=True)
+    return converted(_type(_INPUTS, endpoint), value, exclude_unset=True)
 '''
 
 
 def _typed_clients(endpoints: Sequence[_Endpoint]) -> Iterator[str]:
-    for name, part in (("_INPUTS", "input"), ("_VALUES", "value")):
+    for name, part, adapter in (("_INPUTS", "input", "rows_of"), ("_VALUES", "value", "TypeAdapter")):
         yield f"\n{name}: Final[dict[str, TypeAdapter[Any]]] = {{\n"
         for each in endpoints:
-            yield f"    {each.name!r}: TypeAdapter({getattr(each, part)}),\n"
+            yield f"    {each.name!r}: {adapter}({getattr(each, part)}),\n"
         yield "}\n"
     yield _FUNCTIONS
     yield from _class(_SYNC, "Client", endpoints)
