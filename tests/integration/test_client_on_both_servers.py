@@ -13,6 +13,7 @@ from tidewire import AsyncClient, Checkpoint, Client, Hooks
 from tidewire.errors import (
     ConcurrentReadError,
     EndpointNotFoundError,
+    InvalidInputError,
     InvalidValueError,
     ItemFailedError,
     JobFailedError,
@@ -159,6 +160,27 @@ def test_a_job_without_a_value_yields_one_update(client):
     job = client.submit("nothing")
     [update] = job
     assert (update.first_seq, update.text, update.value, job.result()) == (1, "", None, None)
+
+
+def test_a_returned_text_is_a_text_that_grows_once(client):
+    assert list(client.submit("upper", text="ab").iter_text()) == ["AB"]
+    assert "".join(update.text for update in client.submit("upper", text="ab")) == "AB"
+    texts = [update.text for update in client.submit_batch("upper", [{"text": "a"}, {"text": "b"}])]
+    assert sorted(filter(None, texts)) == ["A", "B"]
+
+
+def test_an_ended_job_has_its_times(client):
+    job = client.submit("upper", text="a")
+    job.result()
+    read = job.read()
+    assert "" < read.created_at <= (read.started_at or "") <= (read.ended_at or "")
+
+
+def test_items_that_a_job_does_not_have_cannot_be_cancelled(client):
+    batch = client.submit_batch("upper", [{"text": "a"}, {"text": "b"}])
+    with pytest.raises(InvalidInputError, match="/items"):
+        batch.cancel([2])
+    assert batch.results() == ["A", "B"]
 
 
 def test_iter_text_of_values_without_text_raises(client):

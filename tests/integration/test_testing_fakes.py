@@ -239,6 +239,16 @@ def test_a_fake_server_with_a_token_requires_it():
             assert client.run("scripted") == 1
 
 
+def test_the_url_of_a_fake_server_may_have_a_path():
+    with FakeServer("http://gateway.test/api/gpu/") as server:
+        server.endpoint("scripted").streams(["a", "b"]).cuts_after(1)
+        with Client("http://gateway.test/api/gpu") as client:
+            assert client.run("scripted") == "ab"
+            assert client.describe("scripted").name == "scripted"
+            assert len(client.jobs()) == 1
+    assert server.requests[0] == ("POST", "/v1/endpoints/scripted/jobs")
+
+
 def test_large_batches_and_forgotten_jobs_are_refused_like_by_a_server(server, client):
     server.endpoint("scripted", batch=2).returns(1)
     with pytest.raises(InvalidInputError, match="at most 2"):

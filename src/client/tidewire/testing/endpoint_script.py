@@ -109,7 +109,9 @@ class Answer:
         return self
 
     def returns(self, value: JsonValue) -> Self:
-        """Set the whole value in one event."""
+        """Set the whole value in one event. A text is also the text of the updates, as on a real server."""
+        if isinstance(value, str):
+            self.columns = ("",)
         self.steps.append(SetValue(value))
         return self
 

@@ -179,11 +179,11 @@ class FakeServer:
     # ---- the protocol ------------------------------------------------------------------------------------------
 
     def _answer(self, request: FakeRequest) -> FakeResponse:
-        parts = urlsplit(request.target)
-        self.requests.append((request.method, parts.path))
+        path = self._path(request)
+        self.requests.append((request.method, path))
         if not self._is_authorized(request):
             return _problem("unauthorized")
-        match request.method, *parts.path.strip("/").split("/"):
+        match request.method, *path.strip("/").split("/"):
             case ["GET", "v1"]:
                 return _json(200, to_json(self._discovery()))
             case ["GET", "v1", "endpoints", name] if name in self._endpoints:
@@ -204,15 +204,18 @@ class FakeServer:
             case [_, "v1", "jobs", job_id, *_]:
                 return _problem("job_not_found", f"no job {job_id}")
             case _:
-                return _problem("not_found", f"nothing at {parts.path}")
+                return _problem("not_found", f"nothing at {path}")
+
+    def _path(self, request: FakeRequest) -> str:
+        """Return the path of a request within the API, without the path of the server's URL."""
+        return urlsplit(request.target).path.removeprefix(urlsplit(self.url).path)
 
     def _is_authorized(self, request: FakeRequest) -> bool:
         if self._token is None or request.headers.get("authorization") == f"Bearer {self._token}":
             return True
-        parts = urlsplit(request.target)
-        match request.method, *parts.path.strip("/").split("/"):
+        match request.method, *self._path(request).strip("/").split("/"):
             case ["GET", "v1", "jobs", job_id, "events"]:
-                return parse_qs(parts.query).get("token") == [_stream_token(job_id)]
+                return parse_qs(urlsplit(request.target).query).get("token") == [_stream_token(job_id)]
             case _:
                 return False
 
@@ -292,7 +295,10 @@ class FakeServer:
             case ["POST", "cancel"]:
                 body: Any = strict_json.loads(request.body) if request.body else {}
                 self.cancels.append(job.id)
-                job.cancel(body.get("items"))
+                try:
+                    job.cancel(body.get("items"))
+                except IndexError as error:
+                    return _problem("invalid_input", str(error), pointer="/items")
                 return _job_reply(202, job)
             case ["POST", "stream-token"]:
                 url = f"/v1/jobs/{job.id}/events?errors=inband&token={_stream_token(job.id)}"

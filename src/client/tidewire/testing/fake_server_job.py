@@ -116,6 +116,10 @@ class FakeJob:
             "done": None if latest.done is None else messages.to_json(latest.done),
             "links": {"self": root, "events": f"{root}/events", "cancel": f"{root}/cancel"},
         }
+        if self.status != "queued":
+            body["started_at"] = CREATED
+        if latest.done is not None:
+            body["ended_at"] = CREATED
         if not state:
             return body
         whole: Any = latest.view.value()
@@ -127,8 +131,13 @@ class FakeJob:
         """Cancel the items with the indexes in `items`, unless they have ended.
 
         If `items` is None, cancel all items, and run the job to its end.
+
+        Raises:
+            IndexError: The job has no item with one of the indexes.
         """
         all_items = range(len(self._answers))
+        if unknown := {*(items or ())} - {*all_items}:
+            raise IndexError(f"/items: the job has {len(all_items)} items, and none at {min(unknown)}")
         self.cancelled.update(all_items if items is None else items)
         if items is None:
             while self._advance():
