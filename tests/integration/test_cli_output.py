@@ -1,6 +1,7 @@
 """What the commands accept and show: values by schema, TIDEWIRE_URL, notes, retries, descriptions and advice."""
 
 import functools
+import io
 import json
 import re
 import subprocess
@@ -12,11 +13,14 @@ from typing import Any
 
 import pytest
 from pydantic import Field
+from rich.console import Console
 
 from support.terminal import Terminal, run, shown_on_terminal
 from tidewire import Client
 from tidewire.commands import cli
+from tidewire.commands.describe_text import describe_endpoint
 from tidewire.http import transport
+from tidewire.protocol.resources import EndpointDescription
 from tidewire.testing import FakeServer
 from tidewire_server import Binary, ItemError, Server, Stream
 
@@ -327,6 +331,24 @@ def test_a_description_is_short_and_fits_the_terminal(url, width):
     everything = shown_on_terminal(width, "describe", url, "draw", "--all")
     assert " ".join(everything.split()).count("What to draw.") == 20
     assert all(len(line) <= width for line in everything.splitlines() if not line.startswith("tidewire call"))
+
+
+def test_a_narrow_terminal_shows_the_whole_names_of_members_and_which_are_required():
+    types = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "object"}]}
+    members = {"response_format": types, "repetition_penalty": {"type": "number", "default": 1.5}}
+    schema = {"type": "object", "properties": members, "required": ["response_format"]}
+    description = {
+        "name": "talk",
+        "input_schema": schema,
+        "value_schema": {},
+        "capabilities": {"streams": True},
+    }
+    console = Console(width=40, file=io.StringIO())
+    for part in describe_endpoint(EndpointDescription.model_validate(description), "", show_all=False):
+        console.print(part)
+    shown = console.file.getvalue()
+    assert re.search(r"^response_format +array of.*… +required", shown, re.MULTILINE)
+    assert re.search(r"^repetition_penalty +number +1.5", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])

@@ -176,8 +176,8 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, show_all: b
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for at, name in enumerate(columns):
-        is_last = at == len(columns) - 1
-        table.add_column(name, no_wrap=not is_last, max_width=_MAX_CELL if at > 0 and not is_last else None)
+        # On a narrow terminal, rich reduces the other columns before one with `no_wrap`.
+        table.add_column(name, no_wrap=at == 0, max_width=_MAX_CELL if 0 < at < len(columns) - 1 else None)
     for row in rows:
         table.add_row(
             *(
