@@ -315,6 +315,20 @@ def test_attach_from_now_omits_what_has_arrived(url):
     assert "the job has already ended; to see its result, omit --from-now" in ended.stderr
 
 
+def test_a_pipe_stays_a_pipe_with_force_color(monkeypatch):
+    """Programs for continuous integration set these variables, with which rich writes to a pipe as to a terminal."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.setenv(name, "1")
+    with FakeServer() as server:
+        server.endpoint("talk").streams(["a", "b", "c"]).restarts_after(2)
+        server.endpoint("pair").returns({"x": [1]}).queued(1)
+        retracted, pair = run("call", server.url, "talk"), run("call", server.url, "pair")
+        listed = run("jobs", server.url)
+    assert (retracted.exit_code, retracted.stdout) == (6, "ab\n")
+    assert (pair.exit_code, pair.stdout, pair.stderr) == (0, '{"x":[1]}\n', "queued: position 1\n")
+    assert "\x1b" not in retracted.stderr + listed.stdout
+
+
 # ---- descriptions -------------------------------------------------------------------------------------------------
 
 

@@ -88,8 +88,12 @@ class Screen:
             else:
                 sys.stdout.reconfigure(encoding="utf-8")
         self._stdout_is_terminal = sys.stdout.isatty()
-        self.out: Console = _Output(highlight=False, soft_wrap=True)
-        self.err: Console = Console(stderr=True, highlight=False, soft_wrap=True)
+        # Otherwise rich writes to a pipe as to a terminal if FORCE_COLOR is set, and a script receives escape sequences and
+        # retracted text.
+        self.out: Console = _Output(highlight=False, soft_wrap=True, force_terminal=self._stdout_is_terminal)
+        self.err: Console = Console(
+            stderr=True, highlight=False, soft_wrap=True, force_terminal=sys.stderr.isatty()
+        )
         self._last_progress = 0.0
         self._last_line = ""
         self._open_line = False
@@ -211,7 +215,9 @@ class Screen:
         """Print tables and lines. A pipe has no width, so nothing is shortened there, nor if `wide` is true, so that the user
         can copy ids from the table.
         """
-        console = _Output(highlight=False, width=UNSHORTENED) if wide or not self.live else self.out
+        console = self.out
+        if wide or not self.live:
+            console = _Output(highlight=False, width=UNSHORTENED, force_terminal=self.live)
         with _writing():
             for part in parts:
                 console.print(part)
