@@ -315,6 +315,13 @@ def test_attach_from_now_omits_what_has_arrived(url):
     assert "the job has already ended; to see its result, omit --from-now" in ended.stderr
 
 
+def test_an_error_is_printed_on_a_terminal_whose_width_is_0(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    command = [sys.executable, "-m", "tidewire", "jobs", "http:///"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr[:10]) == (2, "tidewire: ")
+
+
 def test_a_pipe_stays_a_pipe_with_force_color(monkeypatch):
     """Programs for continuous integration set these variables, with which rich writes to a pipe as to a terminal."""
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):

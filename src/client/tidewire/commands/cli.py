@@ -3,6 +3,7 @@
 It has the commands `call`, `map`, `attach`, `cancel`, `jobs`, `chat`, `describe` and `codegen`, and the commands of plugins.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -62,6 +63,9 @@ app: Final = typer.Typer(
 
 def main() -> None:
     """Entry point of the `tidewire` command."""
+    if os.environ.get("COLUMNS") == "0":
+        # rich would print nothing within a width of 0, not even an error.
+        del os.environ["COLUMNS"]
     app(prog_name="tidewire")
 
 
