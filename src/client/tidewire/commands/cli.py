@@ -542,7 +542,7 @@ def codegen(
             "--output",
             "-o",
             metavar="FILE",
-            help="File to write to, instead of standard output. If an error occurs, the file is not changed.",
+            help="File to write to, instead of standard output. If no module can be generated, the file is not changed.",
         ),
     ] = None,
     endpoint: Annotated[
