@@ -315,6 +315,23 @@ def test_attach_from_now_omits_what_has_arrived(url):
     assert "the job has already ended; to see its result, omit --from-now" in ended.stderr
 
 
+def test_progress_and_notes_of_an_endpoint_are_one_line_each():
+    server = Server()
+
+    @server.endpoint
+    async def talk(stream: Stream[str]) -> None:
+        stream.note("short\nusage: tokens 9")
+        stream.append("text")
+
+    with server.running() as url:
+        ended = run("call", url, "talk")
+    assert ended.stderr == "info: short usage: tokens 9\n"
+    with FakeServer() as fake:
+        fake.endpoint("talk").streams(["text"]).progresses(1, 2, "a\nusage: tokens 9")
+        ended = run("call", fake.url, "talk")
+    assert ended.stderr == "running: 1 of 2 a usage: tokens 9\n"
+
+
 def test_an_error_is_printed_on_a_terminal_whose_width_is_0(monkeypatch):
     monkeypatch.setenv("COLUMNS", "0")
     command = [sys.executable, "-m", "tidewire", "jobs", "http:///"]

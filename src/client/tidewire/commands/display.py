@@ -143,7 +143,7 @@ class Screen:
         self.status.show_message(message)
         if self._area is not None:
             return
-        line, now = _line(message), time.monotonic()
+        line, now = _one_line(_line(message)), time.monotonic()
         waits = isinstance(message, Progress) and now - self._last_progress < PROGRESS_EVERY
         if line != self._last_line and not waits and not self._within_text:
             self._last_line, self._last_progress = line, now
@@ -164,7 +164,7 @@ class Screen:
         """Show the notes and the usage of an ended job, and what the live view has counted."""
         self.end_line()
         for each in (job.state or {}).get("notes", ()):
-            self.note(f"{each['level']}: {each['text']}")
+            self.note(f"{each['level']}: {_one_line(each['text'])}")
         if job.done is not None and job.done.usage:
             parts = [f"{name} {_value(value)}" for name, value in job.done.usage.items()]
             self.note(f"usage: {', '.join(parts)}")
@@ -264,6 +264,11 @@ class ShowRetries(logging.Handler):
 
 def _value(value: Any) -> str:
     return f"{value:,}".replace(",", " ") if type(value) is int else visible_json(value)
+
+
+def _one_line(text: str) -> str:
+    """Replace the line breaks of an endpoint's text, with which it could imitate another line of the command."""
+    return " ".join(text.split())
 
 
 def _line(message: Queue | Progress) -> str:
