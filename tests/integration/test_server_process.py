@@ -220,6 +220,23 @@ def test_sighup_is_logged_and_ignored(folder):
     assert "SIGHUP ignored: this server reads its configuration only at startup" in err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_signal_ends_a_server_whose_standard_error_cannot_be_written(folder, tmp_path):
+    (out, stdout), full, port = os.pipe(), os.open("/dev/full", os.O_WRONLY), tmp_path / "port"
+    arguments = ("mine.py:server", "--port", "0", "--port-file", str(port), "--shutdown-timeout", "0.1")
+    with (
+        Forked("tidewire_server", *arguments, cwd=folder, streams=(stdout, full)) as process,
+        os.fdopen(out),
+    ):
+        eventually(port.exists, within=60)
+        with Peer(f"http://127.0.0.1:{int(port.read_text())}") as peer:
+            job = peer.start("tick", {"n": 1000, "pause": 0.05})
+            eventually(lambda: peer.job(job)["status"] == "running")
+        process.send_signal(signal.SIGTERM)
+        # Python exits with 120 if it cannot flush a standard stream at its end.
+        assert process.wait(30) in (0, 120)
+
+
 def test_a_second_signal_ends_the_server_at_once(folder):
     with served(folder, "mine.py:server", "--shutdown-timeout", "60") as (process, peer):
         peer.start("tick", {"n": 1000, "pause": 0.05})

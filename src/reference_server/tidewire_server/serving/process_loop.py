@@ -142,16 +142,20 @@ def _end_blocked(reacts: threading.Event, patience: float) -> None:
         return
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     place = "" if frame is None else f" at {place_of(frame)}"
-    print(
-        f"stopping: the event loop is blocked{place}; waiting up to {patience:g} s; press Ctrl-C again to end at once",
-        file=sys.stderr,
-        flush=True,
+    _announce(
+        f"the event loop is blocked{place}; waiting up to {patience:g} s; press Ctrl-C again to end at once"
     )
     if not reacts.wait(patience):
-        print(
-            "stopping: the event loop is still blocked, so the process ends now", file=sys.stderr, flush=True
-        )
+        _announce("the event loop is still blocked, so the process ends now")
         os._exit(1)
+
+
+def _announce(text: str) -> None:
+    """Print a line about the end of the process. Ignore a disk that is full or a reader that has exited: an exception would skip
+    the steps that end the process.
+    """
+    with contextlib.suppress(OSError):
+        print(f"stopping: {text}", file=sys.stderr, flush=True)
 
 
 def announce_drain(lifespan: Lifespan, seconds: float) -> None:
@@ -167,7 +171,7 @@ def announce_drain(lifespan: Lifespan, seconds: float) -> None:
     elif seconds and (left := lifespan.seconds_for_readers):
         reason = f"results stay available for up to {left:.1f} s, in case a connection broke"
     if reason is not None:
-        print(f"stopping: {reason}; press Ctrl-C again to end at once", file=sys.stderr, flush=True)
+        _announce(f"{reason}; press Ctrl-C again to end at once")
 
 
 @contextlib.contextmanager
