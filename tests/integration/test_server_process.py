@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from proof.forked_process import Forked
@@ -169,6 +170,19 @@ def test_reload_restarts_the_server_when_a_python_file_changes(tmp_path):
         _, err = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "tidewire serve: story.py changed; restarting\n" in err
+
+
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="SIGHUP is ignored here, as by nohup"
+)
+@pytest.mark.heavy
+def test_a_closed_terminal_ends_both_processes_of_a_server_with_reload(folder):
+    with served(folder, "mine.py:server", "--reload") as (process, peer):
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=20)
+        with pytest.raises(httpx.ConnectError):
+            peer.http.get("/readyz")
+    assert process.returncode == 0
 
 
 def test_a_tilde_in_a_path_setting_is_the_home_folder(folder, tmp_path):

@@ -15,7 +15,7 @@ from tidewire_server.commands.flags import flag_of, variable_of
 
 
 def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
-    """Serve until SIGINT or SIGTERM. Each signal is forwarded to the child process.
+    """Serve until SIGINT, SIGTERM or SIGHUP. Each signal ends the child process, too.
 
     If the changed code cannot be imported, the child process reports the error and ends, and the next change starts it
     again.
@@ -41,13 +41,19 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
         children[:] = [subprocess.Popen(command, env=variables, **group)]  # noqa: S603 - the command is this one
         return children[0]
 
+    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
+
     def forward(signum: int, _frame: object) -> None:
         stopped.set()
         for each in children:
             if each.poll() is None:
-                each.send_signal(signum)
+                # The child ignores SIGHUP. After the terminal is closed, it would keep the port.
+                each.send_signal(signal.SIGTERM if signum == hangup else signum)
 
-    before = [(each, signal.signal(each, forward)) for each in (signal.SIGINT, signal.SIGTERM)]
+    ends = [signal.SIGINT, signal.SIGTERM]
+    if hangup and signal.getsignal(hangup) is signal.SIG_DFL:  # `nohup` has set SIG_IGN.
+        ends.append(hangup)
+    before = [(each, signal.signal(each, forward)) for each in ends]
     try:
         child = start()
         for changes in watchfiles.watch(
