@@ -170,7 +170,7 @@ def test_a_successful_test_write_counts_for_an_interval_and_a_failed_one_not_at_
         clock.now += 0.01
         await store.check()
         assert await tried(store) == 2
-        # A failed transaction ends the interval. After a failed test write, each call tries again, but is logged once.
+        # A failed transaction ends the interval. After a failed test write, each call tries again. The writer thread has logged it.
         await store._file.do(lambda db: db.execute("ALTER TABLE server RENAME TO hidden").fetchone())
         await store.check()
         with pytest.raises(StoreError, match="syntax"):
@@ -178,7 +178,7 @@ def test_a_successful_test_write_counts_for_an_interval_and_a_failed_one_not_at_
         refused = await asyncio.gather(*[store.check() for _ in range(3)], return_exceptions=True)
         refused += await asyncio.gather(store.check(), return_exceptions=True)
         assert [str(each).count("no such table: server") for each in refused] == [1] * 4
-        assert [each.logged for each in refused] == [False, True, True, True]
+        assert [each.logged for each in refused] == [True] * 4
         await store._file.do(lambda db: db.execute("ALTER TABLE hidden RENAME TO server").fetchone())
         await store.check()
         assert await tried(store) == 3
@@ -242,6 +242,22 @@ def test_a_failed_append_on_a_full_disk_changes_nothing_and_can_be_retried(tmp_p
         await store.close()
 
     run(body())
+
+
+def test_a_full_disk_is_one_line_of_the_log_and_not_one_for_each_request(tmp_path, caplog):
+    async def body() -> None:
+        store = opened(tmp_path)
+        await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
+        for number in range(5):
+            with pytest.raises(StoreError) as refused:
+                await Writer(f"j{number}").add(store, submit=b"x" * 500_000)
+            assert refused.value.logged
+        await store.close()
+
+    run(body())
+    (line,) = caplog.messages
+    assert line.startswith(f"a transaction failed: log {tmp_path}")
+    assert "free some space on the disk" in line
 
 
 def test_a_job_is_owned_and_queued_although_its_caller_was_cancelled_during_the_commit(tmp_path):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from tidewire_server.store.database.thread_tasks import Task, TaskQueue
+from tidewire_server.store.failure_log import FailureLog
 from tidewire_server.store.sqlite import sqlite_file
 from tidewire_server.store.store_errors import StoreError
 
@@ -49,6 +50,7 @@ class WriterThread:
         """Whether the previous server process closed the file cleanly."""
         self.secret = b""
         """Signing key stored in the file. See `Store.secret`."""
+        self._failures = FailureLog(_log, "a transaction failed")
         self._tasks = TaskQueue()
         self._fsync = fsync
         self._close_as_clean = False
@@ -207,6 +209,9 @@ class WriterThread:
                     self._transact(connection, [task])
                 return
             self.last_error = StoreError(sqlite_file.explain(self.path, error))
+            # Log here, not once for each request: clients repeat what a full disk refuses, and the log may be on the same disk.
+            self._failures.failed(self.last_error)
+            self.last_error.logged = True
             tasks[0].fail(self.last_error)
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
