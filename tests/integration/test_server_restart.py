@@ -72,6 +72,28 @@ def test_a_stream_token_stays_valid_after_a_restart(server):
     assert b"event:problem\n" in server.http.get(url[:-4]).content
 
 
+def test_a_principal_with_a_name_keeps_its_jobs_when_its_token_is_replaced(tmp_path):
+    def server_with(*tokens: str) -> Server:
+        server = Server(log=f"sqlite:///{tmp_path / 'log.db'}", tokens=tokens)
+        server.endpoint(name="double")(lambda: 2)
+        return server
+
+    with server_with("ann:old", "nameless").running() as url:
+        jobs = []
+        for token in ("old", "nameless"):
+            with Client(url, token=token) as client:
+                jobs.append(client.submit("double"))
+                assert jobs[-1].result() == 2
+        bearer = {"authorization": "Bearer old"}
+        stream = httpx.post(f"{url}/v1/jobs/{jobs[0].id}/stream-token", headers=bearer).json()["url"]
+    with server_with("ann:new", "other").running() as url:
+        for job, token, status in zip(jobs, ("new", "other"), (200, 404), strict=True):
+            headers = {"authorization": f"Bearer {token}"}
+            assert httpx.get(f"{url}/v1/jobs/{job.id}", headers=headers).status_code == status
+        assert httpx.get(f"{url}/v1/jobs/{jobs[0].id}", headers=bearer).status_code == 401
+        assert b"event:done\n" in httpx.get(f"{url}{stream}").content
+
+
 def test_running_jobs_begin_a_new_attempt_and_queued_jobs_run(server):
     running = server.submit("tidewire.script", input=LONG_SCRIPT).json()["id"]
     server.until(running, has_value)
