@@ -127,7 +127,7 @@ def test_a_start_on_a_full_disk_is_refused_with_the_reason(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        with pytest.raises(StoreError, match="log.db: "):
+        with pytest.raises(StoreError, match=r"log.db: disk I/O error; a disk quota or .*ulimit -f"):
             SqliteStore(tmp_path / "log.db", ROOMY)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -501,5 +501,5 @@ _ADVICE: Final = {
     "not a database": "the file belongs to another program or is damaged; use a different file",
     "malformed": "the file is damaged; restore a backup, or use a different file",
     "Could not decode to UTF-8": "the file is damaged; restore a backup, or use a different file",
-    "disk I/O": "the disk is failing, or the file was deleted while the server was running",
+    "disk I/O": "a disk quota or a limit of file sizes (ulimit -f) is reached, the disk is failing, or the file was deleted",
 }
