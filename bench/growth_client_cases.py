@@ -297,7 +297,7 @@ def _follower() -> dict[str, Case]:
                 events.append(Event(kind, json.dumps(data(at)), name))
 
             def run() -> None:
-                follower = Follower(job_id="j1")
+                follower = Follower(job_id="j1", latest=lambda: None)
                 follower.connected()
                 for event in events:
                     follower.receive(event)
@@ -360,7 +360,7 @@ def _iteration() -> dict[str, Case]:
                 changes.append((position, at + 2))
 
             def run() -> None:
-                final = StreamedText(delivered=0, column=lambda: TEXT, job_id="j1")
+                final = StreamedText(delivered=0, column=lambda: TEXT, job_id="j1", latest=lambda: None)
                 for position, seq in changes:
                     list(final.project(ItemChange(position, ResultType(None), seq, text="word ")))
                 list(final.finish())

@@ -16,7 +16,7 @@ MANY = 4 * MAX_HELD
 
 @pytest.fixture
 def final():
-    return StreamedText(delivered=0, column=lambda: TEXT, job_id="j1")
+    return StreamedText(delivered=0, column=lambda: TEXT, job_id="j1", latest=lambda: None)
 
 
 @pytest.fixture

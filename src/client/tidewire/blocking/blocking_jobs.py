@@ -243,7 +243,7 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         thread, job = self._inner
         reader = job._reader
         if not job.ended:
-            thread.call(partial(reader.wait, check=reader.check_single))
+            thread.call(partial(reader.wait, check=reader.check_items))
         return reader.logprobs_outcome()
 
     def result(self, *, timeout: float | None = None) -> T:

@@ -96,7 +96,6 @@ class BatchJobReader(JobReader, Generic[T]):
         position = Position(applied.view, applied.columns, applied.cursor)
         diff = applied.diff
         changed = self._changed(position) if diff is None else sorted(_items_in_diff(diff, position))
-        self._has_updates = self._has_updates or (applied.visible and bool(changed))
         texts = {each.pointer: each for each in applied.texts}
         for index in changed:
             deleted, text = self._texts.change(index, position, texts)

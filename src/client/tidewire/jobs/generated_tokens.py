@@ -105,8 +105,6 @@ class TokenRows(Projection[Token]):
         where: Context for error messages.
     """
 
-    silent = True
-
     def __init__(
         self,
         *,

@@ -28,10 +28,6 @@ class TextColumns:
             for index in self._columns_by_item(delivered):
                 self.column(index, delivered)
 
-    def known(self, index: int) -> str | None:
-        """Return the last known JSON Pointer of an item's text; None if the item had no text yet."""
-        return self.columns.get(index)
-
     def column(self, index: int, position: Position) -> str | None:
         """Return the JSON Pointer of an item's text after the event at a position; None if the item had no text yet."""
         known = self.columns.get(index)

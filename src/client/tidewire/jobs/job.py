@@ -244,7 +244,7 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
                 the job was submitted, because the job's value then contains none.
             ImportError: numpy is not installed.
         """
-        await self._reader.wait(check=self._reader.check_single)
+        await self._reader.wait(check=self._reader.check_items)
         return self._reader.logprobs_outcome()
 
     async def result(self, *, timeout: float | None = None) -> T:
@@ -265,7 +265,7 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
             TotalTimeoutError: The timeout passed. The job continues on the server.
             TidewireError: The client could not read the event stream up to the job's end.
         """
-        await self._reader.wait(timeout, check=self._reader.check_single)
+        await self._reader.wait(timeout, check=self._reader.check_items)
         return self._reader.outcome()
 
     async def cancel(self) -> JobStatus:

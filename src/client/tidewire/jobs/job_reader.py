@@ -138,8 +138,6 @@ class JobReader(ABC):
         self._merged: dict[int, _MergedChange] = {}
         self._committed: tuple[Position | None, Sequence[ItemChange[Any]]] = (delivered, ())
         """Position that a checkpoint contains, and the changes up to this position that were not delivered yet."""
-        self._has_updates = delivered is not None
-        """Whether there was an update that changed a value. This update may still be waiting for delivery."""
         self._latest = delivered
         """Position of the last received event."""
         self._items_may_differ = True
@@ -296,7 +294,9 @@ class JobReader(ABC):
 
         Raises:
             ConcurrentReadError: Another iterator is active.
+            SeveralItemsError: The job has several items, and this reader reads one.
         """
+        self.check_items()
         other = self._active
         if other is not None and other is not iterator:
             if not other.interrupted:
@@ -306,7 +306,7 @@ class JobReader(ABC):
             other.leave()
         self._iterator = weakref.ref(iterator)
 
-    async def take(self, queue_until: float | None = None, *, silent: bool) -> list[ItemChange[Any]]:
+    async def take(self, queue_until: float | None, *, silent: bool) -> list[ItemChange[Any]]:
         """Wait for updates and return all available updates, oldest first. An empty list means that the job has ended.
 
         Args:
@@ -330,7 +330,7 @@ class JobReader(ABC):
             self._items_may_differ = False
         return updates
 
-    async def read_ahead(self, queue_until: float | None = None, *, silent: bool) -> None:
+    async def read_ahead(self, queue_until: float | None, *, silent: bool) -> None:
         """Wait until `take` has updates to return, or until the job has ended. The arguments and errors are those of
         `take`.
         """
@@ -339,9 +339,7 @@ class JobReader(ABC):
             while not (self._ready or self._merged or follower.done):
                 await self._advance(queue_until, silent=silent)
 
-    async def state_after(
-        self, position: Position | None, queue_until: float | None = None
-    ) -> Position | None:
+    async def state_after(self, position: Position | None, queue_until: float | None) -> Position | None:
         """Wait for a state of the job that is newer than a position. None means that the job has ended.
 
         This method consumes no updates. The states of events that arrive together are skipped, except for the last one.
@@ -361,7 +359,7 @@ class JobReader(ABC):
         return None if self._latest is position else self._latest
 
     def check_items(self) -> None:  # noqa: B027 - a batch job may have any number of items
-        """Raise an error if this reader cannot read a job with so many items."""
+        """Raise an error if the job is known to have more items than this reader can read."""
 
     def commit(self, position: Position, undelivered: Sequence[ItemChange[Any]]) -> None:
         """Record that the caller has received all updates up to a position, except those in `undelivered`. Checkpoints

@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 from tidewire.errors import JobCancelledError, JobFailedError, SeveralItemsError, TidewireError, advice_for
 from tidewire.following.follower_outcomes import Applied
 from tidewire.jobs.generated_tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
-from tidewire.jobs.job_reader import ActiveIterator, JobReader, ReaderContext
+from tidewire.jobs.job_reader import JobReader, ReaderContext
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.streamed_text import StreamedText
@@ -36,6 +36,8 @@ class SingleJobReader(JobReader, Generic[T]):
         self._shape = shape
         self._endpoint = endpoint
         self._vocabularies = vocabularies
+        self._has_updates = delivered is not None
+        """Whether there was an update that changed the value. This update may still be waiting for delivery."""
         if initial is not None:
             self._receive(initial)
 
@@ -48,7 +50,7 @@ class SingleJobReader(JobReader, Generic[T]):
         text = "" if delivered is None or column is None else delivered.text(column)
         reader = StreamedText(
             delivered=len(text or ""),
-            column=lambda: self._texts.known(0),
+            column=lambda: self._texts.columns.get(0),
             job_id=self.id,
             latest=lambda: self._latest,
         )
@@ -82,23 +84,14 @@ class SingleJobReader(JobReader, Generic[T]):
         return self._shape.validate(self._final_item().get("value"), where=self.where)
 
     def check_items(self) -> None:
-        self.check_single()
-
-    def check_single(self) -> None:
-        """Raise an error if the job is known to have several items, so that no reader mistakes one for all of them.
-
-        Raises:
-            SeveralItemsError: The job has several items.
+        """Raise a SeveralItemsError if the job is known to have several items, so that no reader mistakes one for all of
+        them.
         """
         if self.item_count > 1:
             raise SeveralItemsError(f"this job has {self.item_count} items, not one", where=self.where)
 
-    def acquire(self, iterator: ActiveIterator) -> None:
-        self.check_single()
-        super().acquire(iterator)
-
     def _final_item(self) -> Any:
-        self.check_single()
+        self.check_items()
         self.raise_outcome()
         return self._items()[0]
 

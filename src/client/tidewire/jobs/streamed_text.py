@@ -51,8 +51,8 @@ class StreamedText(Projection[str]):
         *,
         delivered: int,
         column: Callable[[], str | None],
-        job_id: str | None,
-        latest: Callable[[], Position | None] = lambda: None,
+        job_id: str,
+        latest: Callable[[], Position | None],
     ) -> None:
         self._delivered = delivered
         self._column = column

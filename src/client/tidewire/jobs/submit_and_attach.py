@@ -161,7 +161,7 @@ class JobStarter:
         deadline = math.inf if timeout is None else anyio.current_time() + timeout
         reader: SingleJobReader[T] = await self.submit(endpoint, members, key, shape)
         with anyio.CancelScope(deadline=deadline):
-            await reader.wait(check=reader.check_single)
+            await reader.wait(check=reader.check_items)
             return reader.outcome()
         raise reader.timed_out(f"the timeout of {timeout:g} s")
 
