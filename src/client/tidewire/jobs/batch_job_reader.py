@@ -92,7 +92,7 @@ class BatchJobReader(JobReader, Generic[T]):
     def raise_outcome(self) -> None:
         """Do nothing, because a loop over a batch job does not raise an error when the job or an item has failed."""
 
-    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+    def _receive(self, applied: Applied, *, merge: bool = False) -> None:
         position = Position(applied.view, applied.columns, applied.cursor)
         diff = applied.diff
         changed = self._changed(position) if diff is None else sorted(_items_in_diff(diff, position))
@@ -110,12 +110,10 @@ class BatchJobReader(JobReader, Generic[T]):
                 settles=index == changed[-1],
                 snapshot=applied.snapshot,
             )
-            if not applied.visible and (merge or not silent):
-                continue
-            if merge or self._merged:
-                self._merge(change)
-            else:
+            if not merge:
                 self._ready.append(change)
+            elif applied.visible:
+                self._merge(change)
         self._latest = position
 
     def _changed(self, position: Position) -> list[int]:
@@ -162,8 +160,6 @@ class _EndedItems(Projection[tuple[int, T | ItemFailedError]]):
     """Projection for `as_completed`. Converts a job's updates to the items that have ended, and yields each item
     once.
     """
-
-    silent = True
 
     def __init__(
         self,

@@ -306,12 +306,11 @@ class JobReader(ABC):
             other.leave()
         self._iterator = weakref.ref(iterator)
 
-    async def take(self, queue_until: float | None, *, silent: bool) -> list[ItemChange[Any]]:
+    async def take(self, queue_until: float | None) -> list[ItemChange[Any]]:
         """Wait for updates and return all available updates, oldest first. An empty list means that the job has ended.
 
         Args:
             queue_until: Time on the event loop's clock by which the job must have left the server's queue.
-            silent: Whether to include updates in which no value changed.
 
         Raises:
             QueueTimeoutError: The job was still queued at `queue_until`.
@@ -320,7 +319,7 @@ class JobReader(ABC):
         follower = self._stream.follower
         async with self._reading_lock():
             while not (self._ready or self._merged or follower.done):
-                await self._advance(queue_until, silent=silent)
+                await self._advance(queue_until)
             updates = [*self._ready]
             self._ready.clear()
             if self._merged:
@@ -330,14 +329,14 @@ class JobReader(ABC):
             self._items_may_differ = False
         return updates
 
-    async def read_ahead(self, queue_until: float | None, *, silent: bool) -> None:
+    async def read_ahead(self, queue_until: float | None) -> None:
         """Wait until `take` has updates to return, or until the job has ended. The arguments and errors are those of
         `take`.
         """
         follower = self._stream.follower
         async with self._reading_lock():
             while not (self._ready or self._merged or follower.done):
-                await self._advance(queue_until, silent=silent)
+                await self._advance(queue_until)
 
     async def state_after(self, position: Position | None, queue_until: float | None) -> Position | None:
         """Wait for a state of the job that is newer than a position. None means that the job has ended.
@@ -408,12 +407,11 @@ class JobReader(ABC):
             self._lock = anyio.Lock(fast_acquire=True)
         return self._lock
 
-    async def _advance(self, queue_until: float | None, *, silent: bool = False, merge: bool = False) -> None:
+    async def _advance(self, queue_until: float | None, *, merge: bool = False) -> None:
         """Wait for the next events of the stream, and apply all events that are available without waiting again.
 
         Args:
             queue_until: Time on the event loop's clock by which the job must have left the server's queue.
-            silent: Whether to keep updates in which no value changed.
             merge: Whether to merge the updates into one update for each item, because no iterator is consuming them.
         """
         follower, stream = self._stream.follower, self._stream
@@ -426,7 +424,7 @@ class JobReader(ABC):
         notices = False
         for outcome in block:
             if type(outcome) is Applied:
-                self._receive(outcome, silent=silent, merge=merge)
+                self._receive(outcome, merge=merge)
             else:
                 notices = True
         # Call the listener only after all updates of the block were stored, so that no update is lost if the listener
@@ -440,13 +438,13 @@ class JobReader(ABC):
             await stream.notify_end()
 
     @abstractmethod
-    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+    def _receive(self, applied: Applied, *, merge: bool = False) -> None:
         """Convert an applied event to changes of this job's items, and store them in `_ready` or with `_merge`.
 
         Args:
             applied: The event.
-            silent: Whether to keep changes in which no value changed.
-            merge: Whether to merge the changes with earlier ones, because no iterator is consuming them.
+            merge: Whether to merge the changes with earlier ones, because no iterator is consuming them. Changes in which
+                no value changed are then dropped.
         """
 
     def _merge(self, change: ItemChange[Any]) -> None:

@@ -118,7 +118,7 @@ class SingleJobReader(JobReader, Generic[T]):
         error.value = item.get("value")
         raise error
 
-    def _receive(self, applied: Applied, *, silent: bool = False, merge: bool = False) -> None:
+    def _receive(self, applied: Applied, *, merge: bool = False) -> None:
         position = Position(applied.view, applied.columns, applied.cursor)
         texts, columns = applied.texts, applied.columns
         # Most jobs stream one text, which is their only column, and most events append to it.
@@ -133,7 +133,7 @@ class SingleJobReader(JobReader, Generic[T]):
         visible = applied.visible or (
             done is not None and not self._has_updates and done.status == "succeeded"
         )
-        if visible or (silent and not merge):
+        if visible or not merge:
             self._has_updates = self._has_updates or visible
             change = ItemChange(
                 position,
@@ -144,7 +144,7 @@ class SingleJobReader(JobReader, Generic[T]):
                 visible=visible,
                 snapshot=applied.snapshot,
             )
-            if merge or self._merged:
+            if merge:
                 self._merge(change)
             else:
                 self._ready.append(change)

@@ -44,8 +44,6 @@ class StreamedText(Projection[str]):
         latest: Function that returns the last known position of the job, or None.
     """
 
-    silent = True
-
     def __init__(
         self,
         *,

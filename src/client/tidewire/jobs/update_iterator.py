@@ -32,13 +32,7 @@ _IS_VISIBLE: Callable[[Change], bool] = attrgetter("visible")
 
 
 class Projection(ABC, Generic[X]):
-    """Converts a job's updates to the items that one kind of iterator yields, such as pieces of text or tokens.
-
-    Attributes:
-        silent: Whether this projection also needs the updates in which no value changed.
-    """
-
-    silent: bool = False
+    """Converts a job's updates to the items that one kind of iterator yields, such as pieces of text or tokens."""
 
     async def prepare(self) -> None:
         """Request the information from the server that the projection needs before the first update."""
@@ -251,10 +245,10 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             raise self._fault
 
     def _take(self) -> Awaitable[list[Change]]:
-        return self._job.take(self._queue_until, silent=self._projection.silent)
+        return self._job.take(self._queue_until)
 
     def _wait_for_updates(self) -> Awaitable[None]:
-        return self._job.read_ahead(self._queue_until, silent=self._projection.silent)
+        return self._job.read_ahead(self._queue_until)
 
     async def _begin(self) -> None:
         self._job.acquire(self)
