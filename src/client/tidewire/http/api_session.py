@@ -86,7 +86,7 @@ class Timing:
 
 
 class RetryLaterError(Exception):
-    """A request has failed, and its next attempt is due in some seconds. Only `request` with `postpone` raises this error, and
+    """A request has failed, and its next attempt is due in some seconds. Only `submit` with a policy raises this error, and
     its caller passes the same policy to the next attempt.
     """
 
@@ -164,35 +164,29 @@ class ApiSession:
         url: str,
         options: Options,
         *,
-        kind: RequestKind = RequestKind.REQUEST,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         job_id: str | None = None,
         since: float | None = None,
         policy: RequestPolicy | None = None,
-        postpone: bool = False,
     ) -> Response:
         """Make a request, with retries where they are safe and useful, and return the successful response.
 
         Args:
-            method: HTTP method. The request must be safe to repeat. A POST to submit a job is safe to repeat if it has
-                an idempotency key.
+            method: HTTP method. The request must be safe to repeat.
             url: Absolute URL on the server's origin.
             options: Options of the call, such as the retry policy, the timeouts and the headers.
-            kind: Kind of the request. The reaction to a status depends on it.
             headers: Headers in addition to the headers in `options`.
             body: JSON body.
             job_id: Id of the job, for error messages.
             since: Time at which the timeout starts, on the event loop's clock. None: now.
             policy: Counters to continue, if the request belongs to another call or to a stream. None: new counters.
-            postpone: Whether to raise `RetryLaterError` instead of waiting before the next attempt.
 
         Raises:
             TidewireError: The server refused the request or could not be reached within the retry policy.
             TotalTimeoutError: The timeout of the options passed.
-            RetryLaterError: The next attempt is due later.
         """
-        request = _Request(method, url, kind, headers, body, job_id, postpone=postpone)
+        request = _Request(method, url, RequestKind.REQUEST, headers, body, job_id)
         return cast("Response", await self._bounded(request, options, since, policy))
 
     async def submit(
@@ -202,10 +196,11 @@ class ApiSession:
         *,
         headers: Mapping[str, str],
         body: bytes,
-        since: float | None = None,
+        since: float,
+        stream: bool,
+        policy: RequestPolicy | None = None,
     ) -> Response | Connection:
-        """Submit a job, with retries. The response is the job's event stream if possible, and otherwise the job as
-        JSON.
+        """Submit a job, with retries. The response is the job as JSON, or its event stream if the caller accepts one.
 
         The request asks for JSON if the client has not yet read `UNREAD_STREAMS` open event streams of jobs that it
         submitted earlier. It also asks for JSON if `on_disconnect` is `"cancel"`, because the server would count an
@@ -216,15 +211,19 @@ class ApiSession:
             options: Options of the call, such as the retry policy, the timeouts and the headers.
             headers: Headers in addition to the headers in `options`, including the idempotency key.
             body: JSON body.
-            since: Time at which the timeout starts, on the event loop's clock. None: now.
+            since: Time at which the timeout starts, on the event loop's clock.
+            stream: Whether the caller accepts an event stream.
+            policy: Counters of the attempts so far, if the caller waits before the next attempt. None: new counters.
 
         Raises:
             TidewireError: The server refused the request or could not be reached within the retry policy.
             TotalTimeoutError: The timeout of the options passed.
+            RetryLaterError: The next attempt is due later. Only raised if `policy` is not None.
         """
-        request = _Request("POST", url, RequestKind.SUBMIT, headers, body, None)
-        request.stream = options.on_disconnect == "continue" and self.transport.unread < UNREAD_STREAMS
-        return await self._bounded(request, options, since)
+        request = _Request("POST", url, RequestKind.SUBMIT, headers, body, None, postpone=policy is not None)
+        accepted = stream and options.on_disconnect == "continue"
+        request.stream = accepted and self.transport.unread < UNREAD_STREAMS
+        return await self._bounded(request, options, since, policy)
 
     async def sleep(self, seconds: float) -> None:
         """Wait before the next attempt.
@@ -258,7 +257,7 @@ class ApiSession:
         return RequestPolicy(options.retry, clock=self.timing.clock, rng=self.timing.rng)
 
     async def _bounded(
-        self, request: "_Request", options: Options, since: float | None, policy: RequestPolicy | None = None
+        self, request: "_Request", options: Options, since: float | None, policy: RequestPolicy | None
     ) -> Response | Connection:
         policy = policy or self.policy(options)
         if options.timeout is None:

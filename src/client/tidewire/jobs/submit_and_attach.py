@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import anyio
 
@@ -23,7 +23,6 @@ from tidewire.errors import (
 )
 from tidewire.following.follower import Follower
 from tidewire.following.follower_outcomes import Applied
-from tidewire.following.http_status_actions import RequestKind
 from tidewire.following.request_policy import RequestPolicy
 from tidewire.http.api_session import ApiSession
 from tidewire.http.links_and_origins import last_segment
@@ -131,16 +130,7 @@ class JobStarter:
                 error.advice = "Pass the endpoint's name as the first positional argument: submit('…', …)."
             raise
         content = encoded(members | options_on_the_wire(self.options))
-        try:
-            response = await self.session.submit(
-                self._jobs_url(name), self.options, headers=_key_header(key), body=content, since=since
-            )
-        except EndpointNotFoundError as error:
-            error.advice = await self._names(since, name, message=error.what)
-            raise
-        except InvalidInputError as error:
-            error.advice = error.advice or _input_advice(name, error)
-            raise
+        response = await self._submit(name, content, key, since, stream=True)
         if isinstance(response, Connection):
             stream, initial = await self._streamed(response), None
         else:
@@ -201,17 +191,31 @@ class JobStarter:
             RetryLaterError: The next attempt is due later. Only raised if `policy` is not None.
         """
         since = anyio.current_time() if since is None else since
+        response = cast("Response", await self._submit(name, body, key, since, stream=False, policy=policy))
+        job = self.session.read(JobResource, response, what="submitted job")
+        stream, initial = self._stream(job, response)
+        return AsyncBatchJob(BatchJobReader(self._context, stream, None, shape, initial=initial))
+
+    async def _submit(
+        self,
+        name: str,
+        body: bytes,
+        key: str | None,
+        since: float,
+        *,
+        stream: bool,
+        policy: RequestPolicy | None = None,
+    ) -> Response | Connection:
+        """Send the request that submits a job. The errors of a refused request say what to do."""
         try:
-            response = await self.session.request(
-                "POST",
-                self._jobs_url(name),
+            return await self.session.submit(
+                f"{self.session.endpoint_url(name)}/jobs",
                 self.options,
-                kind=RequestKind.SUBMIT,
-                headers=_key_header(key),
+                headers={"Idempotency-Key": key or secrets.token_urlsafe(16)},
                 body=body,
                 since=since,
+                stream=stream,
                 policy=policy,
-                postpone=policy is not None,
             )
         except EndpointNotFoundError as error:
             error.advice = await self._names(since, name, message=error.what)
@@ -219,9 +223,6 @@ class JobStarter:
         except InvalidInputError as error:
             error.advice = error.advice or _input_advice(name, error)
             raise
-        job = self.session.read(JobResource, response, what="submitted job")
-        stream, initial = self._stream(job, response)
-        return AsyncBatchJob(BatchJobReader(self._context, stream, None, shape, initial=initial))
 
     def map_work(
         self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
@@ -275,9 +276,6 @@ class JobStarter:
             return "This server has no endpoint."
         question = did_you_mean(name, names)
         return f"{question[:1].upper()}{question[1:]}This server has: {', '.join(names)}."
-
-    def _jobs_url(self, endpoint: str) -> str:
-        return f"{self.session.endpoint_url(endpoint)}/jobs"
 
     # ---- existing jobs ---------------------------------------------------------------------------------------------
 
@@ -434,10 +432,6 @@ async def _close(running: set[AsyncBatchJob[Any]], transport: Transport) -> None
         transport.loop.check()
         await cancel_all(running)
     await transport.aclose()
-
-
-def _key_header(key: str | None) -> dict[str, str]:
-    return {"Idempotency-Key": key or secrets.token_urlsafe(16)}
 
 
 def _checked(name: Any, what: str) -> str:
