@@ -73,14 +73,6 @@ async def speaks_tls(host: str, port: int) -> bool:
     return False
 
 
-def goes_through_a_proxy(host: str, port: int) -> bool:
-    """Whether the environment variables name a proxy for requests to a host over HTTP without TLS."""
-    proxies = urllib.request.getproxies()
-    if not {"http", "all"} & proxies.keys():
-        return False
-    return not urllib.request.proxy_bypass(f"{host}:{port}")
-
-
 def environment_proxy(scheme: str, host: str, port: int) -> str | None:
     """Return the URL of the proxy that environment variables set for requests to this server; None if they set none."""
     proxies = urllib.request.getproxies()

@@ -24,7 +24,6 @@ from tidewire.http.body_decompression import CODING, BoundedDecompressor, Decomp
 from tidewire.http.connection_arguments import check_proxy
 from tidewire.http.connection_diagnosis import (
     environment_proxy,
-    goes_through_a_proxy,
     sniff,
     speaks_tls,
     unusable_environment,
@@ -306,7 +305,7 @@ class Transport:
         proxy, uds = self._route
         if scheme != "http" or port is None or proxy is not None or self.in_process:
             return False
-        return uds is not None or not goes_through_a_proxy(host, port)
+        return uds is not None or environment_proxy(scheme, host, port) is None
 
     def address(self, url: str) -> str:
         """Return the address of the server for error messages."""
@@ -377,10 +376,10 @@ class Transport:
         verify = (
             self._verify if secure or self._verify is not True else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         )
+        used = environment_proxy(scheme, host, port or 0) if uds is None and proxy is None else proxy
         # If there is a proxy, install the workaround for TLS even if the URL starts with http://, because the
         # connection to the proxy may use TLS.
-        proxied = uds is None and (proxy is not None or goes_through_a_proxy(host, port or 0))
-        self._cleans_up_tls = secure or proxied
+        self._cleans_up_tls = secure or used is not None
         fake = FAKE_SERVERS.find(url)
         self.in_process = fake is not None
 
@@ -392,10 +391,9 @@ class Transport:
             return Pool(transport=fake or httpx.AsyncHTTPTransport(verify=verify, limits=limits, uds=uds))
 
         try:
-            if uds is None and fake is None and proxy is None:
+            if used is not None and fake is None:
                 # httpx's error would contain a part of the password, or occur outside of this function.
-                used = environment_proxy(scheme, host, port or 0)
-                check_proxy(used if used is None or "://" in used else f"http://{used}")
+                check_proxy(used if "://" in used else f"http://{used}")
             if not secure and "httpcore" in sys.modules:
                 return create()
             # Create the pool on a thread, because this imports httpcore and loads certificates, which would block the
