@@ -9,7 +9,7 @@ import logging
 from base64 import b64encode
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
@@ -199,7 +199,7 @@ class ServerLinks:
 
     # ---- redirects ---------------------------------------------------------------------------------------------
 
-    def redirected(self, response: Any) -> str:
+    def redirected(self, response: Response) -> str:
         """Return the absolute URL of a redirect's target.
 
         Raises:
@@ -207,13 +207,11 @@ class ServerLinks:
         """
         target = _redirect_target(response)
         if not same_origin(target, self._base) or "location" not in response.headers:
-            where = Where("GET", response.url, status_code=response.status)
+            what = f"the server redirects to {target!r} on another origin"
             advice = (
                 f"The client sends credentials to one origin only. {self._new_base(response.url, target)}"
             )
-            raise ProtocolError(
-                f"the server redirects to {target!r} on another origin", where=where, advice=advice
-            )
+            raise ProtocolError(what, where=response.where(), advice=advice)
         return target
 
     def redirect_refused(self, response: Response) -> TidewireError:
@@ -248,7 +246,7 @@ class ServerLinks:
         )
 
 
-def _redirect_target(response: Any) -> str:
+def _redirect_target(response: Response) -> str:
     location = response.headers.get("location", "")
     target = resolve(response.url, location)
     if not has_host(target):

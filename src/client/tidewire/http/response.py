@@ -5,7 +5,7 @@ import math
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -113,16 +113,18 @@ class Connection:
         body: Body,
         *,
         network: Any,
-        owner: "Owner",
+        loop: OwningLoop,
+        siblings: "set[Connection]",
         close: Callable[[], Awaitable[None]],
     ) -> None:
-        """Create an open response and add it to the open connections of its owner.
+        """Create an open response and add it to the open connections of its client.
 
         Args:
             response: Method, URL, status and headers.
             body: The body to read.
             network: httpcore's stream of the connection, or None if it is unknown.
-            owner: The transport, which has a set of its open connections.
+            loop: The event loop of the connection.
+            siblings: The open connections of the client.
             close: Coroutine function that closes the response and suppresses network errors.
         """
         self.method: str
@@ -132,9 +134,10 @@ class Connection:
         self.method, self.url, self.status, self.headers = response
         self.body: Body = body
         self._network = network
-        self._owner = owner
+        self._loop = loop
+        self._siblings = siblings
         self._close = close
-        owner.open.add(self)
+        siblings.add(self)
 
     @property
     def is_unread_submit(self) -> bool:
@@ -157,9 +160,9 @@ class Connection:
         """Close the response. The close is completed even if the calling task is being cancelled. Further calls do
         nothing.
         """
-        if self not in self._owner.open:
+        if self not in self._siblings:
             return
-        self._owner.open.remove(self)
+        self._siblings.remove(self)
         self.body.close()
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await self._close()
@@ -173,16 +176,9 @@ class Connection:
         """
         # Do not shut the socket down in a forked process. The processes share the socket, so a shutdown would end the
         # connection of the parent process.
-        if not self._owner.loop.forked:
+        if not self._loop.forked:
             shutdown_socket(self._network)
-        self._owner.loop.start_soon(self.aclose)
-
-
-class Owner(Protocol):
-    """Interface of a transport as the owner of connections, with its event loop and its set of open connections."""
-
-    loop: OwningLoop
-    open: set[Connection]
+        self._loop.start_soon(self.aclose)
 
 
 def broken_connection(error: Exception) -> str:

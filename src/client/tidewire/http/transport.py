@@ -282,7 +282,8 @@ class Transport:
             (request.method, str(request.url), response.status_code, dict(response.headers)),
             _body_of(response, self.loop),
             network=response.extensions.get("network_stream"),
-            owner=self,
+            loop=self.loop,
+            siblings=self.open,
             close=close,
         )
 
