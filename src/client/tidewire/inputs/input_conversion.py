@@ -83,7 +83,8 @@ _SAFE: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def _checked(value: Any, path: str, depth_left: int) -> Any:
-    """Raise an error for a value that pydantic would serialize without an error, but not as the caller intends.
+    """Raise an error for a value that pydantic would serialize without an error, but not as the caller intends, and that
+    `_refuse_altered` cannot recognize.
 
     Return the value, in which dataclasses are replaced by JSON. Otherwise pydantic would ignore the annotations of their
     fields, such as `Binary`, because it does not know the types of the values in a dict or a list.
@@ -94,14 +95,11 @@ def _checked(value: Any, path: str, depth_left: int) -> Any:
         depth_left: Number of nesting levels to check. The conversion to JSON refuses values that are nested deeper.
 
     Raises:
-        TypeError: The value is or contains an open file, bytes outside of models and dataclasses, a set, a complex
-            number, or a dict with a tuple as a key.
+        TypeError: The value is or contains an open file, or bytes outside of models and dataclasses.
     """
     if type(value) in _SAFE or not depth_left:
         return value
     if isinstance(value, Mapping):
-        if any(isinstance(key, tuple) for key in value):
-            raise TypeError(f"{path}: {_TUPLE_KEY}")
         if _SAFE.issuperset(map(type, value.values())):
             return value
         return {name: _checked(member, f"{path}.{name}", depth_left - 1) for name, member in value.items()}
@@ -118,12 +116,8 @@ def _checked(value: Any, path: str, depth_left: int) -> Any:
             return value
         kind: Any = type(value)
         return _converted(rows_of_dataclass(kind), value)
-    if isinstance(value, set | frozenset):
-        raise TypeError(f"{path}: {_SET}")
     if isinstance(value, bytes | bytearray | memoryview) or _is_array_of_bytes(value):
         raise TypeError(f"{path}: {_BYTES}")
-    if isinstance(value, complex):
-        raise TypeError(f"{path}: {_COMPLEX}")
     if _is_file(value):
         raise TypeError(f"{path}: {_FILE}")
     return value
@@ -135,8 +129,8 @@ _FILE: Final = (
 
 
 def _refuse_altered(value: Any, made: Any, path: str, asked: frozenset[Any]) -> None:
-    """Raise an error if pydantic has converted a member of a model or a dataclass to something else although the type of
-    the field does not ask for it: bytes to text, a set to a list, a complex number to text, or tuples as keys to text.
+    """Raise an error if pydantic has converted a value to something else: bytes to text, a set to a list, a complex number
+    to text, or tuples as keys to text. In a model or a dataclass, the type of the field may ask for this.
 
     Args:
         value: The value.
@@ -145,7 +139,7 @@ def _refuse_altered(value: Any, made: Any, path: str, asked: frozenset[Any]) -> 
         asked: Which conversions the type of the field asks for; see `_asked_by`.
 
     Raises:
-        TypeError: The value contains such a member.
+        TypeError: The value is or contains such a value.
     """
     members: Iterable[tuple[str, Any, Any]]
     if isinstance(value, bytes | bytearray | memoryview):
