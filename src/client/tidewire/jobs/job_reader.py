@@ -135,7 +135,9 @@ class JobReader(ABC):
         """Time on the event loop's clock at which it is logged. None until a caller waits for the queued job."""
         self._lock: anyio.Lock | None = None
         self._ready: deque[ItemChange[Any]] = deque()
-        self._merged: dict[int, _MergedChange] = {}
+        self._merged: dict[int, tuple[Position | None, ItemChange[Any]]] = {}
+        """Item index → a merged change, and the position before it. The change leads from the item's value at this position
+        to the value after the change."""
         self._committed: tuple[Position | None, Sequence[ItemChange[Any]]] = (delivered, ())
         """Position that a checkpoint contains, and the changes up to this position that were not delivered yet."""
         self._latest = delivered
@@ -449,26 +451,27 @@ class JobReader(ABC):
 
     def _merge(self, change: ItemChange[Any]) -> None:
         """Merge a change with the earlier changes of its item."""
-        earlier = self._merged.get(change.index)
-        first_seq, base = (change.first_seq, self._latest) if earlier is None else earlier[:2]
-        if earlier is not None:
-            change.snapshot = change.snapshot or earlier.latest.snapshot
+        base = self._latest
+        if change.index in self._merged:
+            base, earlier = self._merged[change.index]
+            change.first_seq = earlier.first_seq
+            change.snapshot = change.snapshot or earlier.snapshot
         # Do not keep the change of the text, because it may be as long as the text itself. `_take_merged` computes the
         # change again from the text before and the text after the merged changes.
         change.deleted, change.text = 0, ""
-        self._merged[change.index] = _MergedChange(first_seq, base, change)
+        self._merged[change.index] = base, change
 
     def _take_merged(self) -> list[ItemChange[Any]]:
         """Remove the merged changes and return them as one update for each item, ordered by position."""
-        merged = sorted(self._merged.values(), key=lambda each: each.latest.cursor)
+        merged = sorted(self._merged.values(), key=lambda each: each[1].cursor)
         self._merged.clear()
-        for first_seq, base, update in merged:
-            update.first_seq = min(first_seq, update.cursor.seq)
+        for base, update in merged:
+            update.first_seq = min(update.first_seq, update.cursor.seq)
             update.deleted, update.text = self._texts.between(update.index, base, update.position)
             # Only the position of the last of these updates may be in a checkpoint. The position of an earlier one can
             # be after changes that are delivered later, and before changes that were already delivered.
-            update.settles = update is merged[-1].latest
-        return [each.latest for each in merged]
+            update.settles = update is merged[-1][1]
+        return [update for _, update in merged]
 
     async def _notify(self, message: Queue | Progress) -> None:
         if isinstance(message, Queue):
@@ -567,13 +570,3 @@ class JobReader(ABC):
         """The job's URL, id and cursor, for error messages."""
         cursor = self._stream.follower.cursor
         return Where("GET", self._stream.job_url, self.id, None if cursor is None else str(cursor))
-
-
-class _MergedChange(NamedTuple):
-    """Several changes of one item that were merged into one change. The merged change leads from the item's value at
-    the position `base` to the value after the latest change.
-    """
-
-    first_seq: int
-    base: Position | None
-    latest: ItemChange[Any]
