@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, TypeVar
 from tidewire.checkpoint import UndeliveredUpdate
 from tidewire.errors import ItemFailedError, advice_for
 from tidewire.following.follower_outcomes import Applied
-from tidewire.jobs.job_reader import JobReader, ReaderContext
+from tidewire.jobs.job_reader import JobReader, QueueWarnings
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.update_iterator import Projection, UpdateIterator, WholeUpdates
 from tidewire.protocol.document.json_values import same
@@ -27,15 +27,15 @@ class BatchJobReader(JobReader, Generic[T]):
 
     def __init__(
         self,
-        context: ReaderContext,
         stream: JobStream,
         delivered: Position | None,
         shape: ResultType[T],
         *,
-        initial: Applied | None,
+        queue_warnings: QueueWarnings,
+        initial: Applied | None = None,
         undelivered: Sequence[UndeliveredUpdate] = (),
     ) -> None:
-        super().__init__(context, stream, delivered)
+        super().__init__(stream, delivered, queue_warnings=queue_warnings)
         self._shape = shape
         self._ended_before: frozenset[int] = frozenset()
         """Indices of the items that had already ended at the checkpoint. Empty if the job was not created from a

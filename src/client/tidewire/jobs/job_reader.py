@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 
@@ -31,10 +31,9 @@ from tidewire.errors import (
 from tidewire.following.follower import Follower
 from tidewire.following.follower_outcomes import Applied, Notice
 from tidewire.hooks import Hook, tell
-from tidewire.http.api_session import ApiSession
 from tidewire.jobs.item_text_changes import TextColumns
 from tidewire.jobs.reconnecting_stream import JobStream
-from tidewire.options import Options, check_seconds
+from tidewire.options import check_seconds
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import JobStatus, Progress, Queue
 from tidewire.protocol.resources import JobResource, StreamToken
@@ -92,14 +91,6 @@ class QueueWarnings:
             log.warning(IN_QUEUE, job_id, position, base, base)
 
 
-class ReaderContext(NamedTuple):
-    """The parts of a client that all readers of its jobs share."""
-
-    session: ApiSession
-    options: Options
-    queue_warnings: QueueWarnings
-
-
 class ActiveIterator(Protocol):
     """The part of an iterator's interface that the job's reader uses. At most one iterator reads a job at a time."""
 
@@ -121,14 +112,16 @@ class JobReader(ABC):
             The blocking client calls this callback on its background thread.
     """
 
-    def __init__(self, context: ReaderContext, stream: JobStream, delivered: Position | None) -> None:
+    def __init__(
+        self, stream: JobStream, delivered: Position | None, *, queue_warnings: QueueWarnings
+    ) -> None:
         self.listener: Hook[Queue | Progress] | None = None
         self.queue: Queue | None = None
         """The job's position in the server's queue, as last received."""
         self.progress: Progress | None = None
         """The last received progress report."""
-        self._session, self._options, self._queue_warnings = context
-        self._stream = stream
+        self._stream, self._session, self._options = stream, stream.session, stream.options
+        self._queue_warnings = queue_warnings
         self._queue_warning_due = True
         """Whether the queue position of this job may still have to be logged."""
         self._queue_warning_at: float | None = None

@@ -67,6 +67,8 @@ class JobStream:
     stream.
 
     Attributes:
+        session: The client's session with the server.
+        options: Options of the client.
         follower: State of the protocol for this job: the document, the cursor and the number of retries.
         events_url: URL of the event stream.
         job_url: URL of the job.
@@ -75,11 +77,11 @@ class JobStream:
     def __init__(
         self, session: ApiSession, follower: Follower, options: Options, *, job_url: str, events_url: str
     ) -> None:
+        self.session = session
+        self.options = options
         self.follower = follower
         self.job_url = job_url
         self.events_url = events_url
-        self._session = session
-        self._options = options
         self._connection: Connection | None = None
         self._decoder = Decoder()
         self._events: deque[Event] = deque()
@@ -167,14 +169,14 @@ class JobStream:
             return
         log.debug("%s: %s", self._label, outcome.why)
         if self.follower.greeted and self._connection is not None:
-            self._session.outage_log.responded()
+            self.session.outage_log.responded()
             self._connection.body.set_limit(SILENT_HEARTBEATS * self.follower.heartbeat, of_silence=True)
 
     async def adopt_response(self, connection: Connection) -> None:
         """Continue with the event stream that the server sent in response to the request that submitted the job. If
         this stream is not usable, the next read opens another stream.
         """
-        self._session.contacted = True
+        self.session.contacted = True
         if not _is_stream(connection):
             await connection.aclose()
             return
@@ -227,7 +229,7 @@ class JobStream:
             return self.follower.oversized(why)
         # With on_disconnect="cancel", the server cancels a job whose stream has no reader. Reading the job with GET
         # does not count as reading its stream.
-        reads = READS_PER_STREAM if self._options.on_disconnect == "continue" else 1
+        reads = READS_PER_STREAM if self.options.on_disconnect == "continue" else 1
         if self._silent_connections >= SILENT_CONNECTIONS and self._reads < reads:
             return await self._poll()
         return await self._open()
@@ -248,7 +250,7 @@ class JobStream:
     async def _reconnect(self, reconnect: Reconnect) -> None:
         await self.aclose()
         if reconnect.cause is Cause.POLL:
-            await self._session.sleep(reconnect.wait)
+            await self.session.sleep(reconnect.wait)
             return
         level = {Cause.GOAWAY: logging.DEBUG, Cause.RESYNC: logging.WARNING}.get(
             reconnect.cause, logging.INFO
@@ -264,8 +266,8 @@ class JobStream:
         # A resync has its own warning. After several silent connections, the client reads the job. This distinguishes a
         # proxy that holds the stream back from an outage.
         if reconnect.cause is not Cause.RESYNC and self._silent_connections < SILENT_CONNECTIONS:
-            self._session.report_failure(self._policy, reconnect.why, reconnect.wait)
-        hooks, job_id = self._session.hooks, self.follower.job_id
+            self.session.report_failure(self._policy, reconnect.why, reconnect.wait)
+        hooks, job_id = self.session.hooks, self.follower.job_id
         if reconnect.cause is Cause.RESYNC:
             await tell(hooks.on_resync, ResyncEvent(job_id, reconnect.why))
         event = ReconnectEvent(
@@ -278,7 +280,7 @@ class JobStream:
             remaining=self._policy.remaining,
         )
         await tell(hooks.on_reconnect, event)
-        await self._session.sleep(reconnect.wait)
+        await self.session.sleep(reconnect.wait)
 
     async def notify_end(self) -> None:
         """Log the job's end and call the `on_end` hook."""
@@ -286,7 +288,7 @@ class JobStream:
         if done is not None:
             log.debug("%s: %s", self._label, done.status)
             event = EndEvent(self.follower.job_id, done.status, self._last_event_id)
-            await tell(self._session.hooks.on_end, event)
+            await tell(self.session.hooks.on_end, event)
 
     # ---- polling -----------------------------------------------------------------------------------------------
 
@@ -318,19 +320,19 @@ class JobStream:
         cursor = "" if follower.cursor is None else str(follower.cursor)
         url = self._next_url()
         while True:
-            headers = await self._session.headers(self._options)
-            credentials = self._session.credentials.current
+            headers = await self.session.headers(self.options)
+            credentials = self.session.credentials.current
             headers.pop("Accept")
             if cursor:
                 headers["Last-Event-ID"] = cursor
             try:
-                opening = self._session.transport.open_stream(
+                opening = self.session.transport.open_stream(
                     url,
                     headers=headers,
-                    connect_timeout=self._options.connect_timeout,
-                    answer_timeout=self._session.timing.hello_timeout,
+                    connect_timeout=self.options.connect_timeout,
+                    answer_timeout=self.session.timing.hello_timeout,
                 )
-                connection = await watched(self._session.hooks.on_request, "GET", url, opening)
+                connection = await watched(self.session.hooks.on_request, "GET", url, opening)
             except (TransportError, NotATidewireServerError) as error:
                 return await self._handle_fault(error)
             what = policy.action(
@@ -346,11 +348,11 @@ class JobStream:
                 return self._cut(error)
             finally:
                 await connection.aclose()
-            if what is Action.REFRESH and await self._session.credentials.renew(credentials):
+            if what is Action.REFRESH and await self.session.credentials.renew(credentials):
                 continue
             if what is not Action.REDIRECT:
                 return await self._handle_response(what, response)
-            url = self._session.links.redirected(response)
+            url = self.session.links.redirected(response)
 
     def _next_url(self) -> str:
         """Return the URL of the event stream for the next request. If the last `hello` event contains a URL with the
@@ -361,8 +363,8 @@ class JobStream:
         link = self.follower.events_url
         if link is not None and self._stream_url is not None:
             place = resolve(self._stream_url, link)
-            if same_origin(place, self._session.base):
-                self._session.links.check(place)
+            if same_origin(place, self.session.base):
+                self.session.links.check(place)
                 return place
             log.info(
                 "%s: ignored the link %r in a hello event, which points to another origin", self._label, link
@@ -372,24 +374,24 @@ class JobStream:
     def _connect(self, connection: Connection, cursor: str, url: str) -> None:
         self._connection = connection
         self._stream_url = url
-        self._session.contacted = True
-        limit = max(LEAST_EVENT_BYTES, self._options.max_state_bytes)
+        self.session.contacted = True
+        limit = max(LEAST_EVENT_BYTES, self.options.max_state_bytes)
         self._decoder = Decoder(max_event_bytes=limit, last_event_id=cursor)
         # All reads together may wait for `hello` as long as this. After `hello`, the limit applies to silence.
-        connection.body.set_limit(self._session.timing.hello_timeout, of_silence=False)
+        connection.body.set_limit(self.session.timing.hello_timeout, of_silence=False)
 
     async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
         error.placed(job_id=self.follower.job_id)
-        if self._policy.fault(fault_of(error), contacted=self._session.contacted) is Action.FATAL:
+        if self._policy.fault(fault_of(error), contacted=self.session.contacted) is Action.FATAL:
             raise error
-        await self._session.check_http(error, self._policy)
+        await self.session.check_http(error, self._policy)
         return self._cut(error)
 
     async def _handle_response(self, what: Action, response: Response) -> Outcome:
         """Handle a response that is not an event stream."""
         if self._policy.redirects > MAX_REDIRECTS:
             raise ProtocolError(f"the server sent more than {MAX_REDIRECTS} redirects", where=self._where)
-        refused = self._session.refused(response, self._options, self.follower.job_id, self._last_event_id)
+        refused = self.session.refused(response, self.options, self.follower.job_id, self._last_event_id)
         self._last_fault = refused
         match what:
             case Action.READ_JOB:
@@ -401,14 +403,14 @@ class JobStream:
                     refused.what, asked=retry_after(response.headers.get("retry-after"))
                 )
             case Action.CUT:
-                if response.status == HTTPStatus.OK and not self._session.contacted:
-                    raise self._session.not_tidewire(response)
+                if response.status == HTTPStatus.OK and not self.session.contacted:
+                    raise self.session.not_tidewire(response)
                 if isinstance(refused, NotATidewireServerError):
                     raise refused
                 return self.follower.lost(refused.what)
             case _:
                 if isinstance(refused, JobNotFoundError) and self.follower.cursor is not None:
-                    refused.advice = self._session.links.advice(response.url) or _FORGOTTEN
+                    refused.advice = self.session.links.advice(response.url) or _FORGOTTEN
                 raise refused
 
     async def read_job(self, policy: RequestPolicy | None = None) -> JobResource:
@@ -419,10 +421,8 @@ class JobStream:
                 its own counters.
         """
         job_id = self.follower.job_id
-        response = await self._session.request(
-            "GET", self.job_url, self._options, job_id=job_id, policy=policy
-        )
-        job = self._session.read(JobResource, response, what="job", job_id=job_id)
+        response = await self.session.request("GET", self.job_url, self.options, job_id=job_id, policy=policy)
+        job = self.session.read(JobResource, response, what="job", job_id=job_id)
         if job_id is not None and job.id != job_id:
             raise ProtocolError(
                 f"requested job {job_id}, but the response is job {job.id}", where=response.where()
@@ -457,7 +457,7 @@ class JobStream:
                 # available.
                 self._policy.progress()
                 fault = self._last_fault
-                hint = None if fault is None else self._session.links.advice(fault.where.url)
+                hint = None if fault is None else self.session.links.advice(fault.where.url)
                 return _exhausted(fatal.why, fault, where, hint)
             case _:
                 return ProtocolError(fatal.why, where=where)

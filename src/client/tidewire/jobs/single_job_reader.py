@@ -5,7 +5,7 @@ from typing import Any, Generic, TypeVar
 from tidewire.errors import JobCancelledError, JobFailedError, SeveralItemsError, TidewireError, advice_for
 from tidewire.following.follower_outcomes import Applied
 from tidewire.jobs.generated_tokens import Token, TokenRows, Vocabularies, Vocabulary, has_token_texts
-from tidewire.jobs.job_reader import JobReader, ReaderContext
+from tidewire.jobs.job_reader import JobReader, QueueWarnings
 from tidewire.jobs.logprob_arrays import Logprobs, logprobs_of
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.streamed_text import StreamedText
@@ -23,16 +23,16 @@ class SingleJobReader(JobReader, Generic[T]):
 
     def __init__(
         self,
-        context: ReaderContext,
         stream: JobStream,
         delivered: Position | None,
         shape: ResultType[T],
         *,
+        queue_warnings: QueueWarnings,
         initial: Applied | None,
         vocabularies: Vocabularies,
         endpoint: str | None,
     ) -> None:
-        super().__init__(context, stream, delivered)
+        super().__init__(stream, delivered, queue_warnings=queue_warnings)
         self._shape = shape
         self._endpoint = endpoint
         self._vocabularies = vocabularies

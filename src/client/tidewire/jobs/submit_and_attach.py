@@ -32,7 +32,7 @@ from tidewire.inputs.submit_members import encoded, options_on_the_wire
 from tidewire.jobs.batch_job import AsyncBatchJob, cancel_all
 from tidewire.jobs.batch_job_reader import BatchJobReader
 from tidewire.jobs.generated_tokens import Vocabularies
-from tidewire.jobs.job_reader import QueueWarnings, ReaderContext
+from tidewire.jobs.job_reader import QueueWarnings
 from tidewire.jobs.map.map_work import MapWork
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
@@ -68,10 +68,6 @@ class JobStarter:
         view = copy.copy(self)
         view.options = options
         return view
-
-    @property
-    def _context(self) -> ReaderContext:
-        return ReaderContext(self.session, self.options, self._queue_warnings)
 
     def closing(self) -> Callable[[], Awaitable[None]]:
         """Return a function that cancels the running jobs of abandoned `map` calls and closes all connections.
@@ -194,7 +190,9 @@ class JobStarter:
         response = cast("Response", await self._submit(name, body, key, since, stream=False, policy=policy))
         job = self.session.read(JobResource, response, what="submitted job")
         stream, initial = self._stream(job, response)
-        return AsyncBatchJob(BatchJobReader(self._context, stream, None, shape, initial=initial))
+        return AsyncBatchJob(
+            BatchJobReader(stream, None, shape, initial=initial, queue_warnings=self._queue_warnings)
+        )
 
     async def _submit(
         self,
@@ -312,7 +310,9 @@ class JobStarter:
         """Create the reader of an existing job with many inputs. This method sends no request."""
         stream, delivered = self._attached(job_id, checkpoint)
         undelivered = () if checkpoint is None else checkpoint.undelivered
-        return BatchJobReader(self._context, stream, delivered, shape, initial=None, undelivered=undelivered)
+        return BatchJobReader(
+            stream, delivered, shape, undelivered=undelivered, queue_warnings=self._queue_warnings
+        )
 
     def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
         """Return an existing job with many inputs. This method sends no request."""
@@ -363,10 +363,10 @@ class JobStarter:
         endpoint: str | None = None,
     ) -> SingleJobReader[T]:
         return SingleJobReader(
-            self._context,
             stream,
             delivered,
             shape,
+            queue_warnings=self._queue_warnings,
             initial=initial,
             vocabularies=self._vocabularies,
             endpoint=endpoint,
