@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import anyio
 
@@ -45,7 +45,7 @@ from tidewire.http.links_and_origins import ServerLinks, path_segment
 from tidewire.http.outage_log import OutageLog
 from tidewire.http.request_errors import Route
 from tidewire.http.response import UNREAD_STREAMS, Connection, Response
-from tidewire.http.transport import WHOLE_ANSWER_TIMEOUT, Transport
+from tidewire.http.transport import Transport
 from tidewire.http.url_and_token import (
     COLON_ADVICE,
     TOKEN_VARIABLE,
@@ -66,6 +66,10 @@ log: Final = logging.getLogger("tidewire")
 HELLO_TIMEOUT: Final = 10.0
 """Timeout in seconds for the status line of a response. After the status line, the same timeout applies to the event
 `hello`."""
+
+WHOLE_ANSWER_TIMEOUT: Final = 300.0
+"""Timeout in seconds for reading a whole response that is not a stream, even if bytes keep arriving. A longer
+`answer_timeout` replaces it."""
 
 RETRYING: Final = "%s %s: %s; retrying in %.2f s"
 """Log message before the wait for the next attempt of a request: method, URL, reason and seconds. The command line shows
@@ -372,14 +376,15 @@ class ApiSession:
         method, url, body = request.method, request.url, request.body
         headers = await self.headers(options, request.headers, body)
         request.credentials = self.credentials.current
-        limits: dict[str, Any] = {
-            "connect_timeout": options.connect_timeout,
-            "max_state_bytes": options.max_state_bytes,
-            "answer_timeout": options.answer_timeout,
-            "whole_timeout": max(self.timing.whole_answer_timeout, options.answer_timeout),
-        }
+        whole_timeout = max(self.timing.whole_answer_timeout, options.answer_timeout)
         work = self.transport.request(
-            method, url, headers=headers, body=body, stream=request.stream, **limits
+            method,
+            url,
+            options,
+            headers=headers,
+            body=body,
+            stream=request.stream,
+            whole_timeout=whole_timeout,
         )
         return await watched(self.hooks.on_request, method, url, work)
 

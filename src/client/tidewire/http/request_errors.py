@@ -1,6 +1,6 @@
 """Converts the exceptions that httpx raises during a request to the client's errors."""
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
@@ -36,9 +36,6 @@ class Route(NamedTuple):
         scheme, host, port = origin(url)
         proxy = self.proxy or environment_proxy(scheme, host, port or 0)
         return None if proxy is None else without_credentials(proxy)
-
-
-DIRECT: Final = Route(None, None)
 
 
 def request_error(

@@ -31,15 +31,11 @@ from tidewire.http.connection_diagnosis import (
 from tidewire.http.httpx_fixes import OnePiece, Pool, TlsCleanup
 from tidewire.http.links_and_origins import origin, parse, same_origin
 from tidewire.http.owning_loop import OwningLoop
-from tidewire.http.request_errors import DIRECT, Route, request_error
+from tidewire.http.request_errors import Route, request_error
 from tidewire.http.response import CLOSE_TIMEOUT, Body, Connection, Response
-from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, overlaid
-from tidewire.protocol.document.state_size import MAX_STATE_BYTES
+from tidewire.options import Options, overlaid
 
 UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `async with` block, or close it"
-WHOLE_ANSWER_TIMEOUT: Final = 300.0
-"""Timeout in seconds for reading a whole response that is not a stream, even if bytes keep arriving. A longer
-`answer_timeout` replaces it."""
 LEAST_BODY_BYTES: Final = 16 * 2**20
 """Smallest value of the limit for the size of a response body, in bytes. The limit is `max_state_bytes` if that is
 larger. [TW-FRM-078]"""
@@ -124,9 +120,9 @@ class Transport:
 
     def __init__(
         self,
-        route: Route = DIRECT,
+        route: Route,
         *,
-        verify: bool | ssl.SSLContext = True,
+        verify: bool | ssl.SSLContext,
     ) -> None:
         self.loop: OwningLoop = OwningLoop()
         self.open: set[Connection] = set()
@@ -149,29 +145,24 @@ class Transport:
         self,
         method: str,
         url: str,
+        options: Options,
         *,
         headers: Mapping[str, str],
-        body: bytes | None = None,
-        stream: bool = False,
-        connect_timeout: float = CONNECT_TIMEOUT,
-        answer_timeout: float = ANSWER_TIMEOUT,
-        whole_timeout: float = WHOLE_ANSWER_TIMEOUT,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        body: bytes | None,
+        stream: bool,
+        whole_timeout: float,
     ) -> Response | Connection:
         """Make one request. Read the whole response, unless it is a requested event stream.
 
         Args:
             method: HTTP method.
             url: Absolute URL.
+            options: Options of the call. `connect_timeout` and `answer_timeout` limit the request. `max_state_bytes`, but at
+                least `LEAST_BODY_BYTES`, limits the size of the response body.
             headers: Request headers in addition to User-Agent and Accept-Encoding, which this method sets.
             body: Request body.
             stream: Whether to ask for an event stream as the response.
-            connect_timeout: Time limit for opening the connection, in seconds.
-            answer_timeout: Maximum time in seconds from the end of the request to the headers of the response, and
-                between two bytes of its body.
             whole_timeout: Time limit for the whole request, including opening the connection, in seconds.
-            max_state_bytes: Maximum size of the response body in bytes. A value below `LEAST_BODY_BYTES` counts as
-                `LEAST_BODY_BYTES`.
 
         Raises:
             TransportError: The connection failed or broke. `sent` says whether the request may have arrived.
@@ -186,18 +177,18 @@ class Transport:
                     url,
                     _stream_headers(headers) if stream else _headers(headers),
                     body,
-                    connect_timeout,
-                    answer_timeout,
+                    options.connect_timeout,
+                    options.answer_timeout,
                 )
                 is_ok = response.status_code == HTTPStatus.OK
                 if stream and is_ok and is_event_stream(response.headers.get("content-type")):
                     return self._connection(response)
                 try:
-                    return await _read_response(method, response, max_state_bytes)
+                    return await _read_response(method, response, options.max_state_bytes)
                 finally:
                     await response.aclose()
         except Exception as error:  # noqa: BLE001 - converted and raised again
-            raise self._error(error, method, url, connect_timeout) from None
+            raise self._error(error, method, url, options.connect_timeout) from None
         what = f"no complete response within {whole_timeout:g} s"
         raise SilenceTimeoutError(what, where=Where(method, url))
 
@@ -206,7 +197,7 @@ class Transport:
         url: str,
         *,
         headers: Mapping[str, str],
-        connect_timeout: float = CONNECT_TIMEOUT,
+        connect_timeout: float,
         answer_timeout: float,
     ) -> Connection:
         """Request an event stream with GET, and return when the headers of the response have arrived.
