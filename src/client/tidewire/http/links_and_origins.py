@@ -79,11 +79,6 @@ def resolve(base: str, reference: str) -> str:
         ) from None
 
 
-def has_host(url: str) -> bool:
-    """Whether an absolute URL names a host, unlike `javascript:1`."""
-    return bool(origin(url)[1])
-
-
 def path_segment(name: str, what: str) -> str:
     """Encode a name as one segment of a URL's path. Slashes and all other separators are percent-encoded.
 
@@ -249,7 +244,7 @@ class ServerLinks:
 def _redirect_target(response: Response) -> str:
     location = response.headers.get("location", "")
     target = resolve(response.url, location)
-    if not has_host(target):
+    if not origin(target)[1]:
         what = f"the response contains an invalid link: {location[:200]!r} names no host"
         raise ProtocolError(what, where=response.where())
     return target

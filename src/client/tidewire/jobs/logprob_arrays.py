@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewire.errors import TidewireError, Where
@@ -98,7 +99,7 @@ def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
         found = column(name)
         return None if found is None else numpy.array([*map(nats, found)], dtype=numpy.float64)
 
-    def table(name: str, fill: float, kind: Any) -> Any:
+    def table(fill: float, kind: Any, name: str) -> Any:
         found: Sequence[Sequence[Any] | None] | None = column(name)
         if found is None:
             return None
@@ -108,17 +109,11 @@ def _arrays(value: dict[str, Any], numpy: Any) -> Logprobs:
             filled[at, : len(row)] = [fill if one is None else one for one in row]
         return filled
 
-    def ids(name: str) -> Any:
-        return table(name, NO_TOKEN, numpy.int64)
-
-    def candidates(name: str) -> Any:
-        return table(name, -math.inf, numpy.float64)
-
     arrays: dict[Any, Callable[[str], Any]] = {
         int: whole,
         float | None: floats,
-        list[int]: ids,
-        list[float | None]: candidates,
+        list[int]: partial(table, NO_TOKEN, numpy.int64),
+        list[float | None]: partial(table, -math.inf, numpy.float64),
     }
     found = {one.name: arrays[one.element](one.name) for one in COLUMNS if one.element in arrays}
     if found["token_ids"] is None:

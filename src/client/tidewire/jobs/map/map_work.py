@@ -329,8 +329,6 @@ class MapWork(Generic[T]):
     async def _step(self) -> None:
         if self._endpoint_name is None:
             await self._begin()
-        elif self.accepts_input:
-            return
         elif (
             self._exhausted
             and self._outcomes.delivered == self._outcomes.taken

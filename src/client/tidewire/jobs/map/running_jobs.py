@@ -171,8 +171,7 @@ class RunningJobs:
         """Close the connections, and cancel the jobs that are cancelled when the client is closed."""
         for running in self._jobs:
             await running.reading.aclose()
-        jobs = [running.job for running in self._jobs if running.job in self._starter.running]
-        await cancel_all(self._starter.running, jobs)
+        await cancel_all(self._starter.running, [running.job for running in self._jobs])
 
 
 def _is_filled(reading: UpdateIterator[Any]) -> bool:
