@@ -1,7 +1,6 @@
-"""Finds out why a server cannot be reached or is not a Tidewire server, and creates the corresponding errors."""
+"""Finds out why a server cannot be used: its protocol, its TLS, or the proxies of the environment."""
 
 import contextlib
-import socket
 import ssl
 import urllib.request
 from collections.abc import Iterator
@@ -18,17 +17,6 @@ SNIFF_TIMEOUT: Final = 1.0
 
 The error message uses this greeting to identify the protocol.
 """
-
-UNREACHABLE: Final = "Check that the server is running and that host and port are right. Check the firewall and proxy settings, too."
-_NO_SOCKET: Final = "Check that the server is running and that the path of the socket is right."
-_PRIVATE_AUTHORITY: Final = (
-    "Check the host name and the certificate of the server. To trust a private certificate authority, set the environment "
-    "variable SSL_CERT_FILE to the file with its certificate."
-)
-
-PROXY_ADVICE: Final = (
-    "Check the argument proxy=… and the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."
-)
 
 
 def fault_of(error: TransportError | NotATidewireServerError) -> RequestFault:
@@ -80,68 +68,6 @@ def environment_proxy(scheme: str, host: str, port: int) -> str | None:
     return None if proxy is None or urllib.request.proxy_bypass(f"{host}:{port}") else proxy
 
 
-def unreachable(
-    address: str,
-    url: str,
-    error: Exception,
-    where: Where,
-    *,
-    proxy: str | None = None,
-    by_proxy: bool = False,
-    uds: str | None = None,
-) -> TransportError:
-    """Create the error for a connection that could not be opened.
-
-    Args:
-        address: Host and port of the server, or the path of the Unix domain socket.
-        url: URL of the request.
-        error: Exception that httpx raised.
-        where: Context for the error message.
-        proxy: URL of the proxy that the connection uses, without credentials; None if there is no proxy.
-        by_proxy: Whether the client has reached the proxy, and the proxy did not connect to the server.
-        uds: Path of the Unix domain socket; None if there is none.
-    """
-    text = text_of(error)
-    causes = list(_causes(error))
-    advice = PROXY_ADVICE if proxy is not None else UNREACHABLE if uds is None else _NO_SOCKET
-    refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes) or "attempts" in text
-    if by_proxy:
-        what = f"the proxy {proxy} did not connect to {address}: {text}"
-    elif any(isinstance(cause, ssl.SSLError) for cause in causes):
-        what = f"TLS with {address} failed: {text}"
-        is_untrusted = any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes)
-        without_tls = f"If the server does not use TLS, try http://{urlsplit(url).netloc}."
-        advice = _PRIVATE_AUTHORITY if is_untrusted else without_tls
-    elif proxy is not None:
-        unknown = any(isinstance(cause, socket.gaierror) for cause in causes)
-        why = (
-            "its host name cannot be resolved"
-            if unknown
-            else "no proxy is listening there"
-            if refused
-            else text
-        )
-        what = f"cannot connect to the proxy {proxy}: {why}"
-    elif any(isinstance(cause, socket.gaierror) for cause in causes):
-        what = f"the host name of {url} cannot be resolved: {text}"
-        advice = "Check the spelling of the host name."
-    elif any(isinstance(cause, FileNotFoundError) for cause in causes):
-        what = f"there is no Unix domain socket {address}"
-        advice = _NO_SOCKET
-    elif any(isinstance(cause, PermissionError) for cause in causes):
-        what = f"this user may not connect to {address}"
-        advice = (
-            "Run the client as the user who runs the server, or change the permissions of the socket file."
-        )
-    elif refused:
-        what = f"no server is listening at {address}"
-    else:
-        what = f"cannot connect to {address}: {text}"
-    failed = TransportError(what, where=where, advice=advice)
-    failed.sent = False
-    return failed
-
-
 def unusable_environment(error: Exception) -> TidewireError:
     """Create the error for unusable proxy or certificate settings in the environment variables."""
     if isinstance(error, OSError):
@@ -166,10 +92,11 @@ def needs_tls(address: str, url: str, where: Where) -> NotATidewireServerError:
 
 def text_of(error: BaseException) -> str:
     """Return the text of an exception, or that of its first cause that has one, or the name of its type."""
-    return next(filter(None, map(str, _causes(error))), type(error).__name__)
+    return next(filter(None, map(str, causes(error))), type(error).__name__)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Iterate over an exception and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -1,19 +1,27 @@
 """Converts the exceptions that httpx raises during a request to the client's errors."""
 
-from typing import NamedTuple
+import socket
+import ssl
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx
 
 from tidewire.errors import ConnectTimeoutError, ProtocolError, SilenceTimeoutError, TransportError, Where
-from tidewire.http.connection_diagnosis import (
-    PROXY_ADVICE,
-    UNREACHABLE,
-    environment_proxy,
-    not_http,
-    unreachable,
-)
+from tidewire.http.connection_diagnosis import causes, environment_proxy, not_http, text_of
 from tidewire.http.links_and_origins import origin, without_credentials
 from tidewire.http.response import broken_connection
+
+_UNREACHABLE: Final = "Check that the server is running and that host and port are right. Check the firewall and proxy settings, too."
+_NO_SOCKET: Final = "Check that the server is running and that the path of the socket is right."
+_PRIVATE_AUTHORITY: Final = (
+    "Check the host name and the certificate of the server. To trust a private certificate authority, set the environment "
+    "variable SSL_CERT_FILE to the file with its certificate."
+)
+
+_PROXY_ADVICE: Final = (
+    "Check the argument proxy=… and the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."
+)
 
 
 class Route(NamedTuple):
@@ -60,18 +68,10 @@ def request_error(
             to = route.address(url) if proxy is None else f"the proxy {proxy}"
             what = f"no connection to {to} within {connect_timeout:g} s"
             return ConnectTimeoutError(
-                what, where=where, advice=UNREACHABLE if proxy is None else PROXY_ADVICE
+                what, where=where, advice=_UNREACHABLE if proxy is None else _PROXY_ADVICE
             )
         case httpx.ConnectError() | httpx.ProxyError():
-            return unreachable(
-                route.address(url),
-                url,
-                error,
-                where,
-                proxy=route.proxy_for(url),
-                by_proxy=isinstance(error, httpx.ProxyError),
-                uds=route.uds,
-            )
+            return _unreachable(error, where, url, route)
         case httpx.ReadTimeout():
             proxy = route.proxy_for(url)
             through = "" if proxy is None else f" through the proxy {proxy}"
@@ -87,6 +87,50 @@ def request_error(
             # httpx, or the Location header of a response.
             return _invalid_link(error, where)
     return error
+
+
+def _unreachable(error: Exception, where: Where, url: str, route: Route) -> TransportError:
+    """Create the error for a connection that could not be opened."""
+    address, proxy = route.address(url), route.proxy_for(url)
+    text, chain = text_of(error), [*causes(error)]
+
+    def has_cause(kind: type[Exception]) -> bool:
+        return any(isinstance(cause, kind) for cause in chain)
+
+    advice = _PROXY_ADVICE if proxy is not None else _UNREACHABLE if route.uds is None else _NO_SOCKET
+    refused = has_cause(ConnectionRefusedError) or "attempts" in text
+    if isinstance(error, httpx.ProxyError):
+        what = f"the proxy {proxy} did not connect to {address}: {text}"
+    elif has_cause(ssl.SSLError):
+        what = f"TLS with {address} failed: {text}"
+        without_tls = f"If the server does not use TLS, try http://{urlsplit(url).netloc}."
+        advice = _PRIVATE_AUTHORITY if has_cause(ssl.SSLCertVerificationError) else without_tls
+    elif proxy is not None:
+        why = (
+            "its host name cannot be resolved"
+            if has_cause(socket.gaierror)
+            else "no proxy is listening there"
+            if refused
+            else text
+        )
+        what = f"cannot connect to the proxy {proxy}: {why}"
+    elif has_cause(socket.gaierror):
+        what = f"the host name of {url} cannot be resolved: {text}"
+        advice = "Check the spelling of the host name."
+    elif has_cause(FileNotFoundError):
+        what = f"there is no Unix domain socket {address}"
+    elif has_cause(PermissionError):
+        what = f"this user may not connect to {address}"
+        advice = (
+            "Run the client as the user who runs the server, or change the permissions of the socket file."
+        )
+    elif refused:
+        what = f"no server is listening at {address}"
+    else:
+        what = f"cannot connect to {address}: {text}"
+    failed = TransportError(what, where=where, advice=advice)
+    failed.sent = False
+    return failed
 
 
 _CUT = ("Server disconnected", "peer closed connection")
