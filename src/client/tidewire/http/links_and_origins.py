@@ -160,7 +160,8 @@ class ServerLinks:
     # ---- links -------------------------------------------------------------------------------------------------
 
     def same_origin(self, base: str, reference: str, otherwise: str) -> str:
-        """Resolve a link in a response, if the link leads to the server's origin.
+        """Resolve a link in a response, if the link leads to the server's origin. Log a warning if it does not, and once if
+        a link leads outside the base path.
 
         Args:
             base: URL of the response.
@@ -168,19 +169,15 @@ class ServerLinks:
             otherwise: URL to return if the link points to another origin.
         """
         url = resolve(base, reference)
-        if same_origin(url, self._base):
-            self.check(url)
-            return url
-        _log.warning("ignored a link to another origin: %s", url)
-        return otherwise
-
-    def check(self, url: str) -> None:
-        """Log a warning if a link leads outside the base path. The client logs it once."""
+        if not same_origin(url, self._base):
+            _log.warning("ignored a link to another origin: %s", url)
+            return otherwise
         if not is_under(url, self._base) and not self._warned:
             self._warned = True
             _log.warning(
                 "the server sent the link %s, which is outside the base path %s. %s", url, self._base, _PREFIX
             )
+        return url
 
     def advice(self, url: str | None) -> str | None:
         """Return the advice for a request that failed because a link led outside the base path. None if the URL is not

@@ -41,7 +41,6 @@ from tidewire.following.request_policy import MAX_REDIRECTS, RequestPolicy
 from tidewire.hooks import EndEvent, ReconnectEvent, ResyncEvent, tell, watched
 from tidewire.http.api_session import ApiSession
 from tidewire.http.connection_diagnosis import fault_of
-from tidewire.http.links_and_origins import resolve, same_origin
 from tidewire.http.response import Connection, Response
 from tidewire.options import Options
 from tidewire.protocol.resources import JobResource
@@ -361,15 +360,9 @@ class JobStream:
         A URL with another origin is ignored, because the client must not send its credentials to another origin.
         """
         link = self.follower.events_url
-        if link is not None and self._stream_url is not None:
-            place = resolve(self._stream_url, link)
-            if same_origin(place, self.session.base):
-                self.session.links.check(place)
-                return place
-            log.info(
-                "%s: ignored the link %r in a hello event, which points to another origin", self._label, link
-            )
-        return self.events_url
+        if link is None or self._stream_url is None:
+            return self.events_url
+        return self.session.links.same_origin(self._stream_url, link, self.events_url)
 
     def _connect(self, connection: Connection, cursor: str, url: str) -> None:
         self._connection = connection
