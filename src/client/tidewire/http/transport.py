@@ -169,7 +169,6 @@ class Transport:
             NotATidewireServerError: The server does not speak HTTP.
             ProtocolError: The response body is larger than allowed.
         """
-        await self._ready(url)
         try:
             with anyio.move_on_after(whole_timeout):
                 response = await self._send(
@@ -213,7 +212,6 @@ class Transport:
             TransportError: The connection failed or broke, or there was no response in time.
             NotATidewireServerError: The server does not speak HTTP.
         """
-        await self._ready(url)
         limit = max(connect_timeout, answer_timeout)
         try:
             with anyio.move_on_after(limit):
@@ -229,7 +227,7 @@ class Transport:
         self,
         method: str,
         url: str,
-        headers: Mapping[str, str],
+        headers: dict[str, str],
         body: bytes | None,
         connect_timeout: float,
         answer_timeout: float,
@@ -239,10 +237,10 @@ class Transport:
         Raises:
             httpx.ReadTimeout: The headers did not arrive within `answer_timeout` after the request was sent.
         """
-        pool = self._opened()
+        pool = await self._ready(url)
         timeouts = {"connect": connect_timeout, "read": answer_timeout, "write": answer_timeout, "pool": None}
         request = pool.build_request(
-            method, parse(url), headers=dict(headers), content=body, extensions={"timeout": timeouts}
+            method, parse(url), headers=headers, content=body, extensions={"timeout": timeouts}
         )
         if self._cleans_up_tls:
             request.extensions["trace"] = TlsCleanup()
@@ -330,8 +328,8 @@ class Transport:
 
     # ---- the pool ----------------------------------------------------------------------------------------------
 
-    async def _ready(self, url: str) -> None:
-        """Create the pool for the first request."""
+    async def _ready(self, url: str) -> Pool:
+        """Return the pool, which is created for the first request."""
         self._check_open()
         self.loop.check()
         if self._pool is None:
@@ -347,11 +345,6 @@ class Transport:
                     self._finalizer = weakref.finalize(self, _close_collected, self.loop, self._closing)
                     self._finalizer.atexit = False
                     self._pool = pool
-
-    def _opened(self) -> Pool:
-        self._check_open()
-        if self._pool is None:
-            raise RuntimeError("_ready was not called")
         return self._pool
 
     def _check_open(self) -> None:

@@ -154,6 +154,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self._after_fault: list[Change] = []
         """Updates after the one whose conversion to items raised an error."""
         self._fault: TidewireError | None = None
+        """Error of the conversion of an update, or of reading ahead. The next call of `fill` raises it."""
         self._ended = False
         """Whether the job has ended, and `block` contains the last items."""
         self._deadline: float | None = None
@@ -189,9 +190,13 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         if self.finished or self.block.at < len(self.block.items):
             return
         self.settle()
-        updates: list[Change] = []
         try:
-            self._check_open()
+            if self.closed:
+                raise ConcurrentReadError(
+                    "this iterator was closed and cannot continue", advice="Start a new loop."
+                )
+            if self._fault is not None:
+                raise self._fault
             if self._ended:
                 self.finished = self.closed = True
             else:
@@ -234,15 +239,6 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             self._deadline += seconds
         if self._queue_until is not None:
             self._queue_until += seconds
-
-    def _check_open(self) -> None:
-        """Raise an error if this iterator was closed, or if the conversion of an update or reading ahead has failed."""
-        if self.closed:
-            raise ConcurrentReadError(
-                "this iterator was closed and cannot continue", advice="Start a new loop."
-            )
-        if self._fault is not None:
-            raise self._fault
 
     def _take(self) -> Awaitable[list[Change]]:
         return self._job.take(self._queue_until)
