@@ -94,7 +94,7 @@ def patience_with(client):
     return client.patience or (0.3 if hangs else 1.0)
 
 
-ALWAYS = {"TW-CLI-008", "TW-CLI-049", "TW-DIF-033", "TW-JOB-036", "TW-SEC-012", "TW-SEC-023"}
+ALWAYS = {"TW-CLI-008", "TW-CLI-041", "TW-CLI-049", "TW-DIF-033", "TW-JOB-036", "TW-SEC-012", "TW-SEC-023"}
 """Requirements that every scenario checks."""
 
 FAULTS: dict[str, str] = {}
