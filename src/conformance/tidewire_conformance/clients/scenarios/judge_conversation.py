@@ -125,12 +125,12 @@ def _stream_request(
         wanted = asked["cursor"] if isinstance(asked["cursor"], list) else [asked["cursor"]]
         allowed = {request.last_id if cursor == "held" else cursor for cursor in wanted}
         is_first = request.number == 0 or (request.last_id is None and None in allowed)
-        has_second_job = JOB_2 in path and any(
-            one.path == f"/v1/jobs/{JOB_2}" for one in conversation.requests
-        )
-        if has_second_job or (
-            is_first and (conversation.of_kind("attaching") or conversation.of_kind("submits"))
-        ):
+        has_job = bool(conversation.of_kind("attaching") or conversation.of_kind("submits"))
+        if JOB_2 in path:
+            # A read of the job counts only before the first request for its stream.
+            earlier = [one.path for one in conversation.requests if one.at < request.at]
+            has_job, is_first = f"/v1/jobs/{JOB_2}" in earlier, request.path not in earlier
+        if is_first and has_job:
             # The client already has the job resource, whose cursor is 1-1, from a GET or from the response to its POST.
             allowed.add("1-1")
         if request.cursor not in allowed:
