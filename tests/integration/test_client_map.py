@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import math
 import time
 from collections import Counter
@@ -143,6 +144,56 @@ def test_a_rejected_input_raises_in_order_and_later_inputs_do_not_run(server, cl
     with pytest.raises(InvalidInputError, match="input 2 was refused"):
         next(values)
     assert [*server.submits[-1].inputs] == [0, 1]
+
+
+def test_inputs_that_are_too_large_together_are_sent_in_smaller_requests():
+    """The longest of the lists has more JSON values than a request may have, so it fails alone."""
+    server = Server(max_body_values=100)
+
+    @server.endpoint(batch=True)
+    def size(values: list[list[int]]) -> list[int]:
+        return [len(each) for each in values]
+
+    lengths = [30, 30, 30, 30, 1, 150, 1, 60, 60, 30]
+    inputs = [{"values": [0] * length} for length in lengths]
+    with server.running() as url, Client(url) as client:
+        values = list(client.map("size", inputs, return_exceptions=True))
+        failed = values.pop(5)
+        assert values == [length for length in lengths if length != 150]
+        assert (failed.index, failed.code) == (5, "body_too_large")
+        assert str(failed).startswith("input 5 was refused: the request body has more than 100 JSON values")
+
+
+@pytest.mark.parametrize("code", ["body_too_large", "batch_too_large"])
+def test_a_refused_size_bounds_the_requests_that_follow(server, client, code):
+    server.endpoint("double").refuses(code, pointer="/inputs" if code == "batch_too_large" else None)
+    assert list(client.map("double", range(100, 140), batch_size=8)) == [2 * x for x in range(100, 140)]
+    assert [len(submit.inputs) for submit in server.submits] == [8] + [4] * 10
+
+
+def test_a_gateway_that_refuses_a_size_bounds_the_requests_that_follow():
+    refused = answer(413, b"<h1>Too large</h1>", media="text/html")
+    with ScriptedServer(scripted(refused, [])) as server, Client(server.url) as client:
+        found = list(client.map("count", [1, 2, 3], return_exceptions=True))
+        sizes = [len(json.loads(each.body)["inputs"]) for each in server.requests if each.method == "POST"]
+    assert [each.index for each in found] == [0, 1, 2]
+    assert "413 text/html: '<h1>Too large</h1>'" in str(found[0])
+    assert sizes == [3, 1, 1, 1]
+
+
+def test_a_function_that_fails_for_an_input_fails_it_alone():
+    server = Server()
+
+    @server.endpoint(batch=True, key=lambda given: 1 // given.x)
+    def double(x: list[int]) -> list[int]:
+        return [2 * each for each in x]
+
+    inputs = [{"x": x} for x in (1, 0, 3)]
+    with server.running() as url, Client(url) as client:
+        first, failed, last = client.map("double", inputs, return_exceptions=True)
+        assert (first, last, failed.index, failed.code) == (2, 6, 1, "endpoint.function_failed")
+        with pytest.raises(RequestError, match="input 1 was refused: endpoint 'double': key or cost raised"):
+            list(client.map("double", inputs))
 
 
 def test_a_rejection_without_an_input_pointer_ends_the_map(server, client):

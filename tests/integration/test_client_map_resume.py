@@ -23,6 +23,7 @@ from tidewire.errors import (
     InvalidValueError,
     ItemFailedError,
     JobExpiredError,
+    PermissionDeniedError,
     RequestError,
     ResumeFileError,
     TransportError,
@@ -355,19 +356,36 @@ def test_a_failure_is_raised_at_its_place_in_each_run(server, client, file):
     assert len(server.submits) == 1
 
 
-def test_a_refused_input_is_raised_again_without_a_request(server, client, file):
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        ({"code": "invalid_input"}, InvalidInputError),
+        ({"code": "forbidden"}, PermissionDeniedError),
+    ],
+)
+def test_a_refused_input_is_raised_again_without_a_request(server, client, file, refusal, kind):
     server.endpoint("picky").calls(lambda x: x)
-    server.endpoint("picky").refuses("invalid_input", "/inputs/2: no number", pointer="/inputs/2")
+    server.endpoint("picky").refuses(**refusal, detail="/inputs/2: no number", pointer="/inputs/2")
     messages = []
     for _ in range(2):
         values = client.map("picky", range(6), resume_file=file)
         assert [next(values), next(values)] == [0, 1]
-        with pytest.raises(InvalidInputError, match="input 2 was refused: no number") as caught:
+        with pytest.raises(kind, match="input 2 was refused: no number") as caught:
             next(values)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
     assert len(server.submits) == 2
     assert list(client.map("picky", range(6), resume_file=file, retry_failed=True)) == [*range(6)]
+
+
+def test_inputs_that_were_too_large_together_continue_in_smaller_jobs(server, client, file):
+    server.endpoint("double").refuses("body_too_large")
+    assert first_values(client, 1, range(100, 108), batch_size=8, resume_file=file) == [200]
+    server.endpoint("double").refuses("body_too_large")
+    assert list(client.map("double", range(100, 116), batch_size=8, resume_file=file)) == [
+        2 * x for x in range(100, 116)
+    ]
+    assert submitted(server) == dict.fromkeys(range(100, 116), 1)
 
 
 def test_an_input_that_is_not_json_fails_in_each_run(server, client, file):

@@ -29,7 +29,15 @@ class ProblemError(Exception):
 class EndpointFunctionError(RuntimeError):
     """A function in the options of an endpoint, such as `validate`, raised an unexpected exception for an input, or returned an
     invalid value. The exception is the cause.
+
+    Args:
+        message: Name of the endpoint and of the function.
+        pointer: JSON Pointer of the input in the body of the request. None if the function has no single input.
     """
+
+    def __init__(self, message: str, *, pointer: str | None = None) -> None:
+        super().__init__(message)
+        self.pointer = pointer
 
 
 def refuse(code: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any) -> ProblemError:

@@ -483,7 +483,7 @@ class Endpoint:
         except ValueError as error:
             if function == "key or cost":
                 # A bug, such as `math.log(0)`. With `invalid_input`, the caller would look for the fault in the input.
-                raise self._failed(function) from error
+                raise self._failed(function, pointer=pointer) from error
             member = getattr(error, "member", None)
             code = getattr(error, "code", None) or "invalid_input"
             where = (
@@ -496,15 +496,17 @@ class Endpoint:
         except ProblemError:
             raise
         except Exception as error:
-            raise self._failed(function) from error
+            raise self._failed(function, pointer=pointer) from error
         if self.batching is not None and cost > self.batching.max_cost:
             most = self.batching.max_cost
             detail = f"{pointer}: the input's cost {cost:.15g} exceeds the maximum cost of a batch, {most:.15g} (max_cost)"
             raise refuse("input_too_long", detail, pointer=pointer, limit=most)
         return value
 
-    def _failed(self, function: str, how: str = "raised an exception") -> EndpointFunctionError:
-        return EndpointFunctionError(f"endpoint {self.name!r}: {function} {how}")
+    def _failed(
+        self, function: str, how: str = "raised an exception", pointer: str | None = None
+    ) -> EndpointFunctionError:
+        return EndpointFunctionError(f"endpoint {self.name!r}: {function} {how}", pointer=pointer)
 
     def items_of(self, value: BaseModel, pointer: str, *, batch: bool) -> Sequence[BaseModel]:
         """Expand a validated input into the inputs of its items.

@@ -61,5 +61,6 @@ def failure(request: Request, error: Exception) -> Problem:
             title="A function of the endpoint failed",
             status=424,
             detail=f"{error}; {details}",
+            pointer=error.pointer,
         )
     return problem("internal", f"the request failed because of an internal error; {details}")

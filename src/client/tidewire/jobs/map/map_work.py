@@ -13,7 +13,9 @@ the client's action in each situation:
   is busy, stops, or cannot be reached        |   outcome restarts the time after which the map gives up (`patience`)
   `POLL_INTERVAL` has passed                  | check the other jobs, and read those that have ended before the server
                                               |   deletes them (`running_jobs`)
-  the server refuses an input (422)           | record it as failed and submit the other inputs of its job
+  the server refuses an input (422, 424)      | record it as failed and submit the other inputs of its job
+  a request is too large for the server or a  | submit its inputs in requests of at most half the size, and a single input
+  gateway (413, `batch_too_large`)            |   as failed
   the server no longer has a job (404, 410)   | submit its inputs without an outcome again, with another key, at most
                                               |   `MAX_LOSSES` times in a row
   a submit has the key of an expired job      | submit the inputs with another key, at most `MAX_EXPIRED_KEYS` times
@@ -38,10 +40,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from tidewire.errors import (
     ConcurrentReadError,
-    InvalidInputError,
     ItemFailedError,
     JobExpiredError,
     JobNotFoundError,
+    RequestError,
     TidewireError,
     TotalTimeoutError,
     TransportError,
@@ -57,6 +59,7 @@ from tidewire.jobs.map.parts import (
     Part,
     PartRequests,
     RunningPart,
+    is_too_large,
     refused_input,
     refused_number,
 )
@@ -291,6 +294,7 @@ class MapWork(Generic[T]):
         Raises:
             ItemFailedError: The item failed and `return_exceptions` is False.
             InvalidInputError: The input was refused and `return_exceptions` is False.
+            RequestError: A function of the endpoint failed for the input (424) and `return_exceptions` is False.
             InvalidValueError: The value does not match the `returns` type.
             ResumeFileError: The input is not the one of the earlier runs, or the file cannot be read.
             Exception: The iterator of inputs raised this error, or the input cannot be converted to JSON.
@@ -390,16 +394,21 @@ class MapWork(Generic[T]):
             except RetryLaterError as later:
                 self._submit_due = self._clock() + later.seconds
                 return
-            except InvalidInputError as error:
-                if not self._remove_refused(part, error):
-                    raise
-                continue
             except (JobNotFoundError, JobExpiredError) as error:
                 part.submit = None
                 part.used_keys += 1
                 if part.used_keys > MAX_EXPIRED_KEYS or not _is_lost(error):
                     raise
                 continue
+            except RequestError as error:
+                if self._remove_refused(part, error):
+                    continue
+                if len(part.inputs) == 1 or not is_too_large(error):
+                    raise
+                self._requests.allow_half_of(part)
+                self._full.popleft()
+                self._cut_again(part)
+                return
             self._attempts = None
             items = [*part.inputs]
             if self._file is not None:
@@ -419,7 +428,7 @@ class MapWork(Generic[T]):
             names += [f"again {part.used_keys}"] if part.used_keys else []
         return sha256(b"\0".join([*map(str.encode, names), body])).hexdigest()
 
-    def _remove_refused(self, part: Part, error: InvalidInputError) -> bool:
+    def _remove_refused(self, part: Part, error: RequestError) -> bool:
         """If the server refused one input of a job, remove this input from the job.
 
         Returns False if the error does not name an input.
@@ -490,9 +499,13 @@ class MapWork(Generic[T]):
             len(part.inputs),
         )
         self._running.remove(running)
+        part.used_keys, part.losses = part.used_keys + 1, part.losses + 1
+        self._cut_again(part)
+
+    def _cut_again(self, part: Part) -> None:
+        """Submit the inputs of a part next, in new jobs."""
         if part.recorded is not None:
             part.recorded.is_gone = True
-        part.used_keys, part.losses = part.used_keys + 1, part.losses + 1
         again = []
         while part.inputs:
             again.append(self._requests.cut(part))

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from tidewire.errors import NOWHERE, InvalidInputError, ItemFailedError, Where
+from tidewire.errors import NOWHERE, InvalidInputError, ItemFailedError, RequestError, Where
 from tidewire.following.request_policy import RequestPolicy
 from tidewire.inputs.submit_members import encoded, jsonable
 from tidewire.jobs.batch_job import AsyncBatchJob
@@ -146,6 +146,10 @@ class PartRequests:
         """Whether a part has the inputs of one request or more. The limits must be known."""
         return len(part.inputs) >= self.batch_size or part.size > self._max_body
 
+    def allow_half_of(self, part: Part) -> None:
+        """Allow at most half of the size of a part, which was too large, from now on."""
+        self._max_body = part.size // 2
+
     def cut(self, part: Part) -> Part:
         """Move the first inputs of a part to a new part, as many as one request may have."""
         made = Part(used_keys=part.used_keys, losses=part.losses)
@@ -181,7 +185,7 @@ class PartRequests:
 
 def refused_input(number: int, error: Exception) -> ItemFailedError:
     """Create the error of an item whose input was refused, or cannot be converted to JSON."""
-    if not isinstance(error, InvalidInputError):
+    if not isinstance(error, RequestError):
         why = str(error).removeprefix(f"inputs[{number}]").lstrip(".: ") or type(error).__name__
         failed = ItemFailedError(f"input {number} was refused: {why}")
         failed.index, failed.__cause__ = number, error
@@ -190,21 +194,26 @@ def refused_input(number: int, error: Exception) -> ItemFailedError:
     # index by the one among all inputs of the `map`.
     why = _OF_INPUT.sub(_within_input, error.what)
     what = f"input {number} was refused: {why}"
-    refused = InvalidInputError(what, where=error.where, problem=error.problem, advice=error.advice)
+    refused = type(error)(what, where=error.where, problem=error.problem, advice=error.advice)
     failed = ItemFailedError(what, where=error.where, problem=error.problem)
     failed.index = number
     failed.__cause__ = refused
     return failed
 
 
-def refused_number(part: Part, error: InvalidInputError) -> int | None:
+def refused_number(part: Part, error: RequestError) -> int | None:
     """Return the number of the input of a part that the server refused. None if the error does not name an input."""
-    place = _OF_INPUT.match(error.pointer or "")
+    pointer = "" if error.problem is None else error.problem.pointer or ""
+    place = _OF_INPUT.match(pointer)
     if place is not None and int(place[1]) < len(part.inputs):
         return [*part.inputs][int(place[1])]
-    if len(part.inputs) == 1 and not (error.pointer or "").startswith("/shared"):
-        return next(iter(part.inputs))
-    return None
+    only = len(part.inputs) == 1 and not pointer.startswith("/shared")
+    return next(iter(part.inputs)) if only and isinstance(error, InvalidInputError) else None
+
+
+def is_too_large(error: RequestError) -> bool:
+    """Whether the server, or a gateway in front of it, refused a request because of its size."""
+    return error.status_code == 413 or error.code == "batch_too_large"
 
 
 def _within_input(place: re.Match[str]) -> str:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from tidewire.errors import InvalidInputError, ItemFailedError, Where
+from tidewire.errors import InvalidInputError, ItemFailedError, RequestError, Where, class_of
 from tidewire.protocol.document.digests import canonical
 from tidewire.protocol.problems import Problem, to_json
 from tidewire.protocol.strict_json import JsonValue
@@ -78,7 +78,7 @@ class ErrorMembers(msgspec.Struct, frozen=True, omit_defaults=True):
     where: dict[str, Any] = {}
     value: Any = None
     refused: bool = False
-    """Whether the server refused the input, so that the cause of the error is an InvalidInputError."""
+    """Whether the server refused the input, so that the cause of the error is a RequestError."""
 
 
 class FailureLine(msgspec.Struct, frozen=True, tag_field="line", tag="failure"):
@@ -126,7 +126,7 @@ def indices_of(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
 
 def error_members(error: ItemFailedError) -> ErrorMembers:
     """Return the members of an error, from which `item_error` creates it again."""
-    refused = error.__cause__ if isinstance(error.__cause__, InvalidInputError) else None
+    refused = error.__cause__ if isinstance(error.__cause__, RequestError) else None
     return ErrorMembers(
         what=error.what,
         advice=error.advice if refused is None else refused.advice,
@@ -140,11 +140,10 @@ def error_members(error: ItemFailedError) -> ErrorMembers:
 
 def item_error(index: int, members: ErrorMembers) -> ItemFailedError:
     """Create the error of an input again, as it was when it arrived."""
-    details: dict[str, Any] = {
-        "where": Where(**members.where),
-        "problem": None if members.problem is None else Problem.model_validate(members.problem),
-    }
-    refused = InvalidInputError(members.what, advice=members.advice, **details) if members.refused else None
+    problem = None if members.problem is None else Problem.model_validate(members.problem)
+    details: dict[str, Any] = {"where": Where(**members.where), "problem": problem}
+    kind = InvalidInputError if problem is None else class_of(problem.status, problem.code)
+    refused = kind(members.what, advice=members.advice, **details) if members.refused else None
     failed = ItemFailedError(members.what, advice="" if refused else members.advice, **details)
     failed.index, failed.status, failed.value = index, members.status, members.value
     failed.__cause__ = refused
