@@ -128,6 +128,17 @@ def test_input_model_decides_about_unknown_members():
         found.read({"kind": "square", "side": 1, "sides": 1}, "/input")
 
 
+def test_an_input_without_member_names_is_refused_with_the_form_that_it_needs():
+    def double(x: int, y: int = 0) -> int: ...
+
+    with pytest.raises(ProblemError) as refused:
+        endpoint(double).input.read(3, "/inputs/0")
+    assert refused.value.problem.detail == (
+        "/inputs/0: Input should be an object; received 3; pass an object with the members of the input, such as "
+        '{"x": …}'
+    )
+
+
 def test_function_that_takes_a_model_gets_an_instance_of_this_model():
     def draw(page: Page): ...
     def draw_all(pages: list[Page]): ...

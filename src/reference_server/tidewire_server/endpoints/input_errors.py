@@ -64,6 +64,8 @@ def _message(
     """Return the JSON Pointer and the message of one error."""
     place, name = _locate(value, error["loc"])
     message = message_of(error)
+    if not (place or isinstance(value, dict)) and known:
+        message += f'; pass an object with the members of the input, such as {{"{known[0]}": …}}'
     if error["type"] == "missing":
         # Let the path end at the object that contains the missing member, because the member itself does not exist.
         place, message = place[:-1], f"the member {name!r} is missing"
