@@ -181,6 +181,37 @@ def test_a_gateway_that_refuses_a_size_bounds_the_requests_that_follow():
     assert sizes == [3, 1, 1, 1]
 
 
+@pytest.mark.parametrize("has_file", [False, True])
+def test_values_that_are_too_large_together_arrive_in_smaller_jobs(tmp_path, caplog, has_file):
+    server = Server(max_state_bytes=100_000)
+    calls = Counter()
+
+    @server.endpoint(concurrency_limit=1)
+    def text(number: int, size: int) -> str:
+        calls[number] += 1
+        return "x" * size
+
+    sizes = [30_000] * 9 + [200_000] + [30_000] * 6
+    inputs = [{"number": number, "size": size} for number, size in enumerate(sizes)]
+    arguments = {"resume_file": tmp_path / "run.jsonl"} if has_file else {}
+    with server.running() as url, Client(url) as client:
+        values = list(client.map("text", inputs, return_exceptions=True, batch_size=16, **arguments))
+        failed = values.pop(9)
+        assert [len(value) for value in values] == [30_000] * 15
+        assert (failed.index, failed.code) == (9, "state_too_large")
+        assert str(failed).startswith("input 9 failed")
+        assert max(calls.values()) <= 4
+        assert "in jobs of at most 8 inputs" in caplog.text
+        if has_file:
+            again = list(client.map("text", inputs, return_exceptions=True, **arguments))
+            assert [getattr(each, "code", each) for each in again] == [
+                *values[:9],
+                "state_too_large",
+                *values[9:],
+            ]
+            assert sum(calls.values()) <= 30
+
+
 def test_a_function_that_fails_for_an_input_fails_it_alone():
     server = Server()
 

@@ -16,6 +16,8 @@ the client's action in each situation:
   the server refuses an input (422, 424)      | record it as failed and submit the other inputs of its job
   a request is too large for the server or a  | submit its inputs in requests of at most half the size, and a single input
   gateway (413, `batch_too_large`)            |   as failed
+  the values of a job are too large together  | submit the inputs without a value again, in jobs of at most half as many
+  (`state_too_large`)                         |   inputs; a single input has failed
   the server no longer has a job (404, 410)   | submit its inputs without an outcome again, with another key, at most
                                               |   `MAX_LOSSES` times in a row
   a submit has the key of an expired job      | submit the inputs with another key, at most `MAX_EXPIRED_KEYS` times
@@ -473,9 +475,24 @@ class MapWork(Generic[T]):
     def _record(self, running: RunningPart, number: int, outcome: Any) -> None:
         """Record the outcome of an input whose job is running."""
         part, self._attempts = running.part, None
+        content = part.inputs.get(number)
         digest = part.remove(number)
         part.losses = 0
-        if isinstance(outcome, ItemFailedError):
+        is_failed = isinstance(outcome, ItemFailedError)
+        if is_failed and outcome.code == "state_too_large" and len(running.items) > 1 and content is not None:
+            # The values of the other inputs of the job have used up the room. The value may fit in a smaller job.
+            half = len(running.items) // 2
+            if self._requests.batch_size > half:
+                self._requests.batch_size = half
+                log.warning(
+                    "the values of job %s are too large together; its inputs without a value run again in jobs of at most "
+                    "%d inputs (batch_size)",
+                    running.job.id,
+                    half,
+                )
+            self._add_new(number, content, digest)
+            return
+        if is_failed:
             # The error has the index of the item in its job.
             reason = outcome.what.removeprefix(f"item {outcome.index}")
             outcome.what, outcome.index = f"input {number}{reason}", number
