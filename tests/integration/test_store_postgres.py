@@ -121,10 +121,12 @@ def test_an_error_about_a_url_has_its_reason_without_the_password(url: str, reas
 def test_show_config_and_its_errors_hide_the_password(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidewire_server.commands.configuration import ConfigurationError, configure
 
-    configured = configure({"log": f"postgresql://ada:{SECRET}@db/jobs"})
+    upstreams = (f"http://ada:{SECRET}@10.0.0.1/v1", "http://10.0.0.2/v1")
+    configured = configure({"log": f"postgresql://ada:{SECRET}@db/jobs", "upstream": upstreams})
     table = list(configured.table(Settings(**configured.settings)))
     assert SECRET not in str(table)
     assert ("log", "postgresql://ada:***@db/jobs", "--log") in table
+    assert ("upstream", "http://ada:***@10.0.0.1/v1, http://10.0.0.2/v1", "--upstream") in table
     monkeypatch.setenv("TIDEWIRE_LOG", f"postgress://ada:{SECRET}@db/jobs")
     with pytest.raises(ConfigurationError) as caught:
         configure({})

@@ -171,7 +171,7 @@ def shown(name: str, value: Any) -> str:
     if name == "log":
         return without_password(value)
     if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
+        return ", ".join(without_password(str(each)) for each in value) or "none"
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value) or "''"
