@@ -159,17 +159,20 @@ async def test_a_warning_that_is_due_interrupts_no_request(at_once):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_jobs_that_wait_at_the_same_time_share_a_line_and_later_ones_do_not(url, at_once, warnings):
+async def test_all_jobs_that_wait_within_an_interval_share_a_line(url, at_once, warnings, monkeypatch):
     async with AsyncClient(url) as client:
         first = await client.submit("hold")
-        for rounds in (1, 2):
-            jobs = [await client.submit("hold", seconds=0) for _ in range(20)]
+        for lines, interval in ((1, 300.0), (1, 300.0), (2, 0.0)):
+            monkeypatch.setattr(job_reader, "QUEUE_WARNING_INTERVAL", interval)
+            jobs = [await client.submit("hold", seconds=0) for _ in range(20 if interval else 1)]
             async with anyio.create_task_group() as tasks:
                 for job in jobs:
                     tasks.start_soon(job.wait)
-                await anyio.to_thread.run_sync(warnings.wait_for, rounds)
+                # A second line would be due within this time.
+                await anyio.sleep(10 * job_reader.QUEUE_WARNING_AFTER)
+                await anyio.to_thread.run_sync(warnings.wait_for, lines)
                 await first.cancel()
-            assert len(warnings.texts) == rounds
+            assert len(warnings.texts) == lines
             first = await client.submit("hold")
         await first.cancel()
 

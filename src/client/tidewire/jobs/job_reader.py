@@ -8,6 +8,7 @@ the number of changes.
 """
 
 import logging
+import math
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -44,6 +45,8 @@ BLOCK: Final = 64
 
 QUEUE_WARNING_AFTER: Final = 2.0
 """Time in seconds for which a call or a loop waits for a queued job before the client logs the job's queue position."""
+QUEUE_WARNING_INTERVAL: Final = 300.0
+"""Time in seconds after such a message in which a client logs no other one."""
 IN_QUEUE: Final = (
     "job %s is still in the queue%s. If a job of an interrupted program runs before it: `tidewire jobs %s` lists your "
     "jobs, and `tidewire cancel %s JOB` cancels one"
@@ -58,35 +61,23 @@ class QueueWarnings:
     """Logs the queue position of a job for which a caller has waited `QUEUE_WARNING_AFTER` seconds.
 
     Without the message, a script would wait without a word while a job of an earlier, interrupted script runs before its
-    own. A client has one `QueueWarnings`. Jobs for which callers wait at the same time share one message.
+    own. A client has one `QueueWarnings`, and logs one message in `QUEUE_WARNING_INTERVAL`, because most jobs of a long `map`
+    wait.
     """
 
     def __init__(self) -> None:
-        self._waiting = 0
-        """Number of callers that wait for a queued job."""
-        self._is_logged = False
-        """Whether a message was logged since `_waiting` was 0."""
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count a caller that waits for a queued job during a `with` block."""
-        self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            self._is_logged = self._is_logged and self._waiting > 0
+        self._logged_at = -math.inf
 
     def log(self, job_id: str, queue: Queue | None, base: str) -> None:
-        """Log that a job is queued, unless such a message was logged for another job that is still waiting.
+        """Log that a job is queued, unless such a message was logged recently.
 
         Args:
             job_id: Id of the job.
             queue: The job's queue position; None if it is not known.
             base: Base URL of the server.
         """
-        if not self._is_logged:
-            self._is_logged = True
+        if (now := anyio.current_time()) >= self._logged_at + QUEUE_WARNING_INTERVAL:
+            self._logged_at = now
             position = "" if queue is None else f", at position {queue.position}"
             log.warning(IN_QUEUE, job_id, position, base, base)
 
@@ -506,15 +497,14 @@ class JobReader(ABC):
             # Once the job has left the queue, no longer look at its status before each block.
             self._queue_warning_due = self._queue_warning_due and self._stream.follower.document is None
             return await self._stream.next_outcomes(BLOCK)
-        with self._queue_warnings.waiting():
-            if self._queue_warning_due and not self._session.transport.in_process:
-                self._queue_warning_at = self._queue_warning_at or anyio.current_time() + QUEUE_WARNING_AFTER
-                if block := await self._block_until(queue_until, self._queue_warning_at):
-                    return block
-                if self.listener is None:
-                    self._queue_warnings.log(self.id, self.queue, self.base)
-                self._queue_warning_due = False
-            return await self._block_until(queue_until)
+        if self._queue_warning_due and not self._session.transport.in_process:
+            self._queue_warning_at = self._queue_warning_at or anyio.current_time() + QUEUE_WARNING_AFTER
+            if block := await self._block_until(queue_until, self._queue_warning_at):
+                return block
+            if self.listener is None:
+                self._queue_warnings.log(self.id, self.queue, self.base)
+            self._queue_warning_due = False
+        return await self._block_until(queue_until)
 
     async def _block_until(
         self, queue_until: float | None, warning_at: float | None = None
