@@ -60,3 +60,21 @@ def test_a_status_changes_nothing_of_the_text(sized_pieces, status, redraws):
 def test_a_tab_does_not_leave_its_line():
     pieces = ["a\tb", "\tc", "\t", "\td"]
     assert shown(20, pieces, status=2, redraws={0, 1, 2, 3})[0] == plain(20, "".join(pieces))
+
+
+def test_colors_and_links_take_no_cells():
+    """A red text, a link, and the line break of `print`, which is written separately."""
+    link = "\x1b]8;;http://x\x1b\\link\x1b]8;;\x07"
+    for escaped, cells in (("\x1b[1;31mred\x1b[0m", 3), (link, 4)):
+        for length in range(1, 20 - cells):
+            pieces = ["before\n", escaped + "." * length, "\n", "after"]
+            expected = plain(20, "".join(pieces).replace(escaped, "#" * cells))
+            text = shown(20, pieces, status=1, redraws={0, 1, 2, 3})[0]
+            assert text.replace("red", "###").replace("link", "####") == expected
+
+
+def test_a_progress_bar_that_is_drawn_again_stays():
+    """The widths of all drawings together fill the line several times, but the bar itself does not."""
+    pieces = [f"\rstep {at:03}" for at in range(50)]
+    for end in range(1, 50):
+        assert shown(20, [*pieces[:end], "\n", "after"], status=1)[0] == f"step {end - 1:03}\nafter"

@@ -5,6 +5,7 @@ at the end of the text, and the status is drawn below it. Before anything else i
 end of the screen is erased. This is exactly the status, wherever a terminal has moved the lines after a resize.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,8 @@ _DOWN: Final = "\x1bD"
 """Control that moves the cursor down in its column, and scrolls in the last line. A line feed would also move it to the
 first column."""
 _TAB: Final = 8
+_ESCAPE_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""Escape sequence of a color, or one that begins or ends a link. It takes no cells."""
 
 
 class StatusArea:
@@ -72,7 +75,8 @@ class StatusArea:
         """Write text at the cursor.
 
         Args:
-            text: Text without control characters, except line feeds and tabs.
+            text: Text without control characters, except line feeds, carriage returns, tabs, and escape sequences of colors
+                and links.
             shown: The same text with the escape sequences of its colors. None: the text itself.
         """
         if not text:
@@ -108,9 +112,11 @@ class StatusArea:
         Otherwise the cursor would stay on the last character, and erasing from the cursor would erase this character.
         """
         width = self._console.width
-        _, line_break, line = text.rpartition("\n")
-        cells = 0 if line_break else self._cells
-        for character in line:
+        text = _ESCAPE_SEQUENCE.sub("", text)
+        # A progress bar moves the cursor to the first column with a carriage return before it draws itself again.
+        start = max(text.rfind("\n"), text.rfind("\r")) + 1
+        cells = 0 if start else self._cells
+        for character in text[start:]:
             column = cells % width
             if character == "\t":  # A tab does not leave its line.
                 cells += min(_TAB - column % _TAB, width - 1 - column)
