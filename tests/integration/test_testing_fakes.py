@@ -1,9 +1,13 @@
 """`tidewire.testing`: clients see scripted results and faults of `FakeServer` through the real protocol."""
 
+import math
 import threading
+from datetime import date
 
 import httpx
+import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from tidewire import AsyncClient, Client, RetryPolicy, TextDelta
 from tidewire.errors import (
@@ -77,6 +81,43 @@ def test_yields_accepts_one_object_that_is_changed_in_place(server, client):
 def test_calls_computes_the_value_of_each_input(server, client):
     server.endpoint("upper").calls(lambda value: value["text"].upper())
     assert client.submit_batch("upper", [{"text": "a"}, {}], text="shared").results() == ["A", "SHARED"]
+
+
+class Caption(BaseModel):
+    text: str
+
+
+def test_values_are_converted_to_json_as_on_a_real_server(server, client):
+    scripted = server.endpoint("scripted")
+    scripted.returns(Caption(text="a"))
+    scripted.yields([np.arange(2), [Caption(text="b")]])
+    scripted.calls(lambda _: {"when": date(2026, 1, 31)})
+    assert client.run("scripted") == {"text": "a"}
+    assert client.run("scripted") == [{"text": "b"}]
+    assert client.run("scripted") == {"when": "2026-01-31"}
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (
+            lambda scripted: scripted.returns(object()),
+            "cannot answer with <object.*: /value: .*object has no",
+        ),
+        (lambda scripted: scripted.returns(b"x"), "value: bytes; pass them in a model"),
+        (lambda scripted: scripted.yields([[1, math.nan]]), "at '/1': nan is not a JSON number"),
+        (lambda scripted: scripted.streams([1]), "the pieces of a text must be strings, not 1"),
+    ],
+)
+def test_a_value_that_is_not_json_raises_where_it_is_scripted(server, script, message):
+    with pytest.raises(TypeError, match=message):
+        script(server.endpoint("scripted"))
+
+
+def test_a_function_whose_value_is_not_json_raises(server, client):
+    server.endpoint("scripted").calls(lambda _: {"at": object()})
+    with pytest.raises(TypeError, match="a fake endpoint cannot answer with .*: /value/at: "):
+        client.run("scripted")
 
 
 @pytest.mark.parametrize("code", ["item_refused.empty", "https://example.com/empty"])
@@ -167,6 +208,8 @@ def test_restarts_after_retracts_earlier_text(server, client):
 def test_a_fault_without_a_value_raises(server):
     with pytest.raises(ValueError, match="has only 0 changes, not 1; pass the values before the fault"):
         server.endpoint("talk").fails().cuts_after(1)
+    with pytest.raises(ValueError, match="has only 2 changes, not -1"):
+        server.endpoint("talk").streams(["Hel", "lo"]).cuts_after(-1)
 
 
 # ---- refused requests --------------------------------------------------------------------------------------------
@@ -239,13 +282,15 @@ def test_a_fake_server_with_a_token_requires_it():
             assert client.run("scripted") == 1
 
 
-def test_the_url_of_a_fake_server_may_have_a_path():
+def test_the_url_of_a_fake_server_may_have_a_path(caplog):
     with FakeServer("http://gateway.test/api/gpu/") as server:
         server.endpoint("scripted").streams(["a", "b"]).cuts_after(1)
         with Client("http://gateway.test/api/gpu") as client:
             assert client.run("scripted") == "ab"
             assert client.describe("scripted").name == "scripted"
             assert len(client.jobs()) == 1
+            assert client.discover().endpoints[0].href == "/api/gpu/v1/endpoints/scripted"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
     assert server.requests[0] == ("POST", "/v1/endpoints/scripted/jobs")
 
 
@@ -271,7 +316,7 @@ def test_submits_record_the_request(server, client):
     assert (one.endpoint, one.input, one.batch, one.idempotency_key) == ("scripted", {"n": 1}, False, "k")
     assert (one.body["deadline_ms"], one.headers["x-trace"], one.job_id) == (2000, "t", "job-1")
     assert (list(many.inputs), many.batch) == ([{"a": 1, "b": 3}, {"a": 2, "b": 3}], True)
-    with pytest.raises(ValueError, match="too many"):
+    with pytest.raises(ValueError, match=r"has 2 inputs; read them with \.inputs"):
         _ = many.input
 
 
@@ -335,7 +380,7 @@ def test_a_fake_server_may_replace_any_url_until_it_closes():
 
 
 def test_two_fake_servers_with_one_url_raise(server):
-    with pytest.raises(ValueError, match="http://tidewire.test is already mounted"):
+    with pytest.raises(ValueError, match="http://tidewire.test is already .*; pass another URL"):
         FakeServer().__enter__()
 
 

@@ -64,7 +64,9 @@ class FakeServers:
             ValueError: Another fake server has this URL.
         """
         if url in self._transports:
-            raise ValueError(f"{url} is already mounted in this process")
+            raise ValueError(
+                f"{url} is already mounted in this process; pass another URL to the second fake server"
+            )
         self._transports[url] = transport
 
     def unmount(self, url: str) -> None:

@@ -2,11 +2,13 @@
 executes.
 """
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from tidewire.errors import InvalidInputError
+from tidewire.inputs.submit_members import jsonable
+from tidewire.protocol import strict_json
 from tidewire.protocol.messages import Progress, Queue
 from tidewire.protocol.problems import REGISTRY, Problem, did_you_mean, problem
 from tidewire.protocol.strict_json import JsonValue
@@ -83,6 +85,21 @@ def known_code(code: str) -> str:
     return code
 
 
+def _json(value: Any) -> JsonValue:
+    """Convert a value to JSON, as a real server converts the value of a function. The result shares no containers with
+    the value, because a generator may yield the same object repeatedly and change it in between.
+
+    Raises:
+        TypeError: The value cannot be converted.
+    """
+    try:
+        made = jsonable(value, "/value")
+        strict_json.check(made)
+    except (InvalidInputError, strict_json.StrictJsonError) as error:
+        raise TypeError(f"a fake endpoint cannot answer with {value!r:.80}: {error}") from None
+    return made
+
+
 Step = AppendText | SetValue | FakeToken | FailItem | SendEvent | RestartJob | ConnectionFault
 _CHANGES = (AppendText, SetValue, FakeToken)
 
@@ -105,27 +122,36 @@ class Answer:
     def streams(self, pieces: Iterable[str]) -> Self:
         """Stream a text in pieces, with one event per piece."""
         self.columns, self.initial = ("",), ""
-        self.steps += [AppendText(piece) for piece in pieces]
+        for piece in pieces:
+            if not isinstance(piece, str):
+                raise TypeError(f"the pieces of a text must be strings, not {piece!r:.80}")
+            self.steps.append(AppendText(piece))
         return self
 
-    def returns(self, value: JsonValue) -> Self:
-        """Set the whole value in one event. A text is also the text of the updates, as on a real server."""
+    def returns(self, value: Any) -> Self:
+        """Set the whole value in one event. A text is also the text of the updates, as on a real server.
+
+        Raises:
+            TypeError: The value cannot be converted to JSON.
+        """
         if isinstance(value, str):
             self.columns = ("",)
-        self.steps.append(SetValue(value))
+        self.steps.append(SetValue(_json(value)))
         return self
 
-    def yields(self, values: Iterable[JsonValue], *, columns: Sequence[str] = ()) -> Self:
+    def yields(self, values: Iterable[Any], *, columns: Sequence[str] = ()) -> Self:
         """Set the item's value several times. Each event contains the difference to the previous value.
 
         Args:
             values: The successive values, in the order in which a generator on a real server would yield them.
             columns: JSON Pointers to the texts within the value that grow. Clients read these texts with `update.text` and
                 `iter_text`. If the value itself is a text, use `""`.
+
+        Raises:
+            TypeError: A value cannot be converted to JSON.
         """
         self.columns = tuple(columns)
-        # A generator may yield the same object repeatedly and change it in between.
-        self.steps += [SetValue(copy.deepcopy(value)) for value in values]
+        self.steps += [SetValue(_json(value)) for value in values]
         return self
 
     def generates(self, tokens: Iterable[FakeToken], *, finish_reason: str = "stop") -> Self:
@@ -189,7 +215,7 @@ class Answer:
             if seen == changes:
                 return at
             seen += isinstance(step, _CHANGES)
-        if seen < changes:
+        if not 0 <= changes <= seen:
             raise ValueError(
                 f"the script has only {seen} changes, not {changes}; pass the values before the fault"
             )

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire.protocol.resources import EndpointCapabilities
-from tidewire.protocol.strict_json import JsonValue
 from tidewire.testing.endpoint_script import Answer, FakeToken, known_code
 
 
@@ -26,7 +25,7 @@ class FakeEndpoint:
 
     name: str
     capabilities: EndpointCapabilities
-    _answers: list[Answer | Callable[[Any], JsonValue]] = field(default_factory=list)
+    _answers: list[Answer | Callable[[Any], Any]] = field(default_factory=list)
     _answered: int = 0
     _refusals: list[_Refusal] = field(default_factory=list)
 
@@ -34,11 +33,11 @@ class FakeEndpoint:
         """Answer the next input with a text that is streamed in pieces."""
         return self._add().streams(pieces)
 
-    def returns(self, value: JsonValue) -> Answer:
+    def returns(self, value: Any) -> Answer:
         """Answer the next input with a value that is sent in one event."""
         return self._add().returns(value)
 
-    def yields(self, values: Iterable[JsonValue], *, columns: Sequence[str] = ()) -> Answer:
+    def yields(self, values: Iterable[Any], *, columns: Sequence[str] = ()) -> Answer:
         """Answer the next input with several values, one after the other. See `Answer.yields`."""
         return self._add().yields(values, columns=columns)
 
@@ -50,7 +49,7 @@ class FakeEndpoint:
         """Fail the next input. See `Answer.fails`."""
         return self._add().fails(code, detail, **members)
 
-    def calls(self, function: Callable[[Any], JsonValue]) -> None:
+    def calls(self, function: Callable[[Any], Any]) -> None:
         """Answer the next input with the result of a function that is called with the input."""
         self._answers.append(function)
 

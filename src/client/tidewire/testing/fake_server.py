@@ -67,8 +67,9 @@ class Submit:
         Raises:
             ValueError: The request has several inputs.
         """
-        (only,) = self.inputs
-        return only
+        if len(self.inputs) != 1:
+            raise ValueError(f"the request has {len(self.inputs)} inputs; read them with .inputs")
+        return self.inputs[0]
 
 
 class FakeServer:
@@ -105,6 +106,7 @@ class FakeServer:
             token: Bearer token that requests must contain. None disables authentication.
         """
         self.url: str = url.rstrip("/")
+        self._base_path = urlsplit(self.url).path
         self.submits: list[Submit] = []
         self.requests: list[tuple[str, str]] = []
         self.cuts: int = 0
@@ -208,7 +210,7 @@ class FakeServer:
 
     def _path(self, request: FakeRequest) -> str:
         """Return the path of a request within the API, without the path of the server's URL."""
-        return urlsplit(request.target).path.removeprefix(urlsplit(self.url).path)
+        return urlsplit(request.target).path.removeprefix(self._base_path)
 
     def _is_authorized(self, request: FakeRequest) -> bool:
         if self._token is None or request.headers.get("authorization") == f"Bearer {self._token}":
@@ -226,11 +228,14 @@ class FakeServer:
             capabilities=["list", "delete", "batches", "logprobs", "idempotency"],
             limits=self._limits,
             heartbeat_ms=self._heartbeat_ms,
-            endpoints=[EndpointSummary(name=name, href=f"/v1/endpoints/{name}") for name in self._endpoints],
+            endpoints=[
+                EndpointSummary(name=name, href=f"{self._base_path}/v1/endpoints/{name}")
+                for name in self._endpoints
+            ],
         )
 
     def _description(self, endpoint: FakeEndpoint) -> EndpointDescription:
-        root = f"/v1/endpoints/{endpoint.name}"
+        root = f"{self._base_path}/v1/endpoints/{endpoint.name}"
         return EndpointDescription(
             name=endpoint.name,
             input_schema={},
@@ -274,7 +279,10 @@ class FakeServer:
         else:
             number = len(self._jobs) + len(self._expired) + 1
             answers = [endpoint._next(value) for value in inputs]
-            answer = FakeJob(f"job-{number}", endpoint.name, answers, inputs, batch=batch, ids=self._ids)
+            base = self._base_path
+            answer = FakeJob(
+                f"job-{number}", endpoint.name, answers, inputs, batch=batch, ids=self._ids, base_path=base
+            )
             self._jobs[answer.id] = answer
             if key is not None:
                 self._keys[endpoint.name, key] = (request.body, answer)
@@ -301,7 +309,7 @@ class FakeServer:
                     return _problem("invalid_input", str(error), pointer="/items")
                 return _job_reply(202, job)
             case ["POST", "stream-token"]:
-                url = f"/v1/jobs/{job.id}/events?errors=inband&token={_stream_token(job.id)}"
+                url = f"{job.path}/events?errors=inband&token={_stream_token(job.id)}"
                 return _json(200, {"url": url, "expires_at": "2100-01-01T00:00:00Z"})
             case ["DELETE"]:
                 self.forget(job.id)
@@ -325,7 +333,7 @@ def _stream_token(job_id: str) -> str:
 
 
 def _job_reply(status: int, job: FakeJob, **headers: str) -> FakeResponse:
-    return _json(status, job.resource(), Location=f"/v1/jobs/{job.id}", **headers)
+    return _json(status, job.resource(), Location=job.path, **headers)
 
 
 def _json(status: int, body: Any, **headers: str) -> FakeResponse:

@@ -65,8 +65,11 @@ class FakeJob:
         *,
         batch: bool,
         ids: TokenIds,
+        base_path: str,
     ) -> None:
         self.id = job_id
+        self.path = f"{base_path}/v1/jobs/{job_id}"
+        """Path of the job's URL, with the path of the server's URL."""
         self.endpoint = endpoint
         self.batch = batch
         self.cancelled: set[int] = set()
@@ -103,7 +106,6 @@ class FakeJob:
         If `state` is False, return an entry of the job list instead.
         """
         latest = self.latest
-        root = f"/v1/jobs/{self.id}"
         body: dict[str, Any] = {
             "id": self.id,
             "endpoint": self.endpoint,
@@ -114,7 +116,7 @@ class FakeJob:
             "attempt": 1,
             "created_at": CREATED,
             "done": None if latest.done is None else messages.to_json(latest.done),
-            "links": {"self": root, "events": f"{root}/events", "cancel": f"{root}/cancel"},
+            "links": {"self": self.path, "events": f"{self.path}/events", "cancel": f"{self.path}/cancel"},
         }
         if self.status != "queued":
             body["started_at"] = CREATED
@@ -152,7 +154,7 @@ class FakeJob:
         hello = Hello(
             protocol=messages.PROTOCOL,
             job=self.id,
-            events=f"/v1/jobs/{self.id}/events",
+            events=f"{self.path}/events",
             head=str(self.latest.cursor),
             heartbeat_ms=heartbeat_ms,
         )
