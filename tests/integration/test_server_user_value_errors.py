@@ -31,7 +31,7 @@ class Box(BaseModel):
         ([{"a/b": b"\xff"}], "/0/a~1b: not JSON: 'utf-8' codec can't decode"),
         ({"a": ["x", "b\ud800"]}, "/a/1: lone surrogate at character 1"),
         ({"a": [{"b\ud800": 1}]}, "/a/0: not JSON: lone surrogate in the name"),
-        ([1, {"it's": math.nan}], "/1/it's: nan is not a JSON number"),
+        ([1, {"it's": math.nan}], "/1/it's: nan is not a JSON number; send null or a string"),
         (2**60, "the value: integer beyond ±2^53; send it as a string"),
         (object(), "the value: not JSON: object has no JSON form"),
         (io.StringIO("a\nb"), "the value: an open file; return its text, file.read(), or its bytes"),

@@ -70,7 +70,12 @@ def test_diff_is_computed_for_each_vector(vector):
             None,
             "op 1: column 0 ('/t'): only a string can be appended to a text, not a number",
         ),
-        ([["s", "/x", {"y": float("nan")}]], 0, "/x", "op 0: at '/x': at '/y': nan is not a JSON number"),
+        (
+            [["s", "/x", {"y": float("nan")}]],
+            0,
+            "/x",
+            "op 0: at '/x': at '/y': nan is not a JSON number; send null or a string",
+        ),
         ("x", None, None, "a diff that is a string requires exactly one column, but there are 2"),
     ],
 )

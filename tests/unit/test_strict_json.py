@@ -80,7 +80,7 @@ def nested(depth):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (float("nan"), "nan is not a JSON number"),
+        (float("nan"), "nan is not a JSON number; send null or a string"),
         ({"a": [float("inf")]}, "'/a/0'"),
         ({"a/b": 2**53 + 1}, "'/a~1b'"),
         ("\ud83d", "surrogate"),

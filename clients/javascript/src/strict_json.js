@@ -61,7 +61,7 @@ export function violation(value, depth = 0) {
   if (typeof value?.then === "function") return found("a promise is not JSON; await the promise");
   if (typeof value === "function" || typeof value === "symbol") return found(`a ${typeof value} is not JSON`);
   if (typeof value === "bigint") return found("a BigInt is not a JSON number; send a number, or a string");
-  if (typeof value === "number" && !Number.isFinite(value)) return found(`${value} is not a JSON number`);
+  if (typeof value === "number" && !Number.isFinite(value)) return found(`${value} is not a JSON number; send null, or a string`);
   // From 1e21, a number is written with an exponent, so it is not an integer for the server.
   const isTooLarge = typeof value === "number" && Number.isInteger(value) && Math.abs(value) > 2 ** 53 && Math.abs(value) < 1e21;
   if (isTooLarge) return found("integer beyond ±2^53; send it as a string");

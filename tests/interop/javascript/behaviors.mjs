@@ -359,7 +359,7 @@ const BEHAVIORS = {
     const circular = {};
     circular.self = circular;
     const refused = [
-      [NaN, "", /NaN is not a JSON number/],
+      [NaN, "", /NaN is not a JSON number; send null, or a string/],
       [[0, -Infinity], "/1", /-Infinity is not a JSON number/],
       [{ "a/b": { "~": 2 ** 53 + 2 } }, "/a~1b/~0", /integer beyond/],
       [10n, "", /BigInt/],

@@ -129,7 +129,7 @@ def _check_all(values: Iterable[Any], max_depth: int) -> None:
                 raise StrictJsonError("integer beyond ±2^53; send it as a string")
         elif kind is float:
             if not math.isfinite(value):
-                raise StrictJsonError(f"{value!r} is not a JSON number")
+                raise StrictJsonError(f"{value!r} is not a JSON number; send null or a string")
         elif kind is list or kind is dict:
             if max_depth <= 0:
                 raise _NestedTooDeepError
