@@ -1,6 +1,7 @@
 """The applications of `docs/how-to/inside-an-existing-app.md`, each in a process of uvicorn."""
 
 import contextlib
+import importlib
 import re
 import signal
 import socket
@@ -16,6 +17,7 @@ from support.free_port import free_port
 from support.reference_server import Peer, eventually
 from tidewire import Client
 from tidewire.errors import RequestError
+from tidewire.testing import FakeServer
 from tidewire_server import Server, Stream
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/inside-an-existing-app.md").read_text(encoding="utf-8")
@@ -160,6 +162,18 @@ def test_the_relayed_job_is_cancelled_when_the_browser_leaves(relayed):
         next(response.iter_text())
     (job,) = peer.http.get("/v1/jobs").json()["jobs"]
     eventually(lambda: peer.job(job["id"])["status"] == "cancelled", within=30)
+
+
+def test_the_relay_can_be_tested_any_number_of_times_with_a_fake_server(tmp_path, monkeypatch):
+    from starlette.testclient import TestClient
+
+    (tmp_path / "tested_relay.py").write_text(block("relay.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    app = importlib.import_module("tested_relay").app
+    for _ in range(2):
+        with FakeServer("http://127.0.0.1:8000") as gpu, TestClient(app) as browser:
+            gpu.endpoint("story").streams(["word 0 ", "word 1 "]).cuts_after(1)
+            assert [browser.get("/story?words=2").text for _ in range(2)] == ["word 0 word 1 "] * 2
 
 
 def test_the_relay_is_at_most_ten_lines():
