@@ -165,6 +165,11 @@ def test_without_a_url_the_error_names_the_variable(url):
     result = run("call", "story", "hero=a")
     assert (result.exit_code, "TIDEWIRE_URL" in result.stderr) == (2, True)
     assert "'story' is not the URL of a server" in result.stderr
+    for command in ("attach", "cancel"):
+        result = run(command, "a9b3c1")
+        assert (result.exit_code, "TIDEWIRE_URL" in result.stderr) == (2, True)
+        result = run(command, url)
+        assert (result.exit_code, "TIDEWIRE_URL" in result.stderr) == (2, False)
 
 
 def test_a_tilde_in_a_file_name_is_the_home_folder(url, monkeypatch, tmp_path):

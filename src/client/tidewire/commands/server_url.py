@@ -22,14 +22,16 @@ class CommandWithUrl(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # The next argument is not the value of this option.
         args = [f"{LOGPROBS}={DEFAULT_LOGPROBS}" if arg == LOGPROBS else arg for arg in args]
-        url = url_of_environment()
-        if url is not None and not _is_url(self._first_argument(args)):
+        url, begins_with_url = url_of_environment(), _is_url(self._first_argument(args))
+        if url is not None and not begins_with_url:
             args = [url, *args]
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            # The URL is a string, so this error can only mean that it is missing.
-            if error.param is not None and error.param.name == "url":
+            # Arguments are strings, so this error can only mean that one is missing. Without the URL, the next argument is
+            # in its place, and the error is about the last one.
+            argument = error.param is not None and error.param.param_type_name == "argument"
+            if argument and url is None and not begins_with_url:
                 error.message = f"Pass the URL of a server, or set the environment variable {URL_VARIABLE}."
             raise
 
