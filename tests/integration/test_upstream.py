@@ -349,6 +349,24 @@ def test_url_that_is_gone_is_left_out_and_comes_back(engine: ScriptedEngine):
         eventually(comes_back)
 
 
+@pytest.mark.heavy
+def test_engine_that_was_restarted_with_another_model_gets_no_further_jobs(engine: ScriptedEngine):
+    """It refuses requests faster than the others answer them, so it would get and fail most jobs."""
+    gone = {"status": 404, "body": {"error": {"message": "The model `scripted` does not exist."}}}
+    engine.script(pause=0.02)
+    with scripted_engine() as other, front(engine.url, other.url, concurrency=2) as client:
+        values(client, 4, max_tokens=1)
+        other.script(models=["another"], answers=[gone])
+        assert [each["text"] for each in values(client, 12, max_tokens=3)] == [expected(3)] * 12
+        assert 1 <= len(other.journal()) <= 2
+        assert is_ready(client.url)
+        engine.script(models=["another"], answers=[gone])
+        job = client.submit("generate", prompt=MARK, max_tokens=3)
+        eventually(lambda: "does not serve the model" in httpx.get(f"{client.url}/readyz").text)
+        assert job.status() == "queued"
+        job.cancel()
+
+
 @pytest.mark.parametrize(
     ("status", "body", "code"),
     [

@@ -27,6 +27,10 @@ MAX_BODY_BYTES: Final = 1 << 20
 _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
 
+class NotFoundError(EngineError):
+    """The engine answers with 404: it does not have the path, or its model has changed."""
+
+
 class EngineDescription(NamedTuple):
     """What an engine says about itself, as far as it does."""
 
@@ -113,6 +117,7 @@ class EngineRequests:
         Raises:
             UrlError: The engine cannot be reached, fails, is silent or busy, rejects the key, or the connection breaks.
             InputError: The engine rejects the input.
+            NotFoundError: The engine does not have the path or the model.
             EngineError: The engine does not serve this request.
         """
         timeout = httpx.Timeout(self._timeout, connect=ANSWER_TIMEOUT)
@@ -167,7 +172,8 @@ class EngineRequests:
         reason = self.hide(reason_of(content))
         if status in {400, 413, 422}:
             return rejection(status, f"rejected the input: {reason}")
-        return rejection(status, f"answered {path} with the status {status}: {reason}; check --upstream")
+        message = f"answered {path} with the status {status}: {reason}; check --upstream"
+        return NotFoundError(f"the engine {message}") if status == 404 else rejection(status, message)
 
 
 def _check_status(response: httpx.Response) -> None:

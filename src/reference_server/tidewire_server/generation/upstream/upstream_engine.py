@@ -39,7 +39,11 @@ from tidewire_server.generation.tokenizer_file import TokenizerFile
 from tidewire_server.generation.upstream import engine_kinds
 from tidewire_server.generation.upstream.answer_reader import AnswerReader
 from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS, EngineKind
-from tidewire_server.generation.upstream.engine_requests import EngineDescription, EngineRequests
+from tidewire_server.generation.upstream.engine_requests import (
+    EngineDescription,
+    EngineRequests,
+    NotFoundError,
+)
 from tidewire_server.generation.upstream.url_pool import UrlError, UrlPool
 
 _log = logging.getLogger(__name__)
@@ -168,9 +172,14 @@ class UpstreamEngine:
         try:
             with pool.request() as url:
                 blocks = self._attempt(requests, url, kind, request, logged or LoggedTokens([], ""))
-                async with aclosing(blocks):
-                    async for block in blocks:
-                        yield block
+                try:
+                    async with aclosing(blocks):
+                        async for block in blocks:
+                            yield block
+                except NotFoundError:
+                    # An engine that was restarted with another model refuses at once, so it would get and fail most jobs.
+                    self._learn(await requests.describe(url, self.kind, self.model))
+                    raise
         except UrlError as error:
             request.lost_answers += error.began
             if request.lost_answers >= MAX_LOST or (error.began and self.on_loss == "fail"):
