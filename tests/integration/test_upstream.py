@@ -497,11 +497,25 @@ def test_answer_is_complete_with_a_finish_reason_or_done(engine: ScriptedEngine,
 
 
 @pytest.mark.parametrize(
-    "end", [[], ["cut"], [chunk(text="", finish_reason="abort")], ['data: {"error":{"code":500}}\n\n']]
+    "end",
+    [
+        [],
+        ["cut"],
+        [chunk(text="", finish_reason="abort")],
+        ['data: {"error":{"code":500}}\n\n'],
+        ['data: {"object":"error","message":"out of memory","code":50001}\n\n', "data: [DONE]\n\n"],
+        ['event: error\ndata: {"message":"out of memory"}\n\n', "data: [DONE]\n\n"],
+    ],
 )
 def test_answer_without_an_end_is_not_passed_on(engine: ScriptedEngine, end: list[Any]):
     with front(engine.url) as client, pytest.raises(JobFailedError) as error:
         one(client, engine, chunk(text="ab"), *end)
+    assert error.value.code == "worker_lost"
+
+
+def test_answer_that_consists_only_of_its_end_is_not_passed_on(engine: ScriptedEngine):
+    with front(engine.url) as client, pytest.raises(JobFailedError, match="finish reason") as error:
+        one(client, engine, "data: [DONE]\n\n")
     assert error.value.code == "worker_lost"
 
 

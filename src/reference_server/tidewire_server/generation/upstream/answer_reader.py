@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import orjson
 
-from tidewire.protocol.sse import Decoder, EventTooLargeError
+from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire_server.generation.engine_interface import (
     Delta,
     EngineError,
@@ -161,7 +161,7 @@ class AnswerReader:
                 continue
             ended = self.finish_reason is not None
             try:
-                delta.extend(self._block(_decoded(event.data)))
+                delta.extend(self._block(_decoded(event)))
             except (EngineError, InputError):
                 if not ended:
                     raise
@@ -173,7 +173,7 @@ class AnswerReader:
         """Return the last block. `UrlError` means that the answer is not complete."""
         delta, most = Delta(usage=self._total()), self._request.max_tokens
         if self.finish_reason is None:
-            if not self.done:
+            if not (self.done and self._began):
                 raise UrlError("ended an answer without a finish reason", began=True)
             delta.text_after = self._stops.flush()
             used = 0 if delta.usage is None else delta.usage.completion_tokens
@@ -313,11 +313,14 @@ def _bounded(value: float | None) -> float:
     return NO_PROBABILITY if value is None else max(value, NO_PROBABILITY)
 
 
-def _decoded(data: str) -> _StreamedBody:
+def _decoded(event: Event) -> _StreamedBody:
     try:
         # Python's parser also reads parts of characters, as bytes and as surrogates.
-        text = data.encode("latin-1").decode("utf-8", "surrogateescape")
-        return msgspec.convert(json.loads(text), _StreamedBody)
+        body = json.loads(event.data.encode("latin-1").decode("utf-8", "surrogateescape"))
+        if isinstance(body, dict) and (event.type == "error" or body.get("object") == "error"):
+            # Some engines send no member `error`, and `[DONE]` follows, so that the text would count as complete.
+            body = {"error": body.get("error") or body}
+        return msgspec.convert(body, _StreamedBody)
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise EngineError(f"the engine sent an invalid event ({type(error).__name__}: {error})") from None
 
