@@ -1,7 +1,9 @@
 """The endpoint `generate` in front of a scripted engine: what is sent, where it is sent, and what happens to its answers."""
 
+import asyncio
 import json
 import logging
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 from tokenizers import Tokenizer, decoders, models
 from typer.testing import CliRunner
 
+from support import scripted_server
 from support.reference_server import QUICK, eventually
 from support.scripted_engine import MARK, ScriptedEngine, expected, is_ready, scripted_engine, until_ready
 from tidewire import Client
@@ -21,7 +25,10 @@ from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
 from tidewire_server.commands.serve_command import serve
 from tidewire_server.default_model import default_model
+from tidewire_server.generation.engine_interface import EngineError, InputError
 from tidewire_server.generation.upstream import add_upstream
+from tidewire_server.generation.upstream.engine_requests import EngineRequests
+from tidewire_server.generation.upstream.url_pool import UrlError
 
 pytest_plugins = ["support.engine_fixtures"]
 pytestmark = pytest.mark.usefixtures("short_pauses")
@@ -148,6 +155,35 @@ def test_url_without_a_list_of_models_is_one_clear_error(
         assert not is_ready(client.url)
     status = 200 if path == "/page" else 404
     assert f"upstream {wrong} answers GET …/models with the status {status}" in caplog.text
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("trusted", "reason"),
+    [(False, "unable to get local issuer"), (True, "mismatch")],
+    ids=["unknown", "other"],
+)
+def test_certificate_that_is_not_accepted_is_the_reason_without_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool, reason: str
+):
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("other.invalid").configure_cert(context)
+    if trusted:
+        authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+
+    async def ask() -> str:
+        requests = EngineRequests(None, 5.0)
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(UrlError) as error:
+                await requests.describe(f"https://127.0.0.1:{port}/v1", None)
+        await requests.close()
+        return str(error.value)
+
+    found = asyncio.run(ask())
+    assert reason in found
+    assert "127.0.0.1" not in found
 
 
 def test_context_is_that_of_the_chosen_model(engine: ScriptedEngine):
@@ -388,6 +424,35 @@ def test_rejected_input_fails_the_item_and_says_nothing_about_the_url(
             assert error.value.code == code
         assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
     assert len(engine.journal()) == 6
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (413, b"<html><h1>Request Entity Too Large</h1></html>", "Request Entity Too Large"),
+        (400, b"no prompt of the key", "rejected the input: no prompt of the ***"),
+        (404, b"", "status 404: it sent no reason"),
+        (400, b"null", "it sent no reason"),
+    ],
+)
+def test_rejection_of_a_proxy_shows_its_text(status: int, body: bytes, reason: str):
+    async def ask(url: str) -> str:
+        requests = EngineRequests("key", 5.0)
+        with pytest.raises((EngineError, InputError)) as error:
+            await anext(requests.stream(url, "completions", {}))
+        await requests.close()
+        return str(error.value)
+
+    sent = scripted_server.answer(status, body, media="text/html")
+    with scripted_server.ScriptedServer(lambda _: [sent]) as proxy:
+        assert reason in asyncio.run(ask(proxy.url))
+
+
+@pytest.mark.parametrize("media", ["Text/Event-Stream", "text/event-stream; charset=utf-8"])
+def test_media_type_is_compared_without_its_case(engine: ScriptedEngine, media: str):
+    engine.script(answers=[{"media_type": media}])
+    with front(engine.url) as client:
+        assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
 
 
 LONG = "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4090 and 8"
