@@ -819,6 +819,31 @@ def test_lost_answer_is_continued_after_the_text_so_far(engine: ScriptedEngine, 
         assert [body["prompt"] for body in sent] == [MARK, MARK + expected(5), MARK + expected(9)]
 
 
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize(
+    ("sent", "left"),
+    [([{"tokens": 5}], 7), ([{"tokens": 4}, chunk(text=expected(5).removeprefix(expected(4)))], 8)],
+    ids=["at its end", "within it"],
+)
+def test_text_that_the_engine_refuses_to_continue_is_generated_again(
+    engine: ScriptedEngine, sent: list[Any], left: int, chat: bool
+):
+    """For example, the text has more tokens than before, or a chat template shows it in another form."""
+    refused = {"status": 400, "body": {"error": {"message": "the final message does not appear in the chat"}}}
+    engine.script(answers=[{"send": [*sent, "cut"]}, refused, {}])
+    source = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": MARK}
+    with front(engine.url) as client:
+        job = client.submit("generate", **source, max_tokens=12)
+        assert sum(delta.deleted for delta in job.iter_text_deltas()) == 0
+        assert job.result()["text"] == expected(12)
+    assert [entry["body"]["max_tokens"] for entry in engine.journal()] == [12, left, 12]
+    engine.script(answers=[{"send": [*sent, "cut"]}, refused])
+    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+        client.run("generate", **source, max_tokens=12)
+    assert error.value.code == "invalid_input"
+    assert len(engine.journal()) == 3
+
+
 STOP = expected(6).removeprefix(expected(4)) + "X"
 
 
