@@ -663,6 +663,14 @@ def test_tool_calls_fail_the_item(engine: ScriptedEngine):
     assert len(engine.journal()) == 1
 
 
+def test_refusal_of_the_model_is_not_an_empty_text(engine: ScriptedEngine):
+    steps = [chunk(delta={"refusal": "I cannot"}), chunk(delta={"refusal": None}, finish_reason="stop")]
+    engine.script(answers=[{"send": steps}])
+    with front(engine.url) as client, pytest.raises(JobFailedError, match="refused to answer"):
+        client.run("generate", messages=[{"role": "user", "content": "?"}])
+    assert len(engine.journal()) == 1
+
+
 @pytest.mark.heavy
 def test_text_never_contains_a_stop_string_that_the_engine_sends(engine: ScriptedEngine):
     with front(engine.url) as client:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -80,6 +81,7 @@ class _ChunkDelta(msgspec.Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: Any = None
+    refusal: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -129,6 +131,8 @@ class AnswerReader:
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self._stops = StopStrings(request.stops)
         self._rows = 0
+        self._is_empty = True
+        """Whether the engine has sent no byte."""
         self._began = False
         """Whether the engine has sent a part of the answer."""
         self._before_text = False
@@ -146,6 +150,9 @@ class AnswerReader:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise EngineError("the engine sent many more bytes than tokens were requested")
+        if self._is_empty and data:
+            # The decoder would not recognize the mark in the text that it gets, and would ignore the first event.
+            data, self._is_empty = data.removeprefix(BOM_UTF8), False
         try:
             # The decoder replaces bytes that are not UTF-8. An engine sends them if it splits a character between two
             # events, so each byte is passed as one character.
@@ -210,6 +217,8 @@ class AnswerReader:
         self._began, sent = True, choice.delta or _ChunkDelta()
         if sent.tool_calls:
             raise EngineError("the model called a tool, which this endpoint does not support")
+        if sent.refusal:
+            raise EngineError("the model refused to answer, and sent no text")
         reasoning, content = sent.reasoning_content or sent.reasoning or "", choice.text or sent.content or ""
         delta.reasoning = self._reasoning.feed(reasoning)
         shown = self._stops.feed(self._text.feed(content))
