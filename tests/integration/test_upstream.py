@@ -471,6 +471,9 @@ LONG = "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 40
         ({"error": {"code": "400", "message": "no"}}, "invalid_input"),
         ({"error": {"code": 400, "message": ["a"]}}, "invalid_input"),
         ({"error": {"code": 404, "message": "no"}}, "internal"),
+        # OpenAI's API, and a server of Tidewire
+        ({"error": {"type": "invalid_request_error", "code": "invalid_value", "message": "no"}}, "invalid_input"),
+        ({"error": {"type": "invalid_request_error", "code": None, "message": "context length"}}, "input_too_long"),
     ],
 )  # fmt: skip
 def test_input_that_is_rejected_in_the_stream_is_sent_once(engine: ScriptedEngine, error: Any, code: str):
@@ -489,6 +492,7 @@ def test_input_that_is_rejected_in_the_stream_is_sent_once(engine: ScriptedEngin
         {"error": "Model is overloaded", "error_type": "overloaded"},
         {"error": {"message": "Model is overloaded", "http_status_code": 422}},
         {"error": {"code": 503, "message": "no"}},
+        {"error": {"type": "invalid_request_error", "code": "rate_limit_exceeded", "message": "no"}},
     ],
 )
 def test_engine_that_is_busy_at_the_begin_of_the_stream_has_lost_no_answer(

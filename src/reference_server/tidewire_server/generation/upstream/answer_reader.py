@@ -365,8 +365,14 @@ def status_of(error: Any) -> int:
         return 422
     if message == "Model is overloaded":
         return 429
-    code = str(error.get("code")) if isinstance(error, dict) else ""
-    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500
+    members = error if isinstance(error, dict) else {}
+    code = str(members.get("code"))
+    if re.fullmatch("[45][0-9][0-9]", code):
+        return int(code)
+    # In OpenAI's API, the code is a name.
+    if code == "rate_limit_exceeded":
+        return 429
+    return 400 if members.get("type") == "invalid_request_error" else 500
 
 
 def rejection(status: int, message: str) -> EngineError | InputError:
