@@ -1,7 +1,9 @@
 """The endpoint `generate` in front of a scripted engine: what is sent, where it is sent, and what happens to its answers."""
 
+import asyncio
 import json
 import logging
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 from tokenizers import Tokenizer, decoders, models
 from typer.testing import CliRunner
 
+from support import scripted_server
 from support.reference_server import QUICK, eventually
 from support.scripted_engine import MARK, ScriptedEngine, expected, is_ready, scripted_engine, until_ready
 from tidewire import Client
@@ -21,7 +25,10 @@ from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
 from tidewire_server.commands.serve_command import serve
 from tidewire_server.default_model import default_model
+from tidewire_server.generation.engine_interface import EngineError, InputError
 from tidewire_server.generation.upstream import add_upstream
+from tidewire_server.generation.upstream.engine_requests import EngineRequests
+from tidewire_server.generation.upstream.url_pool import UrlError
 
 pytest_plugins = ["support.engine_fixtures"]
 pytestmark = pytest.mark.usefixtures("short_pauses")
@@ -148,6 +155,35 @@ def test_url_without_a_list_of_models_is_one_clear_error(
         assert not is_ready(client.url)
     status = 200 if path == "/page" else 404
     assert f"upstream {wrong} answers GET …/models with the status {status}" in caplog.text
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("trusted", "reason"),
+    [(False, "unable to get local issuer"), (True, "mismatch")],
+    ids=["unknown", "other"],
+)
+def test_certificate_that_is_not_accepted_is_the_reason_without_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool, reason: str
+):
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("other.invalid").configure_cert(context)
+    if trusted:
+        authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+
+    async def ask() -> str:
+        requests = EngineRequests(None, 5.0)
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(UrlError) as error:
+                await requests.describe(f"https://127.0.0.1:{port}/v1", None)
+        await requests.close()
+        return str(error.value)
+
+    found = asyncio.run(ask())
+    assert reason in found
+    assert "127.0.0.1" not in found
 
 
 def test_context_is_that_of_the_chosen_model(engine: ScriptedEngine):
@@ -349,6 +385,24 @@ def test_url_that_is_gone_is_left_out_and_comes_back(engine: ScriptedEngine):
         eventually(comes_back)
 
 
+@pytest.mark.heavy
+def test_engine_that_was_restarted_with_another_model_gets_no_further_jobs(engine: ScriptedEngine):
+    """It refuses requests faster than the others answer them, so it would get and fail most jobs."""
+    gone = {"status": 404, "body": {"error": {"message": "The model `scripted` does not exist."}}}
+    engine.script(pause=0.02)
+    with scripted_engine() as other, front(engine.url, other.url, concurrency=2) as client:
+        values(client, 4, max_tokens=1)
+        other.script(models=["another"], answers=[gone])
+        assert [each["text"] for each in values(client, 12, max_tokens=3)] == [expected(3)] * 12
+        assert 1 <= len(other.journal()) <= 2
+        assert is_ready(client.url)
+        engine.script(models=["another"], answers=[gone])
+        job = client.submit("generate", prompt=MARK, max_tokens=3)
+        eventually(lambda: "does not serve the model" in httpx.get(f"{client.url}/readyz").text)
+        assert job.status() == "queued"
+        job.cancel()
+
+
 @pytest.mark.parametrize(
     ("status", "body", "code"),
     [
@@ -372,6 +426,35 @@ def test_rejected_input_fails_the_item_and_says_nothing_about_the_url(
     assert len(engine.journal()) == 6
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (413, b"<html><h1>Request Entity Too Large</h1></html>", "Request Entity Too Large"),
+        (400, b"no prompt of the key", "rejected the input: no prompt of the ***"),
+        (404, b"", "status 404: it sent no reason"),
+        (400, b"null", "it sent no reason"),
+    ],
+)
+def test_rejection_of_a_proxy_shows_its_text(status: int, body: bytes, reason: str):
+    async def ask(url: str) -> str:
+        requests = EngineRequests("key", 5.0)
+        with pytest.raises((EngineError, InputError)) as error:
+            await anext(requests.stream(url, "completions", {}))
+        await requests.close()
+        return str(error.value)
+
+    sent = scripted_server.answer(status, body, media="text/html")
+    with scripted_server.ScriptedServer(lambda _: [sent]) as proxy:
+        assert reason in asyncio.run(ask(proxy.url))
+
+
+@pytest.mark.parametrize("media", ["Text/Event-Stream", "text/event-stream; charset=utf-8"])
+def test_media_type_is_compared_without_its_case(engine: ScriptedEngine, media: str):
+    engine.script(answers=[{"media_type": media}])
+    with front(engine.url) as client:
+        assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
+
+
 LONG = "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4090 and 8"
 
 
@@ -388,6 +471,9 @@ LONG = "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 40
         ({"error": {"code": "400", "message": "no"}}, "invalid_input"),
         ({"error": {"code": 400, "message": ["a"]}}, "invalid_input"),
         ({"error": {"code": 404, "message": "no"}}, "internal"),
+        # OpenAI's API, and a server of Tidewire
+        ({"error": {"type": "invalid_request_error", "code": "invalid_value", "message": "no"}}, "invalid_input"),
+        ({"error": {"type": "invalid_request_error", "code": None, "message": "context length"}}, "input_too_long"),
     ],
 )  # fmt: skip
 def test_input_that_is_rejected_in_the_stream_is_sent_once(engine: ScriptedEngine, error: Any, code: str):
@@ -406,6 +492,7 @@ def test_input_that_is_rejected_in_the_stream_is_sent_once(engine: ScriptedEngin
         {"error": "Model is overloaded", "error_type": "overloaded"},
         {"error": {"message": "Model is overloaded", "http_status_code": 422}},
         {"error": {"code": 503, "message": "no"}},
+        {"error": {"type": "invalid_request_error", "code": "rate_limit_exceeded", "message": "no"}},
     ],
 )
 def test_engine_that_is_busy_at_the_begin_of_the_stream_has_lost_no_answer(
@@ -479,11 +566,25 @@ def test_answer_is_complete_with_a_finish_reason_or_done(engine: ScriptedEngine,
 
 
 @pytest.mark.parametrize(
-    "end", [[], ["cut"], [chunk(text="", finish_reason="abort")], ['data: {"error":{"code":500}}\n\n']]
+    "end",
+    [
+        [],
+        ["cut"],
+        [chunk(text="", finish_reason="abort")],
+        ['data: {"error":{"code":500}}\n\n'],
+        ['data: {"object":"error","message":"out of memory","code":50001}\n\n', "data: [DONE]\n\n"],
+        ['event: error\ndata: {"message":"out of memory"}\n\n', "data: [DONE]\n\n"],
+    ],
 )
 def test_answer_without_an_end_is_not_passed_on(engine: ScriptedEngine, end: list[Any]):
     with front(engine.url) as client, pytest.raises(JobFailedError) as error:
         one(client, engine, chunk(text="ab"), *end)
+    assert error.value.code == "worker_lost"
+
+
+def test_answer_that_consists_only_of_its_end_is_not_passed_on(engine: ScriptedEngine):
+    with front(engine.url) as client, pytest.raises(JobFailedError, match="finish reason") as error:
+        one(client, engine, "data: [DONE]\n\n")
     assert error.value.code == "worker_lost"
 
 
@@ -562,6 +663,14 @@ def test_tool_calls_fail_the_item(engine: ScriptedEngine):
         ]
     )
     with front(engine.url) as client, pytest.raises(JobFailedError, match="tool"):
+        client.run("generate", messages=[{"role": "user", "content": "?"}])
+    assert len(engine.journal()) == 1
+
+
+def test_refusal_of_the_model_is_not_an_empty_text(engine: ScriptedEngine):
+    steps = [chunk(delta={"refusal": "I cannot"}), chunk(delta={"refusal": None}, finish_reason="stop")]
+    engine.script(answers=[{"send": steps}])
+    with front(engine.url) as client, pytest.raises(JobFailedError, match="refused to answer"):
         client.run("generate", messages=[{"role": "user", "content": "?"}])
     assert len(engine.journal()) == 1
 
@@ -720,6 +829,31 @@ def test_lost_answer_is_continued_after_the_text_so_far(engine: ScriptedEngine, 
         assert sent[1]["add_generation_prompt"] is False
     else:
         assert [body["prompt"] for body in sent] == [MARK, MARK + expected(5), MARK + expected(9)]
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize(
+    ("sent", "left"),
+    [([{"tokens": 5}], 7), ([{"tokens": 4}, chunk(text=expected(5).removeprefix(expected(4)))], 8)],
+    ids=["at its end", "within it"],
+)
+def test_text_that_the_engine_refuses_to_continue_is_generated_again(
+    engine: ScriptedEngine, sent: list[Any], left: int, chat: bool
+):
+    """For example, the text has more tokens than before, or a chat template shows it in another form."""
+    refused = {"status": 400, "body": {"error": {"message": "the final message does not appear in the chat"}}}
+    engine.script(answers=[{"send": [*sent, "cut"]}, refused, {}])
+    source = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": MARK}
+    with front(engine.url) as client:
+        job = client.submit("generate", **source, max_tokens=12)
+        assert sum(delta.deleted for delta in job.iter_text_deltas()) == 0
+        assert job.result()["text"] == expected(12)
+    assert [entry["body"]["max_tokens"] for entry in engine.journal()] == [12, left, 12]
+    engine.script(answers=[{"send": [*sent, "cut"]}, refused])
+    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+        client.run("generate", **source, max_tokens=12)
+    assert error.value.code == "invalid_input"
+    assert len(engine.journal()) == 3
 
 
 STOP = expected(6).removeprefix(expected(4)) + "X"

@@ -317,6 +317,12 @@ def test_answer_is_read_in_pieces_of_any_size():
         assert answer.done
 
 
+def test_byte_order_mark_does_not_hide_the_first_event():
+    answer = reader()
+    pieces = b"", b"\xef\xbb\xbf: ping\n\n" + b'data: {"choices":[{"text":"', b'\xef\xbb\xbfab"}]}\n\n'
+    assert texts([answer.feed(piece) for piece in pieces]) == ["\ufeffab"]
+
+
 def test_event_at_the_limit_is_read_and_one_above_is_not():
     def large(size: int) -> bytes:
         empty = len('data: {"choices":[{"text":""}]}')

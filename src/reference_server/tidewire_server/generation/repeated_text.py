@@ -21,7 +21,8 @@ async def without_repetition(deltas: AsyncGenerator[Delta], logged: LoggedTokens
     text = reasoning = ""
     async with aclosing(deltas):
         async for delta in deltas:
-            held = Delta(replaces=True) if delta.replaces else held
+            if delta.replaces:
+                held, text, reasoning = Delta(replaces=True), "", ""
             if held is None:
                 yield delta
                 continue

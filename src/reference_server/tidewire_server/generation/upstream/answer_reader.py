@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import msgspec
 import orjson
 
-from tidewire.protocol.sse import Decoder, EventTooLargeError
+from tidewire.protocol.sse import Decoder, Event, EventTooLargeError
 from tidewire_server.generation.engine_interface import (
     Delta,
     EngineError,
@@ -80,6 +81,7 @@ class _ChunkDelta(msgspec.Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: Any = None
+    refusal: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -129,6 +131,8 @@ class AnswerReader:
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self._stops = StopStrings(request.stops)
         self._rows = 0
+        self._is_empty = True
+        """Whether the engine has sent no byte."""
         self._began = False
         """Whether the engine has sent a part of the answer."""
         self._before_text = False
@@ -146,6 +150,9 @@ class AnswerReader:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise EngineError("the engine sent many more bytes than tokens were requested")
+        if self._is_empty and data:
+            # The decoder would not recognize the mark in the text that it gets, and would ignore the first event.
+            data, self._is_empty = data.removeprefix(BOM_UTF8), False
         try:
             # The decoder replaces bytes that are not UTF-8. An engine sends them if it splits a character between two
             # events, so each byte is passed as one character.
@@ -161,7 +168,7 @@ class AnswerReader:
                 continue
             ended = self.finish_reason is not None
             try:
-                delta.extend(self._block(_decoded(event.data)))
+                delta.extend(self._block(_decoded(event)))
             except (EngineError, InputError):
                 if not ended:
                     raise
@@ -173,7 +180,7 @@ class AnswerReader:
         """Return the last block. `UrlError` means that the answer is not complete."""
         delta, most = Delta(usage=self._total()), self._request.max_tokens
         if self.finish_reason is None:
-            if not self.done:
+            if not (self.done and self._began):
                 raise UrlError("ended an answer without a finish reason", began=True)
             delta.text_after = self._stops.flush()
             used = 0 if delta.usage is None else delta.usage.completion_tokens
@@ -210,6 +217,8 @@ class AnswerReader:
         self._began, sent = True, choice.delta or _ChunkDelta()
         if sent.tool_calls:
             raise EngineError("the model called a tool, which this endpoint does not support")
+        if sent.refusal:
+            raise EngineError("the model refused to answer, and sent no text")
         reasoning, content = sent.reasoning_content or sent.reasoning or "", choice.text or sent.content or ""
         delta.reasoning = self._reasoning.feed(reasoning)
         shown = self._stops.feed(self._text.feed(content))
@@ -313,11 +322,14 @@ def _bounded(value: float | None) -> float:
     return NO_PROBABILITY if value is None else max(value, NO_PROBABILITY)
 
 
-def _decoded(data: str) -> _StreamedBody:
+def _decoded(event: Event) -> _StreamedBody:
     try:
         # Python's parser also reads parts of characters, as bytes and as surrogates.
-        text = data.encode("latin-1").decode("utf-8", "surrogateescape")
-        return msgspec.convert(json.loads(text), _StreamedBody)
+        body = json.loads(event.data.encode("latin-1").decode("utf-8", "surrogateescape"))
+        if isinstance(body, dict) and (event.type == "error" or body.get("object") == "error"):
+            # Some engines send no member `error`, and `[DONE]` follows, so that the text would count as complete.
+            body = {"error": body.get("error") or body}
+        return msgspec.convert(body, _StreamedBody)
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise EngineError(f"the engine sent an invalid event ({type(error).__name__}: {error})") from None
 
@@ -353,8 +365,14 @@ def status_of(error: Any) -> int:
         return 422
     if message == "Model is overloaded":
         return 429
-    code = str(error.get("code")) if isinstance(error, dict) else ""
-    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500
+    members = error if isinstance(error, dict) else {}
+    code = str(members.get("code"))
+    if re.fullmatch("[45][0-9][0-9]", code):
+        return int(code)
+    # In OpenAI's API, the code is a name.
+    if code == "rate_limit_exceeded":
+        return 429
+    return 400 if members.get("type") == "invalid_request_error" else 500
 
 
 def rejection(status: int, message: str) -> EngineError | InputError:

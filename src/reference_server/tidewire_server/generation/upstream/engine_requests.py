@@ -27,6 +27,10 @@ MAX_BODY_BYTES: Final = 1 << 20
 _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
 
+class NotFoundError(EngineError):
+    """The engine answers with 404: it does not have the path, or its model has changed."""
+
+
 class EngineDescription(NamedTuple):
     """What an engine says about itself, as far as it does."""
 
@@ -113,6 +117,7 @@ class EngineRequests:
         Raises:
             UrlError: The engine cannot be reached, fails, is silent or busy, rejects the key, or the connection breaks.
             InputError: The engine rejects the input.
+            NotFoundError: The engine does not have the path or the model.
             EngineError: The engine does not serve this request.
         """
         timeout = httpx.Timeout(self._timeout, connect=ANSWER_TIMEOUT)
@@ -124,7 +129,7 @@ class EngineRequests:
                 raise self._failure(response.status_code, await _json_of(response))
             if response.status_code != 200:
                 raise self._rejection(response.status_code, path, await _json_of(response))
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
                 raise EngineError("the engine did not answer with an event stream")
             yield b""
             async for data in response.aiter_raw():
@@ -147,7 +152,9 @@ class EngineRequests:
                     raise EngineError("the engine compressed its answer, which this server does not accept")
                 yield response
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise UrlError(f"cannot be reached ({type(error).__name__})") from None
+            # Callers read the message, and the reason of a certificate ends with the host.
+            reason = str(error).partition(", certificate is not valid for")[0] or type(error).__name__
+            raise UrlError(f"cannot be reached ({reason})") from None
         except (TimeoutError, httpx.TimeoutException):
             raise UrlError("was silent for too long", began=True) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
@@ -164,10 +171,11 @@ class EngineRequests:
 
     def _rejection(self, status: int, path: str, content: Any) -> EngineError | InputError:
         """Return the error for an answer that rejects the request."""
-        reason = self.hide(reason_of(content))
+        reason = self.hide(reason_of(content)) if content else "it sent no reason"
         if status in {400, 413, 422}:
             return rejection(status, f"rejected the input: {reason}")
-        return rejection(status, f"answered {path} with the status {status}: {reason}; check --upstream")
+        message = f"answered {path} with the status {status}: {reason}; check --upstream"
+        return NotFoundError(f"the engine {message}") if status == 404 else rejection(status, message)
 
 
 def _check_status(response: httpx.Response) -> None:
@@ -185,7 +193,7 @@ def _check_status(response: httpx.Response) -> None:
 
 
 async def _json_of(response: httpx.Response) -> Any:
-    """Read a limited number of bytes in a limited time, and return their JSON, or None."""
+    """Read a limited number of bytes in a limited time, and return their JSON, or their text, or None if there are more."""
     data = bytearray()
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):
@@ -194,5 +202,7 @@ async def _json_of(response: httpx.Response) -> Any:
                 if len(data) > MAX_BODY_BYTES:
                     return None
         return json.loads(data)
-    except (ValueError, RecursionError, TimeoutError):
+    except (ValueError, RecursionError):
+        return data.decode("utf-8", "replace")
+    except TimeoutError:
         return None

@@ -8,7 +8,7 @@ attempt of a request whose answer broke off begins after its text so far:
   fail         | any                     | none: the item fails with `worker_lost`
   rerun        | any                     | runs again; text is replaced only from where it differs
   continue     | yes                     | prompt and text so far; `max_tokens` is reduced by the reported tokens
-  continue     | no                      | runs again; text is replaced only from where it differs
+  continue     | no, or it refuses to    | runs again; text is replaced only from where it differs
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from tidewire_server.generation.check_schema_limits import check_schema
@@ -39,7 +39,11 @@ from tidewire_server.generation.tokenizer_file import TokenizerFile
 from tidewire_server.generation.upstream import engine_kinds
 from tidewire_server.generation.upstream.answer_reader import AnswerReader
 from tidewire_server.generation.upstream.engine_kinds import ENGINE_KINDS, EngineKind
-from tidewire_server.generation.upstream.engine_requests import EngineDescription, EngineRequests
+from tidewire_server.generation.upstream.engine_requests import (
+    EngineDescription,
+    EngineRequests,
+    NotFoundError,
+)
 from tidewire_server.generation.upstream.url_pool import UrlError, UrlPool
 
 _log = logging.getLogger(__name__)
@@ -168,9 +172,14 @@ class UpstreamEngine:
         try:
             with pool.request() as url:
                 blocks = self._attempt(requests, url, kind, request, logged or LoggedTokens([], ""))
-                async with aclosing(blocks):
-                    async for block in blocks:
-                        yield block
+                try:
+                    async with aclosing(blocks):
+                        async for block in blocks:
+                            yield block
+                except NotFoundError:
+                    # An engine that was restarted with another model refuses at once, so it would get and fail most jobs.
+                    self._learn(await requests.describe(url, self.kind, self.model))
+                    raise
         except UrlError as error:
             request.lost_answers += error.began
             if request.lost_answers >= MAX_LOST or (error.began and self.on_loss == "fail"):
@@ -209,14 +218,24 @@ class UpstreamEngine:
         )
         limit = (most or self.caps.context or MAX_TOKENS) - generated
         reader = AnswerReader(request, self.caps.vocabulary, limit, base, requests.hide)
-        async with aclosing(requests.stream(url, path, body)) as stream:
-            async for data in stream:
-                yield reader.feed(data)
-                if reader.done or reader.finish_reason is not None:
-                    break
-            # A break or a fault after the finish reason loses at most the numbers of tokens.
-            with suppress(TimeoutError, EngineError):
-                async with asyncio.timeout(USAGE_SECONDS):
-                    while not reader.done and (data := await anext(stream, b"")):
-                        reader.feed(data)
-        yield reader.end()
+        try:
+            async with aclosing(requests.stream(url, path, body)) as stream:
+                async for data in stream:
+                    yield reader.feed(data)
+                    if reader.done or reader.finish_reason is not None:
+                        break
+                # A break or a fault after the finish reason loses at most the numbers of tokens.
+                with suppress(TimeoutError, EngineError):
+                    async with asyncio.timeout(USAGE_SECONDS):
+                        while not reader.done and (data := await anext(stream, b"")):
+                            reader.feed(data)
+        except InputError:
+            if base is None:
+                raise
+            # The text may have more tokens than before, or the chat template may change it. Without usage, it is not continued.
+            again = self._attempt(requests, url, kind, request, replace(logged, usage=None))
+            async with aclosing(again):
+                async for block in again:
+                    yield block
+        else:
+            yield reader.end()
