@@ -171,7 +171,7 @@ def main() -> None:
         "parsers": parsers,
         "seconds": rows,
     }
-    save(options.out, report, "tidewire", "pydantic", "orjson", "numpy", "httpx", "uvicorn")
+    save(options.out, report, "tidewire", "pydantic", "orjson", "numpy", "httpx2", "uvicorn")
 
 
 if __name__ == "__main__":

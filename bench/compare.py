@@ -284,7 +284,7 @@ def main() -> None:
         revisions = {"old": {"revision": options.old, "commit": old}} | {
             "new": {"revision": options.new, "commit": new}
         }
-        packages = ("httpx", "pydantic", "uvicorn", "starlette", "orjson")
+        packages = ("httpx2", "pydantic", "uvicorn", "starlette", "orjson")
         save(
             options.json,
             {**revisions, "rounds": options.runs, "quick": options.quick, "lines": lines, "rows": rows},

@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import uvloop
 from local_postgres import LocalPostgres, local_postgres
 from measured import save
@@ -232,15 +232,15 @@ def kills(count: int) -> dict[str, float]:
             port = probe.getsockname()[1]
         command = [sys.executable, str(script), f"{folder}/log.db", str(port)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        http = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(max_keepalive_connections=0)
+        http = httpx2.Client(
+            base_url=f"http://127.0.0.1:{port}", limits=httpx2.Limits(max_keepalive_connections=0)
         )
         give_up = time.monotonic() + START_LIMIT
         while True:
             try:
                 job = http.post("/v1/endpoints/talk/jobs", json={"input": {}}).json()["id"]
                 break
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 assert time.monotonic() < give_up, f"the server did not start within {START_LIMIT:g} s"
                 time.sleep(0.01)
         durations, starts = [], []
@@ -252,7 +252,7 @@ def kills(count: int) -> dict[str, float]:
                         for line in response.iter_lines():
                             if condition(line):
                                 return
-                except httpx.TransportError:
+                except httpx2.TransportError:
                     time.sleep(0.002)
 
         for _ in range(count):

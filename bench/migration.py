@@ -124,17 +124,17 @@ def by_gradio_client(url: str, message: str, shown: list[str]) -> list[str]:
 
 
 def by_httpx_sse(url: str, message: str, shown: list[str], *, repeats: bool) -> list[str]:
-    import httpx
+    import httpx2
     import httpx_sse
 
-    with httpx.Client(timeout=30) as client:
+    with httpx2.Client(timeout=30) as client:
         while True:
             try:
                 with httpx_sse.connect_sse(
                     client, "POST", f"{url}/talk", json={"message": message}
                 ) as source:
                     shown.extend(event.data for event in source.iter_sse() if event.data)
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 if not repeats:
                     raise
             else:

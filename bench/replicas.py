@@ -37,7 +37,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import uvloop
 from jobs import HERE
 from local_postgres import LocalPostgres, local_postgres
@@ -83,7 +83,7 @@ def compute(n: int, stream: Stream[str]) -> None:
         stream.append(f" t{{number:04}}")
 """
 
-HTTP = httpx.Client(timeout=60)
+HTTP = httpx2.Client(timeout=60)
 START_LIMIT = 60.0
 STREAMS = 16
 RATE = 20.0
@@ -165,7 +165,7 @@ def running(folder: Path, url: str, **roles: tuple[str, ...]) -> Iterator[dict[s
             process.kill()
 
 
-def post(port: int, path: str, body: Any = None) -> httpx.Response:
+def post(port: int, path: str, body: Any = None) -> httpx2.Response:
     """Send a request that must succeed. The only client is created at the import, because this takes long."""
     return HTTP.post(f"http://127.0.0.1:{port}{path}", json=body).raise_for_status()
 
@@ -360,7 +360,7 @@ def measure_restart(postgres: LocalPostgres, folder: Path) -> dict[str, Any]:
 async def batch_sizes(port: int, jobs: int) -> list[int]:
     """Run jobs from concurrent callers, and return the sizes of their batches."""
 
-    async def call(http: httpx.AsyncClient) -> list[int]:
+    async def call(http: httpx2.AsyncClient) -> list[int]:
         sizes = []
         for number in range(jobs):
             body = {"input": {"x": number}}
@@ -371,7 +371,7 @@ async def batch_sizes(port: int, jobs: int) -> list[int]:
             sizes.append(found["state"]["items"][0]["batch"]["size"])
         return sizes
 
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
         found = await asyncio.gather(*(call(http) for _ in range(CALLERS)))
     return [size for sizes in found for size in sizes]
 

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from measured import save
 
 HERE = Path(__file__).resolve().parent.parent
@@ -103,7 +103,7 @@ def fill(folder: Path, jobs: int, schema_bytes: int) -> None:
     try:
         body = {"input": {"prompt": "[", "max_tokens": 1, "json_schema": schema(schema_bytes)}}
         url = f"http://127.0.0.1:{int((folder / 'port').read_text())}/v1/endpoints/generate/jobs"
-        with httpx.Client() as http:
+        with httpx2.Client() as http:
             for _ in range(jobs):
                 http.post(url, json=body).raise_for_status()
     finally:

@@ -213,7 +213,7 @@ def main() -> None:
         RESULTS,
         {"rows": rows, "bar": BAR, "rate": RATE, "rounds": arguments.rounds, "load": os.getloadavg()[0]},
         "tidewire",
-        "httpx",
+        "httpx2",
         "transformers",
     )
 

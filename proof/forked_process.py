@@ -27,7 +27,7 @@ MODULE_FOLDERS = [str(ROOT), str(ROOT / "tests")]
 """Folders of the modules `proof.…` and `support.…`."""
 IMPORTS = (
     "anyio._backends._asyncio",
-    "httpcore",
+    "httpcore2",
     "tidewire.blocking.blocking_jobs",
     "tidewire.commands.cli",
     "tidewire.http.fast_body_reader",

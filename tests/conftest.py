@@ -18,7 +18,7 @@ __all__ = ["no_task_is_left", "nothing_is_left"]
 # take the processors from the tests. Set before torch is imported, also for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# httpx reads the certificates of all public authorities for each new client: 50 ms, also for plain HTTP. Tests and the
+# httpx2 reads the certificates of all public authorities for each new client: 50 ms, also for plain HTTP. Tests and the
 # processes that they start connect only to servers of their own, so a folder without certificates is enough.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 from rich.console import Console
 from rich.text import Text
 
@@ -156,8 +156,8 @@ def stream(client: Client, proxy: FaultProxy, url: str) -> list[str]:
     console.print("\n[bold]The text that arrived[/bold]")
     console.print(Text(PROMPT, style="dim") + Text(received), soft_wrap=True)
 
-    held = httpx.get(f"{url}/v1/jobs/{job.id}").json()["state"]["items"][0]["value"]
-    metrics = httpx.get(f"{url}/metrics").text
+    held = httpx2.get(f"{url}/v1/jobs/{job.id}").json()["state"]["items"][0]["value"]
+    metrics = httpx2.get(f"{url}/metrics").text
     started = counter(metrics, "tidewire_jobs_started_total", endpoint="generate")
     resumed = counter(metrics, "tidewire_stream_requests_total", cursor="yes")
     console.print(

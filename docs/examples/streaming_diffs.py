@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from tidewire import Client
 from tidewire_server import Server
@@ -92,7 +92,7 @@ def serving() -> Iterator[str]:
 
 def streamed_bytes(url: str) -> int:
     """Return the number of bytes that the server has sent on event streams so far."""
-    page = httpx.get(f"{url}/metrics").text
+    page = httpx2.get(f"{url}/metrics").text
     found = re.search(r"^tidewire_bytes_streamed_total (\S+)$", page, re.MULTILINE)
     if found is None:
         sys.exit("the server has no counter tidewire_bytes_streamed_total. Use the server of this repository")

@@ -12,7 +12,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from support.chromium import CHROMIUM, chromium
@@ -89,7 +89,7 @@ class Site(BaseHTTPRequestHandler):
 
     def do_GET(self):
         path, _, query = self.path.partition("?")
-        parameters = httpx.QueryParams(query)
+        parameters = httpx2.QueryParams(query)
         if path == "/":
             return self.respond("".join(f'<iframe src="{frame}"></iframe>' for frame in FRAMES))
         if path == "/stream-url":
@@ -123,7 +123,7 @@ class Site(BaseHTTPRequestHandler):
 
 def late_job(server_url, words, *, running):
     """Start a job, and wait until a part of its text exists or the job has ended."""
-    with httpx.Client(base_url=server_url) as http:
+    with httpx2.Client(base_url=server_url) as http:
         members = {"words": words, "slow": running}
         job = http.post("/v1/endpoints/talk/jobs", json={"input": members}).json()["id"]
         until = time.monotonic() + PATIENCE
@@ -156,7 +156,7 @@ def results(tmp_path_factory):
 
         def stream_url(job):
             base = short_lived if job in expiring else server_url
-            return base + httpx.post(f"{base}/v1/jobs/{job}/stream-token").json()["url"]
+            return base + httpx2.post(f"{base}/v1/jobs/{job}/stream-token").json()["url"]
 
         site.results, site.late_job, site.stream_url = queue.Queue(), start, stream_url
         thread = threading.Thread(target=site.serve_forever, daemon=True)

@@ -10,7 +10,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from support.chromium import CHROMIUM, chromium
@@ -78,7 +78,7 @@ def site():
 
 
 def start(url, endpoint, headers=None, **members):
-    response = httpx.post(f"{url}/v1/endpoints/{endpoint}/jobs", json={"input": members}, headers=headers)
+    response = httpx2.post(f"{url}/v1/endpoints/{endpoint}/jobs", json={"input": members}, headers=headers)
     return response.json()["id"]
 
 

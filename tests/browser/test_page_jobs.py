@@ -3,7 +3,7 @@
 import json
 import re
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import expect
 
@@ -152,7 +152,7 @@ def test_copy_copies_what_the_chosen_tab_shows(page, url, endpoint, members, tab
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
     job = run_job(page, url, endpoint, **members)
     status(page, "✓ succeeded")
-    value = httpx.get(f"{url}/v1/jobs/{job}").json()["state"]["items"][0]["value"]
+    value = httpx2.get(f"{url}/v1/jobs/{job}").json()["state"]["items"][0]["value"]
     text = value if isinstance(value, str) else value["text"]
     assert page.get_by_role("tab").all_inner_texts() == tabs
     expect(page.get_by_role("tab", selected=True)).to_have_text(tabs[0])
@@ -230,13 +230,13 @@ def test_file_that_is_too_large_is_not_left_out(page, url, tmp_path):
 
 
 def test_waiting_job_shows_its_position_and_its_estimate(page, url):
-    running = httpx.post(f"{url}/v1/endpoints/wait_in_line/jobs", json={"input": {"seconds": 60}}).json()[
+    running = httpx2.post(f"{url}/v1/endpoints/wait_in_line/jobs", json={"input": {"seconds": 60}}).json()[
         "id"
     ]
     run_job(page, url, "wait_in_line", seconds=1)
     expect(page.locator(".queue")).to_contain_text("Position 1 in the queue")
     expect(page.get_by_text("The job keeps its place in the queue")).to_be_visible()
-    httpx.post(f"{url}/v1/jobs/{running}/cancel")
+    httpx2.post(f"{url}/v1/jobs/{running}/cancel")
     status(page, "✓ succeeded")
     expect(page.locator("#result .text")).to_contain_text("9")
 
@@ -324,7 +324,7 @@ def test_list_of_jobs_keeps_the_focus(page, url):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
     def submit():
-        return httpx.post(f"{url}/v1/endpoints/caption/jobs", json={"input": {}}).json()["id"]
+        return httpx2.post(f"{url}/v1/endpoints/caption/jobs", json={"input": {}}).json()["id"]
 
     page.goto(f"{url}/#/endpoints/talk")
     first = page.locator(f"#jobs a[href='#/jobs/{submit()}']")
@@ -375,7 +375,7 @@ def test_list_shows_the_end_of_a_job_that_the_visitor_left(browser, single_user)
         entry = page.locator(f"#jobs a[href='#/jobs/{job}']")
         expect(entry).to_contain_text("running")
         page.goto(f"{url}/#/endpoints/train")
-        httpx.post(f"{url}/v1/jobs/{job}/cancel")
+        httpx2.post(f"{url}/v1/jobs/{job}/cancel")
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         expect(entry).not_to_contain_text("running")
         expect(entry.locator(".chip")).to_have_text(["⊘ cancelled"] if single_user else [])
@@ -383,13 +383,13 @@ def test_list_shows_the_end_of_a_job_that_the_visitor_left(browser, single_user)
 
 def test_duration_of_a_job_that_ended_before_it_is_read_is_that_of_the_server(page, url):
     page.goto(f"{url}/#/endpoints/train")
-    job = httpx.post(f"{url}/v1/endpoints/talk/jobs", json={"input": {"words": 1000}}).json()["id"]
+    job = httpx2.post(f"{url}/v1/endpoints/talk/jobs", json={"input": {"words": 1000}}).json()["id"]
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     entry = page.locator(f"#jobs a[href='#/jobs/{job}']")
     expect(entry).to_be_visible()
     page.route("**/v1/jobs?*", lambda route, _: route.abort())  # the list stays as it is
     page.route("**/v1/jobs", lambda route, _: route.abort())
-    httpx.post(f"{url}/v1/jobs/{job}/cancel")
+    httpx2.post(f"{url}/v1/jobs/{job}/cancel")
     page.wait_for_timeout(3000)
     entry.click()
     status(page, "⊘ cancelled")
@@ -514,7 +514,7 @@ def test_number_that_would_change_is_refused(echo, name, value, in_field, in_jso
 
 def test_items_of_a_batch_are_shown_one_at_a_time(page, url):
     inputs = [{"text": "a" * length} for length in (4, 7, 9)]
-    job = httpx.post(f"{url}/v1/endpoints/lengths/jobs", json={"inputs": inputs}).json()["id"]
+    job = httpx2.post(f"{url}/v1/endpoints/lengths/jobs", json={"inputs": inputs}).json()["id"]
     page.goto(f"{url}/#/jobs/{job}")
     status(page, "✓ succeeded")
     expect(page.locator("#result")).to_have_text("4")

@@ -3,7 +3,7 @@
 import contextlib
 import json
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import expect
 
@@ -52,13 +52,13 @@ def tasks(browser, page):
 
 
 def follow(page, url, form, messages):
-    job = httpx.post(
+    job = httpx2.post(
         f"{url}/v1/endpoints/flood_{form}/jobs", json={"input": {"messages": messages, "rate": RATE}}
     ).json()["id"]
     page.evaluate("(id) => { location.hash = `#/jobs/${id}`; }", job)
     expect(page.locator(".job-head .chip")).to_contain_text("running")
     expect(page.locator(".job-head .chip")).to_have_text("✓ succeeded", timeout=1000 * (messages / RATE + 60))
-    return httpx.get(f"{url}/v1/jobs/{job}").json()["state"]["items"][0]["value"]
+    return httpx2.get(f"{url}/v1/jobs/{job}").json()["state"]["items"][0]["value"]
 
 
 @pytest.mark.parametrize("form", FORMS)

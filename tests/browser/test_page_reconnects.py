@@ -1,6 +1,6 @@
 """The page at `/` in Chromium: lost connections, killed servers, reloads, links, hidden tabs, and jobs that are gone."""
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import expect
 
@@ -136,7 +136,7 @@ def test_list_of_jobs_lasts_over_a_reload_without_those_that_are_gone(visitor, s
         status(page, "✓ succeeded")
         page.reload()
         expect(page.locator("#jobs a")).to_have_count(2)
-        assert httpx.delete(f"{url}/v1/jobs/{first}").status_code == 204  # the server now responds with 410
+        assert httpx2.delete(f"{url}/v1/jobs/{first}").status_code == 204  # the server now responds with 410
         page.reload()
         expect(page.locator("#jobs a")).to_have_count(1)
         assert second in page.locator("#jobs a").get_attribute("href")
@@ -220,7 +220,7 @@ def test_view_is_shown_before_remembered_jobs_are_checked(visitor):
 
 
 def open_streams(url: str) -> float:
-    page = httpx.get(f"{url}/metrics").text
+    page = httpx2.get(f"{url}/metrics").text
     return next(
         float(line.split()[1]) for line in page.splitlines() if line.startswith("tidewire_open_streams ")
     )
@@ -230,7 +230,7 @@ def open_streams(url: str) -> float:
 def test_hidden_tabs_close_their_streams_and_resume_when_shown(messages, rate):
     with running(SERVER) as url, browser_tabs() as browser:
         jobs = [
-            httpx.post(
+            httpx2.post(
                 f"{url}/v1/endpoints/flood_text/jobs", json={"input": {"messages": messages, "rate": rate}}
             ).json()["id"]
             for _ in range(TABS)

@@ -3,7 +3,7 @@
 import json
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import expect
 
@@ -52,7 +52,7 @@ def test_server_with_tokens_asks_for_one_and_keeps_it_in_the_tab(visitor, locked
         carries = {name for name, value in request.all_headers().items() if TOKEN in value}
         assert carries <= {"authorization"}
     assert (
-        httpx.get(f"{locked}/v1/jobs/{job}", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+        httpx2.get(f"{locked}/v1/jobs/{job}", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
     )
 
     other = visitor.open(page.url)
@@ -122,10 +122,10 @@ def test_operator_view_asks_for_the_token_of_an_operator(visitor, locked):
     expect(page.get_by_role("row", name="wait_in_line")).to_contain_text("0 of 1")
     headers = {"authorization": f"Bearer {TOKEN}"}
     for _ in range(3):
-        httpx.post(
+        httpx2.post(
             f"{locked}/v1/endpoints/wait_in_line/jobs", json={"input": {"seconds": 8}}, headers=headers
         )
-    httpx.post(f"{locked}/v1/endpoints/lengths/jobs", json={"inputs": [{"text": "a"}] * 8}, headers=headers)
+    httpx2.post(f"{locked}/v1/endpoints/lengths/jobs", json={"inputs": [{"text": "a"}] * 8}, headers=headers)
     expect(page.get_by_role("row", name="wait_in_line")).to_contain_text("1 of 1")
     expect(page.get_by_role("row", name="lengths")).to_contain_text("8")
     expect(page.locator(".tile", has_text="Waiting").locator("strong")).to_have_text("2")

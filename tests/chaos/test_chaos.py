@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
-import httpx
+import httpx2
 import pytest
 import trustme
 
@@ -379,7 +379,7 @@ async def run_jobs(campaign, open_client, open_direct_client, disturbances, coun
 
 
 def open_streams(url, verify):
-    metrics = httpx.get(f"{url}/metrics", verify=verify, timeout=20).text
+    metrics = httpx2.get(f"{url}/metrics", verify=verify, timeout=20).text
     return float(re.search(r"^tidewire_open_streams (.*)$", metrics, re.MULTILINE)[1])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import anyio
-import httpx
+import httpx2
 import pytest
 
 from support.client_timing import with_timing
@@ -58,7 +58,7 @@ def address(url):
 
 def checkpoint_at_start(url, job):
     """Return a checkpoint before the first event of an ended job, and the size of the stream from there in bytes."""
-    with httpx.stream("GET", f"{url}/v1/jobs/{job}/events", params={"after": "0-0"}) as answer:
+    with httpx2.stream("GET", f"{url}/v1/jobs/{job}/events", params={"after": "0-0"}) as answer:
         events = Decoder().feed(answer.read())
     snapshot = next(event for event in events if event.type == "snapshot")
     saved = Checkpoint.from_json(

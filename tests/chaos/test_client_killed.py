@@ -9,7 +9,7 @@ import os
 import signal
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from proof.forked_process import Forked
@@ -35,7 +35,7 @@ def url():
 
 def checkpoint_at_start(client: Client, job_id: str) -> Checkpoint:
     """Return the checkpoint of a reader that has read only the first snapshot of the job."""
-    with httpx.stream("GET", f"{client.url}/v1/jobs/{job_id}/events", params={"after": "0-0"}) as answer:
+    with httpx2.stream("GET", f"{client.url}/v1/jobs/{job_id}/events", params={"after": "0-0"}) as answer:
         opening = next(event for event in Decoder().feed(answer.read()) if event.type == "snapshot")
     snapshot = json.loads(opening.data)
     return Checkpoint(

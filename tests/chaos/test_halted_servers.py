@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -98,7 +98,7 @@ class Caller:
 
     def request(self, clients, method, path, **options):
         while True:
-            with contextlib.suppress(httpx.TransportError):
+            with contextlib.suppress(httpx2.TransportError):
                 answer = self.choose.choice(clients).request(method, path, **options)
                 if answer.status_code != 503 and "idempotency_in_flight" not in answer.text:
                     return answer
@@ -106,7 +106,7 @@ class Caller:
 
     def run(self, until):
         with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(httpx.Client(base_url=url, timeout=30)) for url in self.urls]
+            clients = [stack.enter_context(httpx2.Client(base_url=url, timeout=30)) for url in self.urls]
             while time.monotonic() < until:
                 endpoint = self.choose.choice(ENDPOINTS)
                 numbers = [next(self.numbers) for _ in range(self.choose.choice([1, 1, 2, 4]))]

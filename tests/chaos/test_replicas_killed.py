@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.checked_reader import PATIENCE, Reader, check_reader
@@ -46,7 +46,7 @@ def submit(servers: list[Killed], draw: random.Random, endpoint: str, key: str, 
         assert time.monotonic() < give_up
         try:
             answer = draw.choice(servers).submit(endpoint, key, input=given)
-        except httpx.TransportError:
+        except httpx2.TransportError:
             time.sleep(0.01)
             continue
         if answer.status_code in {200, 201}:

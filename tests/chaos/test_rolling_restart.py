@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from support.checked_reader import Reader, check_reader
@@ -35,7 +35,7 @@ def submit(servers: list[Replica], kind: str, key: str) -> str:
 
     def accepted() -> str | None:
         for server in servers:
-            with contextlib.suppress(httpx.TransportError):
+            with contextlib.suppress(httpx2.TransportError):
                 answer = server.submit(endpoint, given["name"], input=given)
                 if answer.status_code in {200, 201}:
                     return str(answer.json()["id"])

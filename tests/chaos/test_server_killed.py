@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.checked_reader import PATIENCE, Reader, check_reader
@@ -80,7 +80,7 @@ def test_submit_interrupted_by_a_kill_is_retried_by_its_key_and_creates_one_job(
             def submit(key: str) -> None:
                 try:
                     answer = server.submit("shout", key, input={"text": key})
-                except httpx.TransportError:
+                except httpx2.TransportError:
                     return
                 if answer.status_code == 201:
                     first[key] = answer.json()["id"]

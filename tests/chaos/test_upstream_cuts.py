@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
-import httpx
+import httpx2
 import pytest
 
 from support.client_timing import with_timing
@@ -99,7 +99,7 @@ def test_every_job_is_complete_although_both_networks_break(tmp_path: Path, jobs
                             tasks.start_soon(caller, list(range(first, jobs, CALLERS)))
 
                 anyio.run(run_all)
-            submitted = httpx.get(f"{front.url}/metrics").text
+            submitted = httpx2.get(f"{front.url}/metrics").text
         requests = Counter(number_of(json.dumps(entry["body"]).encode()) for entry in engine.journal())
     print(
         f"client side: {dict(outer.faults)}; engine side: {dict(inner.faults)}; {requests.total()} requests"

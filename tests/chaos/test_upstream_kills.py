@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.reference_server import eventually
@@ -38,7 +38,7 @@ def test_every_character_arrives_once_while_front_and_engines_are_killed(tmp_pat
         settings = {"log": f"sqlite:///{tmp_path / 'log.db'}", "retry": 0.01, "max_attempts": 1000}
         urls = {"urls": [first.url, second.url]}
         with ServerProcess(tmp_path, "support.upstream_front:upstream_front", **settings, **urls) as front:
-            eventually(lambda: httpx.get(f"{front.url}/readyz").status_code == 200, within=30)
+            eventually(lambda: httpx2.get(f"{front.url}/readyz").status_code == 200, within=30)
             callers = [
                 threading.Thread(target=call, args=(front.url, number, found)) for number in range(CALLERS)
             ]

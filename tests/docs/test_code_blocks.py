@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import pytest
 
 from proof.forked_process import ENGINE_IMPORTS, Forked
@@ -195,7 +195,7 @@ def test_command_of_a_page_works(page, command, site, tmp_path, request):
     arguments += ["--port", "0", "--port-file", str(tmp_path / "port")]
     with start_command("tidewire", *arguments, cwd=tmp_path) as process:
         url = f"http://127.0.0.1:{wait_for_port(process, tmp_path / 'port')}"
-        assert httpx.get(f"{url}/v1").json()["endpoints"]
+        assert httpx2.get(f"{url}/v1").json()["endpoints"]
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 

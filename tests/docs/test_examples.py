@@ -11,7 +11,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from docs.test_code_blocks import start_command, wait_for_port
@@ -221,8 +221,8 @@ def until_it_answers(process, url):
     give_up = time.monotonic() + 60
     while True:
         try:
-            return httpx.get(url)
-        except httpx.TransportError:
+            return httpx2.get(url)
+        except httpx2.TransportError:
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < give_up
             time.sleep(0.05)
@@ -245,11 +245,13 @@ def test_the_relay_streams_text_and_attaches_again(url, tmp_path):
     with in_background(command, tmp_path, {"TIDEWIRE_URL": url}) as process:
         try:
             until_it_answers(process, f"{relay}/openapi.json")
-            written = httpx.post(f"{relay}/texts", params={"prompt": "import ", "max_tokens": 20}, timeout=60)
+            written = httpx2.post(
+                f"{relay}/texts", params={"prompt": "import ", "max_tokens": 20}, timeout=60
+            )
             newest = jobs(url, "generate")[0]
             assert written.headers["job-id"] == newest.id
             assert written.text == text_of(newest)
-            assert httpx.get(f"{relay}/texts/{newest.id}", timeout=60).text == written.text
+            assert httpx2.get(f"{relay}/texts/{newest.id}", timeout=60).text == written.text
         finally:
             process.terminate()
             process.wait(20)

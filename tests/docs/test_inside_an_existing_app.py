@@ -9,7 +9,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from proof.forked_process import Forked
@@ -90,7 +90,7 @@ def test_accounts_of_the_application_have_their_own_jobs(mounted):
     with Client(f"{mounted.url}/ai") as nobody, pytest.raises(RequestError) as refused:
         nobody.run("story")
     assert refused.value.status_code == 401
-    assert httpx.get(f"{mounted.url}/ai/healthz").status_code == 200
+    assert httpx2.get(f"{mounted.url}/ai/healthz").status_code == 200
 
 
 def status_in_the_log(file, job):
@@ -145,7 +145,7 @@ def relayed(tmp_path):
 
 def test_the_relay_passes_the_text_on_while_it_arrives(relayed):
     application, peer = relayed
-    with httpx.stream("GET", f"{application.url}/story?words=100", timeout=20) as response:
+    with httpx2.stream("GET", f"{application.url}/story?words=100", timeout=20) as response:
         assert response.headers["content-type"].startswith("text/plain")
         pieces = response.iter_text()
         text = next(pieces)
@@ -158,7 +158,7 @@ def test_the_relay_passes_the_text_on_while_it_arrives(relayed):
 @pytest.mark.heavy
 def test_the_relayed_job_is_cancelled_when_the_browser_leaves(relayed):
     application, peer = relayed
-    with httpx.stream("GET", f"{application.url}/story?words=100000", timeout=20) as response:
+    with httpx2.stream("GET", f"{application.url}/story?words=100000", timeout=20) as response:
         next(response.iter_text())
     (job,) = peer.http.get("/v1/jobs").json()["jobs"]
     eventually(lambda: peer.job(job["id"])["status"] == "cancelled", within=30)

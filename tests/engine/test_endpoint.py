@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from support.model_checkpoints import collect, generate, random_llama
@@ -181,7 +181,9 @@ async def test_invalid_requests_do_not_affect_a_running_generation(server: Serve
     ]
     good = {"prompt": "def f", "max_tokens": 60, "seed": 3}
     jobs = "/v1/endpoints/generate/jobs"
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(server.app), base_url="http://test"
+    ) as client:
         job = (await client.post(jobs, json={"input": good})).headers["location"]
         refused = [await client.post(jobs, json={"input": members}) for members in bad]
         assert [response.status_code for response in refused] == [422] * len(bad)
@@ -203,7 +205,9 @@ def test_closed_engine_fails_the_item_with_its_reason(server: Server, engine: To
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_samples_of_one_input_are_the_items_of_a_batch(server: Server):
     jobs, prompt = "/v1/endpoints/generate/jobs", {"prompt": "x", "max_tokens": 8}
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(server.app), base_url="http://test"
+    ) as client:
         several = {"inputs": [{**prompt, "n": 2}, prompt]}
         refused = (await client.post(jobs, json=several)).json()
         assert (refused["code"], refused["pointer"]) == ("invalid_input", "/inputs/0/n")
@@ -226,7 +230,9 @@ async def test_cancelling_a_job_frees_its_slot(start: Start, random_checkpoint: 
     engine = start(random_checkpoint, slots=1)
     server = Server()
     add_engine(server, engine)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(server.app), base_url="http://test"
+    ) as client:
         body = {"input": {"prompt": "x", "max_tokens": 127}}
         jobs = []
         for _ in range(3):
@@ -249,7 +255,9 @@ async def test_cancelling_a_job_frees_its_slot(start: Start, random_checkpoint: 
 async def test_description_has_the_logprobs_limit_the_schemas_and_the_vocabulary(
     server: Server, engine: TorchEngine
 ):
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(server.app), base_url="http://test"
+    ) as client:
         described = (await client.get("/v1/endpoints/generate")).json()
         linked = (await client.get(described["links"]["vocabulary"])).json()
         plain = (await client.get("/v1/endpoints/generate/vocabulary")).json()
@@ -278,7 +286,9 @@ def test_messages_without_a_chat_template_are_refused_with_advice(server: Server
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_engine_is_closed_with_the_server(server: Server, engine: TorchEngine):
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(server.app), base_url="http://test"
+    ) as client:
         assert (await client.get("/v1")).status_code == 200
     await server.app.close()
     with pytest.raises(EngineClosedError):

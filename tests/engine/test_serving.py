@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_description_has_the_model_its_dtype_device_context_and_features(folder: Path):
     server = Server()
     add_generate(server, model=folder, device="cpu", dtype="bfloat16", slots=2, context=64, max_top=3)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(server.app), base_url="http://test"
+    ) as client:
         described = (await client.get("/v1/endpoints/generate")).json()
     await server.app.close()
     features = described["capabilities"]["model"].pop("features")

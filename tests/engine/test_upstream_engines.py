@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.model_checkpoints import generate_one
@@ -54,14 +54,14 @@ def front(url: str, **options: Any) -> Iterator[Client]:
     server = Server(**QUICK)
     add_upstream(server, url, **options)
     with server.running() as address:
-        eventually(lambda: httpx.get(f"{address}/readyz").status_code == 200, within=20)
+        eventually(lambda: httpx2.get(f"{address}/readyz").status_code == 200, within=20)
         with Client(address) as client:
             yield client
 
 
 def model_name(url: str, model: Path) -> dict[str, str]:
     """`transformers serve` does not list the model that it serves."""
-    models = httpx.get(f"{url}/models")
+    models = httpx2.get(f"{url}/models")
     return {} if models.status_code == 200 else {"model": str(model)}
 
 
@@ -126,7 +126,7 @@ def test_cancel_reaches_the_engine(llama_cpp: str):
         job.wait()
         root = llama_cpp.removesuffix("/v1")
         eventually(
-            lambda: not any(slot["is_processing"] for slot in httpx.get(f"{root}/slots").json()), within=20
+            lambda: not any(slot["is_processing"] for slot in httpx2.get(f"{root}/slots").json()), within=20
         )
 
 
@@ -150,7 +150,7 @@ def test_log_probabilities_are_those_of_the_unstreamed_answer(llama_cpp: str, mo
     members = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
     with front(llama_cpp, tokenizer=model) as client:
         value = client.run("generate", **members, top_logprobs=3)
-    direct = httpx.post(f"{llama_cpp}/completions", json={**members, "logprobs": 3}, timeout=60).json()[
+    direct = httpx2.post(f"{llama_cpp}/completions", json={**members, "logprobs": 3}, timeout=60).json()[
         "choices"
     ][0]
     positions = direct["logprobs"]["content"]
@@ -185,8 +185,8 @@ def test_text_fills_the_rest_of_the_context(llama_cpp: str):
 def test_openai_surface_works_in_front_of_an_engine(engine: str, model: Path):
     with front(engine, **model_name(engine, model)) as client:
         sent = {"model": "generate", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
-        names = httpx.get(f"{client.url}/openai/v1/models").json()["data"]
-        answer = httpx.post(
+        names = httpx2.get(f"{client.url}/openai/v1/models").json()["data"]
+        answer = httpx2.post(
             f"{client.url}/openai/v1/completions", json={**sent, "model": names[0]["id"]}, timeout=60
         )
         direct = client.run("generate", prompt=PROMPT, max_tokens=12, temperature=0)
@@ -203,7 +203,8 @@ def test_own_openai_surface_is_an_upstream(model: Path):
             job = client.submit("generate", **members)
             assert "".join(job.iter_text()) == direct.run("generate", **members)["text"]
             assert (
-                httpx.get(f"{client.url}/v1/jobs/{job.id}").json()["done"]["usage"]["completion_tokens"] == 12
+                httpx2.get(f"{client.url}/v1/jobs/{job.id}").json()["done"]["usage"]["completion_tokens"]
+                == 12
             )
 
 
@@ -233,7 +234,7 @@ def test_killed_front_delivers_every_character_once(
         "mark_interval": 0.0,
     }
     with ServerProcess(tmp_path, "support.upstream_front:upstream_front", **settings) as server:
-        eventually(lambda: httpx.get(f"{server.url}/readyz").status_code == 200, within=20)
+        eventually(lambda: httpx2.get(f"{server.url}/readyz").status_code == 200, within=20)
         with Client(server.url) as client:
             job = client.submit("generate", **source, max_tokens=400, temperature=0)
             text, kills = "", 0
@@ -244,7 +245,7 @@ def test_killed_front_delivers_every_character_once(
                     server.again()
             value = job.result()
         assert kills == 2
-        state = httpx.get(f"{server.url}/v1/jobs/{job.id}").json()
+        state = httpx2.get(f"{server.url}/v1/jobs/{job.id}").json()
     assert text == value["text"]
     assert value["usage"]["completion_tokens"] == 400
     assert state["state"]["notes"], "the note says that the engine was lost"

@@ -52,7 +52,7 @@ def test_a_script_without_a_server_ends_with_one_traceback_and_no_log_line(tmp_p
         f"tidewire.errors.TransportError: no server is listening at 127.0.0.1:{port} "
     )
     assert [at for at, line in enumerate(lines) if line.startswith("Traceback ")] == [0]
-    libraries = ("httpx", "httpcore", "anyio", "contextlib")
+    libraries = ("httpx2", "httpcore2", "anyio", "contextlib")
     assert [line for line in lines if any(f"{os.sep}{each}" in line for each in libraries)] == []
     if name != "an async call":
         own = [line for line in lines if line.startswith("  File ") and str(tmp_path) not in line]

@@ -3,8 +3,10 @@
 import gzip
 import json
 import logging
+import threading
 import tracemalloc
 
+import anyio
 import pytest
 
 from support.client_timing import with_timing
@@ -23,8 +25,9 @@ from support.scripted_server import (
     snapshot,
     state,
 )
-from tidewire import Client
+from tidewire import AsyncClient, Client
 from tidewire.errors import NotATidewireServerError, ProtocolError, RequestError, TransportError
+from tidewire.http.transport import REQUESTS_AT_ONCE
 
 OPENING = hello() + snapshot("1-1", state("", status="running"), columns=["/items/0/value"])
 HALF = event("Hel", id="1-2")
@@ -347,3 +350,39 @@ def test_credentials_appear_in_no_log_and_no_error(caplog):
             client.run("count")
     assert "secret" not in caplog.text
     assert "secret" not in f"{caught.value!r}{caught.value}{caught.value.where}"
+
+
+# ---- many requests -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_bounded_number_of_requests_waits_for_a_response_and_all_streams_are_open_at_once():
+    respond, end = threading.Event(), threading.Event()
+
+    def script(request):
+        respond.wait(30)
+        yield STREAM + OPENING + HALF
+        end.wait(30)
+        yield REST + END
+        yield CLOSE
+
+    count = REQUESTS_AT_ONCE + 10
+    texts = []
+
+    async def read(client):
+        texts.append("".join([piece async for piece in client.job("j1").iter_text()]))
+
+    with ScriptedServer(script) as server:
+        async with AsyncClient(server.url) as client, anyio.create_task_group() as tasks:
+            for _ in range(count):
+                tasks.start_soon(read, client)
+            await anyio.to_thread.run_sync(
+                server.wait_until, lambda: len(server.requests) == REQUESTS_AT_ONCE
+            )
+            await anyio.sleep(0.1)  # No condition shows that no further request is sent.
+            assert len(server.requests) == REQUESTS_AT_ONCE
+            respond.set()
+            await anyio.to_thread.run_sync(server.wait_until, lambda: server.open == count)
+            end.set()
+    assert texts == ["Hello"] * count

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -80,8 +80,8 @@ def wait_until(condition, folder):
 
 def is_ready(port):
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
-    except httpx.TransportError:
+        return httpx2.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+    except httpx2.TransportError:
         return False
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from signal import SIGTERM
 
-import httpx
+import httpx2
 import pytest
 
 from proof.forked_process import Forked
@@ -93,7 +93,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def logged(url: str) -> int:
-    found = re.search(r"^tidewire_bytes_logged_total (\S+)$", httpx.get(f"{url}/metrics").text, re.MULTILINE)
+    found = re.search(r"^tidewire_bytes_logged_total (\S+)$", httpx2.get(f"{url}/metrics").text, re.MULTILINE)
     assert found is not None
     return int(float(found[1]))
 

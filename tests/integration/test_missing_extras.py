@@ -101,10 +101,10 @@ def test_one_missing_package_of_the_cli_extra_is_reported(run_without):
 
 
 def test_a_broken_base_install_is_not_reported_as_a_missing_extra(run_without):
-    done = run_without(["httpx"], *SCRIPT, "--help")
+    done = run_without(["httpx2"], *SCRIPT, "--help")
     assert done.returncode == 1
     assert "[cli]" not in done.stderr
-    assert "httpx" in done.stderr.splitlines()[-1]
+    assert "httpx2" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

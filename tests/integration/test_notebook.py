@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-import httpx
+import httpx2
 import pytest
 
 from support.reference_server import eventually
@@ -84,7 +84,7 @@ def open_gate(tmp_path):
 def until_streams(server, count):
     """Wait until the server has a number of open event streams."""
     line = f"\ntidewire_open_streams {count:.1f}\n"
-    eventually(lambda: line in httpx.get(f"{server.url}/metrics").text, within=30)
+    eventually(lambda: line in httpx2.get(f"{server.url}/metrics").text, within=30)
 
 
 def until_shown(book, at, text):

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 from openai import OpenAI
@@ -161,7 +161,7 @@ def test_head_of_a_stream_waits_for_a_limited_time(engine: ScriptedEngine):
     engine.script(answers=[{"silent": True}])
     with front(engine.url, {"heartbeat": 0.05}) as client:
         stream = client.completions.create(model=MODEL, prompt="?", stream=True)
-        (job,) = httpx.get(str(client.base_url.join("/v1/jobs"))).json()["jobs"]
+        (job,) = httpx2.get(str(client.base_url.join("/v1/jobs"))).json()["jobs"]
         assert job["status"] == "queued"
         stream.close()
 
@@ -261,7 +261,7 @@ def test_a_stream_that_waits_for_its_start_gets_503_when_the_server_stops(
     engine.script(answers=[BUSY])
     with ThreadPoolExecutor() as pool:
         with front(engine.url, {"log": f"sqlite:///{tmp_path}/log.db", "heartbeat": 60.0}) as client:
-            asked = pool.submit(httpx.post, f"{client.base_url}completions", json=STREAMED, timeout=30)
+            asked = pool.submit(httpx2.post, f"{client.base_url}completions", json=STREAMED, timeout=30)
             eventually(engine.journal, 20)
         answer = asked.result()
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
@@ -275,8 +275,8 @@ def test_a_stream_that_waits_for_its_start_ends_with_its_client(engine: Scripted
 
         def status() -> int:
             try:
-                return httpx.post(url, json=STREAMED, timeout=0.5).status_code
-            except httpx.ReadTimeout:
+                return httpx2.post(url, json=STREAMED, timeout=0.5).status_code
+            except httpx2.ReadTimeout:
                 return 0
 
         assert status() == 0

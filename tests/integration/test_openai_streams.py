@@ -4,7 +4,7 @@ import json
 import threading
 import zlib
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -33,7 +33,7 @@ def steps(*lines):
 
 def lines_of(url, path, **body):
     """The lines of a stream, without empty ones."""
-    with httpx.stream(
+    with httpx2.stream(
         "POST", f"{url}/openai/v1/{path}", json={"stream": True, **body}, timeout=20
     ) as response:
         assert response.status_code == 200, response.read()
@@ -42,7 +42,9 @@ def lines_of(url, path, **body):
 
 def background(url, *lines):
     """Submit a response by the endpoint itself. Return the id of the response."""
-    job = httpx.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"prompt": "\n".join(lines)}}).json()
+    job = httpx2.post(
+        f"{url}/v1/endpoints/generate/jobs", json={"input": {"prompt": "\n".join(lines)}}
+    ).json()
     return f"resp_{job['id']}"
 
 
@@ -161,16 +163,16 @@ def test_a_request_in_the_foreground_is_cancelled_with_its_reader(client, url, a
     with FOREGROUND[api](client, "+one\nsleep 20") as stream:
         next(iter(stream))
         job = stream.response.headers["tidewire-job"]
-        assert httpx.get(url + job).json()["status"] == "running"
-    eventually(lambda: httpx.get(url + job).json()["status"] == "cancelled")
+        assert httpx2.get(url + job).json()["status"] == "running"
+    eventually(lambda: httpx2.get(url + job).json()["status"] == "cancelled")
 
 
 def test_the_job_of_a_request_that_timed_out_is_cancelled(client, url):
-    before = {job["id"] for job in httpx.get(f"{url}/v1/jobs").json()["jobs"]}
+    before = {job["id"] for job in httpx2.get(f"{url}/v1/jobs").json()["jobs"]}
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=0.3).completions.create(**steps("+one", "sleep 20"))
-    (job,) = [job for job in httpx.get(f"{url}/v1/jobs").json()["jobs"] if job["id"] not in before]
-    eventually(lambda: httpx.get(f"{url}/v1/jobs/{job['id']}").json()["status"] == "cancelled")
+    (job,) = [job for job in httpx2.get(f"{url}/v1/jobs").json()["jobs"] if job["id"] not in before]
+    eventually(lambda: httpx2.get(f"{url}/v1/jobs/{job['id']}").json()["status"] == "cancelled")
 
 
 def test_a_response_in_the_background_survives_its_reader_and_is_cancelled(client):
@@ -187,10 +189,10 @@ def test_a_response_in_the_background_survives_its_reader_and_is_cancelled(clien
 
 def test_the_header_of_the_job_is_exposed_to_pages(url):
     origin = {"origin": "http://page.example"}
-    answer = httpx.post(f"{url}/openai/v1/completions", json=steps("+one"), headers=origin)
+    answer = httpx2.post(f"{url}/openai/v1/completions", json=steps("+one"), headers=origin)
     exposed = answer.headers["access-control-expose-headers"].split(", ")
     assert "Tidewire-Job" in exposed
-    job = httpx.get(url + answer.headers["tidewire-job"]).json()
+    job = httpx2.get(url + answer.headers["tidewire-job"]).json()
     assert job["state"]["items"][0]["value"]["text"] == "one"
 
 
@@ -201,7 +203,7 @@ def test_a_browser_may_send_the_headers_of_the_javascript_package(url):
         "access-control-request-method": "POST",
         "access-control-request-headers": asked,
     }
-    answer = httpx.options(f"{url}/openai/v1/completions", headers=preflight)
+    answer = httpx2.options(f"{url}/openai/v1/completions", headers=preflight)
     assert answer.status_code == 204, answer.text
     assert "x-stainless-arch" in answer.headers["access-control-allow-headers"].lower()
 
@@ -213,7 +215,7 @@ def test_unknown_urls_and_methods_have_errors_in_the_shape_of_openai(url):
         ("GET", "/openai"),
         ("PUT", "/openai/v1/responses"),
     ):
-        answer = httpx.request(method, f"{url}{path}")
+        answer = httpx2.request(method, f"{url}{path}")
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "unknown_url"
 
@@ -228,7 +230,7 @@ def test_a_wrong_base_url_has_an_error_with_the_right_one(url, base):
 
 
 def test_jobs_with_several_items_and_of_other_endpoints_are_not_responses(url, client):
-    batch = httpx.post(
+    batch = httpx2.post(
         f"{url}/v1/endpoints/generate/jobs", json={"inputs": [{"prompt": "+a"}, {"prompt": "+b"}]}
     ).json()
     for name in (f"resp_{batch['id']}", batch["id"], "resp_", "resp_unknown", "x" * 5000):
@@ -239,7 +241,7 @@ def test_jobs_with_several_items_and_of_other_endpoints_are_not_responses(url, c
 @pytest.mark.parametrize("after", ["-1", "x", "1e3", "9" * 13, "9" * 5000, "1.5"])
 def test_a_starting_after_that_is_not_a_number_is_refused(url, after):
     response = background(url, "+one")
-    answer = httpx.get(
+    answer = httpx2.get(
         f"{url}/openai/v1/responses/{response}", params={"stream": "true", "starting_after": after}
     )
     assert answer.status_code == 400
@@ -255,15 +257,15 @@ def test_a_stop_of_the_server_ends_streams_and_requests_with_an_error():
             threading.Thread(target=lambda: lines.extend(lines_of(url, "completions", **body))),
             threading.Thread(
                 target=lambda: answers.append(
-                    httpx.post(f"{url}/openai/v1/completions", json=body, timeout=20)
+                    httpx2.post(f"{url}/openai/v1/completions", json=body, timeout=20)
                 )
             ),
         ]
         for thread in threads:
             thread.start()
-        eventually(lambda: len(httpx.get(f"{url}/v1/jobs").json()["jobs"]) == 2)
+        eventually(lambda: len(httpx2.get(f"{url}/v1/jobs").json()["jobs"]) == 2)
         eventually(
-            lambda: all(job["status"] == "running" for job in httpx.get(f"{url}/v1/jobs").json()["jobs"])
+            lambda: all(job["status"] == "running" for job in httpx2.get(f"{url}/v1/jobs").json()["jobs"])
         )
     for thread in threads:
         thread.join(10)

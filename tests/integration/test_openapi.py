@@ -7,7 +7,7 @@ media types, headers and schemas. Half of the requests go to an existing endpoin
 import random
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
@@ -27,9 +27,9 @@ def url():
         return 2 * n
 
     with server.running() as running:
-        job = httpx.post(f"{running}/v1/endpoints/double/jobs", json={"input": {}}).json()["id"]
+        job = httpx2.post(f"{running}/v1/endpoints/double/jobs", json={"input": {}}).json()["id"]
         existing_ids.update(name="double", id=job)
-        assert "done" in httpx.get(f"{running}/v1/jobs/{job}/events").text
+        assert "done" in httpx2.get(f"{running}/v1/jobs/{job}/events").text
         yield running
 
 

@@ -1,4 +1,4 @@
-"""Private members of uvicorn, httpx and httpcore that the fast paths of this project use.
+"""Private members of uvicorn, httpx2 and httpcore2 that the fast paths of this project use.
 
 Each member has one test on the real object. If a new upstream version drops a member, the test with the
 member's name fails. Further tests check that the fast paths run.
@@ -12,8 +12,8 @@ from collections import deque
 from pathlib import Path
 
 import h11
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 import pytest
 import uvicorn
 from uvicorn.protocols.http import h11_impl
@@ -80,11 +80,11 @@ CONFIG = {"get_loop_factory": inspect.ismethod}
 UVICORN = {"protocol": PROTOCOL, "cycle": CYCLE, "flow": FLOW, "server": SERVER, "config": CONFIG}
 
 LAYERS = [
-    ("httpx response", "_stream", httpx.AsyncByteStream),
-    ("httpx transport", "_httpcore_stream", object),
-    ("httpcore pool", "_stream", object),
-    ("httpcore connection", "_connection", httpcore.AsyncHTTP11Connection),
-    ("httpcore HTTP/1.1", "_h11_state", h11.Connection),
+    ("httpx2 response", "_stream", httpx2.AsyncByteStream),
+    ("httpx2 transport", "_httpcore_stream", object),
+    ("httpcore2 pool", "_stream", object),
+    ("httpcore2 connection", "_connection", httpcore2.AsyncHTTP11Connection),
+    ("httpcore2 HTTP/1.1", "_h11_state", h11.Connection),
 ]
 TRACED = ["connection.connect_tcp.complete", "connection.start_tls.failed"]
 
@@ -179,7 +179,7 @@ def test_the_tables_list_all_uvicorn_members_in_use():
     )
 
 
-# ---- httpx and httpcore --------------------------------------------------------------------------------------------
+# ---- httpx2 and httpcore2 --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def server_url():
 async def layers_of_a_response(url):
     """The object at each layer and the network stream of a response whose body is unread."""
     found = []
-    async with httpx.AsyncClient() as client, client.stream("GET", f"{url}/healthz") as response:
+    async with httpx2.AsyncClient() as client, client.stream("GET", f"{url}/healthz") as response:
         layer = response.stream
         for _, name, _ in LAYERS:
             layer = getattr(layer, name, MISSING)
@@ -216,12 +216,14 @@ def layers(server_url):
 def test_a_layer_under_a_response_exists_with_its_kind(layers, at):
     owner, name, kind = LAYERS[at]
     found = layers[0][at]
-    assert found is not MISSING, f"httpx {httpx.__version__}, httpcore {httpcore.__version__}: {owner}.{name}"
+    assert found is not MISSING, (
+        f"httpx2 {httpx2.__version__}, httpcore2 {httpcore2.__version__}: {owner}.{name}"
+    )
     assert isinstance(found, kind)
 
 
 def test_the_network_stream_of_a_response_is_from_httpcore(layers):
-    assert isinstance(layers[1], httpcore.AsyncNetworkStream)
+    assert isinstance(layers[1], httpcore2.AsyncNetworkStream)
 
 
 def test_the_table_lists_all_layers_in_use():
@@ -251,15 +253,15 @@ def test_httpcore_emits_the_trace_event(event):
 
     async def connect():
         server = await asyncio.start_server(not_tls, "127.0.0.1", 0)
-        async with server, httpx.AsyncClient() as client:
+        async with server, httpx2.AsyncClient() as client:
             port = server.sockets[0].getsockname()[1]
-            with pytest.raises(httpx.ConnectError):
+            with pytest.raises(httpx2.ConnectError):
                 await client.get(f"https://127.0.0.1:{port}/", extensions={"trace": trace})
 
     asyncio.run(connect())
-    assert event in traced, f"httpcore {httpcore.__version__}: no trace event {event}, but {list(traced)}"
+    assert event in traced, f"httpcore2 {httpcore2.__version__}: no trace event {event}, but {list(traced)}"
     if event.endswith(".complete"):
-        assert isinstance(traced[event]["return_value"], httpcore.AsyncNetworkStream)
+        assert isinstance(traced[event]["return_value"], httpcore2.AsyncNetworkStream)
 
 
 # ---- the fast paths ------------------------------------------------------------------------------------------------
@@ -298,5 +300,5 @@ def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(server_url
     monkeypatch.setattr(ChunkedDecoder, "feed", counted)
     assert follow(server_url, 200) == "word " * 200
     assert b"event:done" in b"".join(decoded), (
-        "no chunk was read directly: the layers of httpcore are no longer recognized"
+        "no chunk was read directly: the layers of httpcore2 are no longer recognized"
     )

@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from support.free_port import free_port
@@ -97,7 +97,7 @@ def test_local_cluster_listens_on_loopback_only_and_ends_with_the_server(end, tm
             eventually(lambda: port.exists() or server.poll() is not None, within=120)
             assert server.poll() is None, server.stderr.read()
             url = f"http://127.0.0.1:{int(port.read_text())}/v1/endpoints/pids/jobs"
-            answer = httpx.post(
+            answer = httpx2.post(
                 url, json={"input": {"words": "a"}}, headers={"accept": "text/event-stream"}, timeout=120
             )
             processes = processes_of(tmp_path.name)

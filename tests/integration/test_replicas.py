@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.checked_reader import Reader, check_reader
@@ -329,7 +329,7 @@ def test_items_that_were_taken_in_vain_and_a_forgotten_server_are_found_again(pa
     slot.free()
 
 
-def refusal(server: Replica, endpoint: str, value: Any) -> httpx.Response | None:
+def refusal(server: Replica, endpoint: str, value: Any) -> httpx2.Response | None:
     """Submit a job. Return the response if the job is refused, and otherwise cancel the job."""
     answer = server.submit(endpoint, input=value)
     if answer.status_code != 201:

@@ -6,7 +6,7 @@ The client needs nothing for this that it does not need for one server: it resum
 import re
 from contextlib import ExitStack
 
-import httpx
+import httpx2
 import pytest
 
 from support.free_port import free_port
@@ -41,7 +41,7 @@ def replicas(database_url, tmp_path):
 
 def metric(server, name):
     """The sum of a metric of one server over its labels."""
-    page = httpx.get(f"{server.url}/metrics").text
+    page = httpx2.get(f"{server.url}/metrics").text
     return sum(float(line.split()[-1]) for line in page.splitlines() if re.match(rf"{name}[{{ ]", line))
 
 

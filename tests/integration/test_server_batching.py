@@ -7,7 +7,7 @@ from collections import UserDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import typer.testing
 import uvloop
@@ -244,7 +244,7 @@ def by_command(url, name, input_):
 
 
 def by_raw_http(url, name, input_):
-    answer = httpx.post(f"{url}/v1/endpoints/{name}/jobs", json={"input": input_}, headers=STREAM)
+    answer = httpx2.post(f"{url}/v1/endpoints/{name}/jobs", json={"input": input_}, headers=STREAM)
     return Fold().take(Decoder().feed(answer.content)).items[0]["value"]
 
 

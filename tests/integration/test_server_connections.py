@@ -12,7 +12,7 @@ import sys
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from proof.forked_process import Forked
@@ -49,8 +49,8 @@ def read_all(connection):
 
 def serves(address):
     try:
-        return httpx.get(f"http://{address[0]}:{address[1]}/healthz").status_code == 200
-    except httpx.TransportError:
+        return httpx2.get(f"http://{address[0]}:{address[1]}/healthz").status_code == 200
+    except httpx2.TransportError:
         return False
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.killable_server import Killed, killed_server
@@ -164,7 +164,7 @@ def test_a_job_that_crashes_the_server_in_each_attempt_ends_after_max_attempts_a
     server.kill()
     server.start(max_attempts=2)
     key = {"endpoint": "continuing_poison", "key": "poison"}
-    with contextlib.suppress(httpx.TransportError):
+    with contextlib.suppress(httpx2.TransportError):
         server.submit(**key)
     server.died()
     crashes = 1
@@ -173,7 +173,7 @@ def test_a_job_that_crashes_the_server_in_each_attempt_ends_after_max_attempts_a
         try:
             found = server.ended(server.submit(**key).json()["id"])
             break
-        except httpx.TransportError:
+        except httpx2.TransportError:
             server.died()
             crashes += 1
             assert crashes <= 2

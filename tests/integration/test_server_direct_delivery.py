@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 from starlette.types import Message
@@ -104,7 +104,7 @@ def test_other_changes_keep_their_order_between_appends(window):
 def test_a_reader_that_reconnects_after_cuts_loses_no_event():
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": 20_000})
-        url = httpx.URL(peer.url)
+        url = httpx2.URL(peer.url)
         cursor, got, cuts = "0-0", [], 0
         while not (got and got[-1].type == "done"):
             with socket.create_connection((url.host, url.port), timeout=30) as cut:
@@ -140,7 +140,7 @@ def unchunked(answer: bytes) -> bytes:
 def test_a_reader_with_a_full_socket_catches_up_without_delaying_others(letters):
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": letters})
-        url = httpx.URL(peer.url)
+        url = httpx2.URL(peer.url)
         with socket.socket() as stuck_socket:
             stuck_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck_socket.connect((url.host, url.port))

@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 
 from support.reference_server import QUICK, Peer, Reading, data, eventually, serving
@@ -55,7 +55,7 @@ def peer():
 
 
 def address_of(peer: Peer) -> tuple[str, int]:
-    url = httpx.URL(peer.url)
+    url = httpx2.URL(peer.url)
     return url.host, url.port
 
 

@@ -1,6 +1,6 @@
 """CORS, caching and security headers on the responses of every route and status."""
 
-import httpx
+import httpx2
 import pytest
 
 from support.reference_server import JSON, QUICK, STREAM, Peer, serving
@@ -91,7 +91,7 @@ ELSEWHERE = [
 ]
 
 
-def ask(peer: Peer, names: dict, method: str, path: str, headers: dict, body: bytes) -> httpx.Response:
+def ask(peer: Peer, names: dict, method: str, path: str, headers: dict, body: bytes) -> httpx2.Response:
     return peer.http.request(method, path.format_map(names), headers=headers, content=body)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -39,14 +39,14 @@ def files_of(text: str) -> set[str]:
 
 
 def test_page_and_all_files_that_it_uses_are_public(peer):
-    found, unread = {}, {httpx.URL(peer.url).join("/")}
+    found, unread = {}, {httpx2.URL(peer.url).join("/")}
     while unread:
         url = unread.pop()
         answer = peer.http.get(url)
         assert answer.status_code == 200, url
         found[url.path] = answer
         unread |= {url.join(name) for name in files_of(answer.text)} - {
-            httpx.URL(peer.url).join(path) for path in found
+            httpx2.URL(peer.url).join(path) for path in found
         }
     assert {"/", "/page/app.js", "/page/style.css", "/page/icon.svg", "/page/client/index.js"} <= found.keys()
     assert len(found) > 20

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from proof.forked_process import Forked
@@ -180,7 +180,7 @@ def test_a_closed_terminal_ends_both_processes_of_a_server_with_reload(folder):
     with served(folder, "mine.py:server", "--reload") as (process, peer):
         process.send_signal(signal.SIGHUP)
         process.communicate(timeout=20)
-        with pytest.raises(httpx.ConnectError):
+        with pytest.raises(httpx2.ConnectError):
             peer.http.get("/readyz")
     assert process.returncode == 0
 

@@ -8,7 +8,7 @@ import threading
 import time
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 from uvicorn.protocols.http import httptools_impl
 
@@ -163,7 +163,7 @@ def test_the_connection_of_a_refused_body_is_not_reset_while_the_body_arrives(ad
 
 
 def test_head_timeout_does_not_apply_to_streams_and_bodies(address):
-    with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
+    with httpx2.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         for _ in range(2):
             job = client.post("/v1/endpoints/double/jobs", json={"input": {}}).json()["id"]
             assert "done" in client.get(f"/v1/jobs/{job}/events").text
@@ -183,7 +183,7 @@ def test_head_timeout_does_not_apply_to_streams_and_bodies(address):
 
 def test_a_head_that_arrived_while_the_event_loop_was_blocked_is_served(address):
     with socket.create_connection(address, timeout=10) as connection:
-        with httpx.Client(
+        with httpx2.Client(
             base_url=f"http://{address[0]}:{address[1]}"
         ) as client:  # The client's connection is accepted after the first connection.
             client.post("/v1/endpoints/block/jobs", json={"input": {}})
@@ -216,7 +216,7 @@ def open_stream(connection, job):
 
 def test_pipelined_requests_are_parsed_in_small_numbers_and_all_answered(address, created_cycles):
     count = 2000
-    with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
+    with httpx2.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
         with socket.create_connection(address, timeout=30) as connection:
             answer = open_stream(connection, job)
@@ -238,7 +238,7 @@ def test_pipelined_requests_are_parsed_in_small_numbers_and_all_answered(address
 
 
 def test_garbage_after_a_stream_request_does_not_end_or_enter_the_stream(address):
-    with httpx.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
+    with httpx2.Client(base_url=f"http://{address[0]}:{address[1]}") as client:
         job = client.post("/v1/endpoints/forever/jobs", json={"input": {}}).json()["id"]
         with socket.create_connection(address, timeout=10) as connection:
             answer = open_stream(connection, job)
@@ -287,7 +287,7 @@ def test_a_connection_is_closed_after_invalid_bytes(address):
 
 def test_refused_requests_are_counted_like_other_problems(address):
     def count(code: str) -> float:
-        page = httpx.get("http://{}:{}/metrics".format(*address)).text
+        page = httpx2.get("http://{}:{}/metrics".format(*address)).text
         return float(re.search(f'^tidewire_problems_total{{code="{code}"}} (.*)$', page, re.MULTILINE)[1])
 
     exchange(address, b"GET / HTTP/1.1\r\nHost")

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 from pydantic import BaseModel, Field
@@ -80,7 +80,7 @@ def peer():
         yield peer
 
 
-def refused(answer: httpx.Response, code: str) -> dict[str, object]:
+def refused(answer: httpx2.Response, code: str) -> dict[str, object]:
     body = answer.json()
     assert (answer.status_code, body["code"]) == (REGISTRY[code].status, code), body
     assert answer.headers["content-type"] == "application/problem+json"
@@ -148,7 +148,7 @@ def test_linked_resources_of_an_endpoint_are_immutable_per_version(peer):
 @pytest.mark.parametrize("stripped_prefix", ["/ai", ""])
 def test_links_have_the_root_path_with_and_without_a_stripping_proxy(stripped_prefix):
     with serving(make_server(root_path="/ai")) as peer:
-        http = httpx.Client(base_url=peer.url.removesuffix(stripped_prefix))
+        http = httpx2.Client(base_url=peer.url.removesuffix(stripped_prefix))
         with http:
             assert http.get("/v1").json()["endpoints"][0]["href"] == "/ai/v1/endpoints/greet"
             answer = http.post("/v1/endpoints/greet/jobs", json={"input": {}})
@@ -327,7 +327,7 @@ def test_a_truncated_body_starts_no_job(peer):
     submitted = 'tidewire_jobs_submitted_total{endpoint="greet"}'
     peer.start("greet")
     before = peer.metrics()[submitted]
-    url = httpx.URL(peer.url)
+    url = httpx2.URL(peer.url)
     for head in (b"Content-Length: 1000", b"Transfer-Encoding: chunked"):
         with socket.create_connection((url.host, url.port)) as half:
             half.sendall(
@@ -379,7 +379,7 @@ def test_a_body_that_arrived_while_the_event_loop_was_blocked_is_accepted(loop, 
 
 
 def connected(peer: Peer) -> socket.socket:
-    url = httpx.URL(peer.url)
+    url = httpx2.URL(peer.url)
     return socket.create_connection((url.host, url.port), timeout=20)
 
 
@@ -467,7 +467,7 @@ def test_jobs_are_listed_in_pages_newest_first():
 # ---- idempotency ----------------------------------------------------------------------------------------------------
 
 
-def keyed(peer: Peer, key: str, body: object, endpoint: str = "greet", **headers: str) -> httpx.Response:
+def keyed(peer: Peer, key: str, body: object, endpoint: str = "greet", **headers: str) -> httpx2.Response:
     content = json.dumps(body).encode()
     return peer.http.post(
         f"/v1/endpoints/{endpoint}/jobs", content=content, headers=JSON | {"idempotency-key": key} | headers
@@ -502,7 +502,7 @@ def test_a_refused_submit_releases_its_key(peer):
 
 
 def test_a_key_is_in_flight_until_its_first_request_is_committed(peer):
-    answers: list[httpx.Response] = []
+    answers: list[httpx2.Response] = []
     with Peer(peer.url) as other:
         first = threading.Thread(
             target=lambda: answers.append(keyed(other, "key-4", {"input": {"text": "gated"}}, "extend"))
@@ -699,7 +699,7 @@ def test_head_and_options_are_answered(peer):
 def test_a_stream_is_served_to_http_1_0_clients(peer):
     job = peer.start("greet")
     peer.ended(job)
-    url = httpx.URL(peer.url)
+    url = httpx2.URL(peer.url)
     with socket.create_connection((url.host, url.port)) as old:
         old.sendall(f"GET /v1/jobs/{job}/events HTTP/1.0\r\n\r\n".encode())
         received = b""

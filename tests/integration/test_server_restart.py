@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.killable_server import Killed, killed_server
@@ -85,13 +85,13 @@ def test_a_principal_with_a_name_keeps_its_jobs_when_its_token_is_replaced(tmp_p
                 jobs.append(client.submit("double"))
                 assert jobs[-1].result() == 2
         bearer = {"authorization": "Bearer old"}
-        stream = httpx.post(f"{url}/v1/jobs/{jobs[0].id}/stream-token", headers=bearer).json()["url"]
+        stream = httpx2.post(f"{url}/v1/jobs/{jobs[0].id}/stream-token", headers=bearer).json()["url"]
     with server_with("ann:new", "other").running() as url:
         for job, token, status in zip(jobs, ("new", "other"), (200, 404), strict=True):
             headers = {"authorization": f"Bearer {token}"}
-            assert httpx.get(f"{url}/v1/jobs/{job.id}", headers=headers).status_code == status
-        assert httpx.get(f"{url}/v1/jobs/{jobs[0].id}", headers=bearer).status_code == 401
-        assert b"event:done\n" in httpx.get(f"{url}{stream}").content
+            assert httpx2.get(f"{url}/v1/jobs/{job.id}", headers=headers).status_code == status
+        assert httpx2.get(f"{url}/v1/jobs/{jobs[0].id}", headers=bearer).status_code == 401
+        assert b"event:done\n" in httpx2.get(f"{url}{stream}").content
 
 
 def test_running_jobs_begin_a_new_attempt_and_queued_jobs_run(server):
@@ -156,7 +156,7 @@ def test_a_function_that_must_not_be_retried_runs_once_if_it_ends_the_server_at_
     once = tmp_path / "payments"
     server.kill()
     server.start(once=str(once))
-    with contextlib.suppress(httpx.TransportError):  # the function may end the server before the response
+    with contextlib.suppress(httpx2.TransportError):  # the function may end the server before the response
         server.submit(endpoint, "key", input=members)
     server.died()
     server.start(once=str(once))
@@ -168,7 +168,7 @@ def test_a_function_that_must_not_be_retried_runs_once_if_it_ends_the_server_at_
 
 @pytest.mark.parametrize(("endpoint", "members"), [("poison", {}), ("poison_together", {"number": 1})])
 def test_a_job_that_ends_the_server_at_once_fails_after_its_attempts(server, endpoint, members):
-    with contextlib.suppress(httpx.TransportError):  # the function may end the server before the response
+    with contextlib.suppress(httpx2.TransportError):  # the function may end the server before the response
         server.submit(endpoint, "key", input=members)
     server.died()
     crashes = 1
@@ -177,7 +177,7 @@ def test_a_job_that_ends_the_server_at_once_fails_after_its_attempts(server, end
             server.start(max_attempts=2)
             found = server.ended(server.submit(endpoint, "key", input=members).json()["id"])
             break
-        except (ChildProcessError, httpx.TransportError):
+        except (ChildProcessError, httpx2.TransportError):
             if server.pid:
                 server.died()
             crashes += 1

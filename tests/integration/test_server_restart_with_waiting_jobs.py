@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.recovering_server import BATCH, ENDPOINTS, GATES, Recovering, value_of
@@ -226,7 +226,7 @@ def test_a_check_that_ends_the_server_counts_as_an_attempt(server):
             server.start(change="crash", max_attempts=2)
             found = items(server, job)
             break
-        except (ChildProcessError, httpx.TransportError):
+        except (ChildProcessError, httpx2.TransportError):
             if server.pid:
                 server.died()
     assert {"max_attempts" in lost(item) for item in found} == {True}

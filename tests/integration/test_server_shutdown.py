@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from proof.forked_process import Forked
@@ -384,7 +384,7 @@ def test_a_stalled_reader_is_cut_off_without_a_traceback(monkeypatch, caplog, pa
 
 @pytest.mark.heavy
 def test_all_of_many_readers_receive_the_end_of_the_job(folder):
-    async def read(http: httpx.AsyncClient, job: str) -> str:
+    async def read(http: httpx2.AsyncClient, job: str) -> str:
         decoder, events = Decoder(), []
         async with http.stream("GET", f"/v1/jobs/{job}/events") as answer:
             async for chunk in answer.aiter_raw():
@@ -392,8 +392,8 @@ def test_all_of_many_readers_receive_the_end_of_the_job(folder):
         return Fold(keep_states=False).take(events).items[0]["value"]
 
     async def read_all(process: Forked, peer: Peer, job: str) -> list[str]:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=peer.url, timeout=30, limits=limits) as http:
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(base_url=peer.url, timeout=30, limits=limits) as http:
             readers = [asyncio.create_task(read(http, job)) for _ in range(150)]
             while peer.metrics()["tidewire_open_streams"] < 150:
                 await asyncio.sleep(0.01)
@@ -464,7 +464,7 @@ def mounted(folder: Path, seconds: int, log: str = "memory") -> Iterator[tuple[F
                 assert process.poll() is None, process.communicate()
                 try:
                     return peer.http.get("/readyz").status_code == 200
-                except httpx.ConnectError:
+                except httpx2.ConnectError:
                     return False
 
             eventually(is_ready, within=30)

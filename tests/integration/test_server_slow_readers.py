@@ -12,7 +12,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 import pytest
 
 from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
@@ -55,7 +55,7 @@ class SlowReader:
     """A reader with a small receive buffer that reads only when a test calls `take` or `rest`."""
 
     def __init__(self, peer: Peer, job: str, query: str = "") -> None:
-        url = httpx.URL(peer.url)
+        url = httpx2.URL(peer.url)
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.connect((url.host, url.port))
@@ -244,7 +244,7 @@ def test_the_connection_of_an_unread_response_is_reset():
     with serving(make_server(stall_timeout=1.5)) as peer, contextlib.ExitStack() as open_sockets:
         small = peer.run("spell", {"letters": 1})["id"]
         big = peer.run("paint", {"frames": 1, "size": 600_000})["id"]
-        url = httpx.URL(peer.url)
+        url = httpx2.URL(peer.url)
         polls = []
         for close in (b"", b"Connection: close\r\n"):
             stuck = open_sockets.enter_context(socket.socket())

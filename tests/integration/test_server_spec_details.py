@@ -1,6 +1,6 @@
 """Details of the specification that the server once handled too leniently."""
 
-import httpx
+import httpx2
 import pytest
 
 from tidewire_server import Server
@@ -14,7 +14,7 @@ def http():
     def double(n: int = 1) -> int:
         return 2 * n
 
-    with server.running() as url, httpx.Client(base_url=url) as client:
+    with server.running() as url, httpx2.Client(base_url=url) as client:
         job = client.post("/v1/endpoints/double/jobs", json={"input": {}}).json()["id"]
         client.headers["x-job"] = job
         yield client

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 
-import httpx
+import httpx2
 import pytest
 
 from support import serve_command
@@ -63,7 +63,7 @@ def url_of(peer: Peer, job: str) -> str:
     return answer.json()["url"]
 
 
-def read(anonymous: Peer, url: str, **headers: str) -> tuple[httpx.Response, list]:
+def read(anonymous: Peer, url: str, **headers: str) -> tuple[httpx2.Response, list]:
     with anonymous.http.stream("GET", url, headers=headers) as answer:
         return answer, list(Reading(answer))
 

@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 
-import httpx
+import httpx2
 import pytest
 
 from support.reference_server import QUICK, STREAM, Fold, Peer, Reading, data, eventually, logged, serving
@@ -235,7 +235,7 @@ def test_trimmed_events_are_replaced_by_a_snapshot():
 def test_a_stuck_reader_is_closed_without_affecting_the_job_or_others():
     with serving(make_server(stall_timeout=1.5, max_log_bytes=512 * 1024)) as peer:
         job = peer.start("flood", {"kilobytes": 1000})
-        host, port = httpx.URL(peer.url).host, httpx.URL(peer.url).port
+        host, port = httpx2.URL(peer.url).host, httpx2.URL(peer.url).port
         with socket.create_connection((host, port)) as stuck:
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
@@ -249,7 +249,7 @@ def test_a_stuck_reader_is_closed_without_affecting_the_job_or_others():
 def test_a_slow_reader_gets_a_snapshot_in_place_of_trimmed_events():
     with serving(make_server(max_log_bytes=16 * 1024)) as peer:
         job = peer.start("flood", {"kilobytes": 1000})
-        host, port = httpx.URL(peer.url).host, httpx.URL(peer.url).port
+        host, port = httpx2.URL(peer.url).host, httpx2.URL(peer.url).port
         fold, reasons = Fold(), []
         decoder = Decoder()
         with socket.create_connection((host, port)) as slow:
@@ -359,7 +359,7 @@ def test_a_goaway_at_shutdown_has_a_random_wait_that_grows_with_the_number_of_re
     """The server asks at most 500 readers per second to come back: 60 of them within 7.5 to 127.5 ms."""
     server = make_server(log=f"sqlite:///{tmp_path}/log.db", shutdown_timeout=0)
 
-    async def read(http: httpx.AsyncClient, events_url: str) -> tuple[str, int]:
+    async def read(http: httpx2.AsyncClient, events_url: str) -> tuple[str, int]:
         decoder, events = Decoder(), []
         async with http.stream("GET", events_url) as answer:
             async for chunk in answer.aiter_raw():
@@ -367,8 +367,8 @@ def test_a_goaway_at_shutdown_has_a_random_wait_that_grows_with_the_number_of_re
         return events[-1].type, data(events[-1])["retry_ms"]
 
     async def read_until_shutdown() -> list[tuple[str, int]]:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=30, limits=limits) as http:
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(timeout=30, limits=limits) as http:
             with serving(server) as peer:
                 job = peer.start("hold")
                 events_url = f"{peer.url}/v1/jobs/{job}/events"
@@ -387,7 +387,7 @@ def test_a_goaway_at_shutdown_has_a_random_wait_that_grows_with_the_number_of_re
 @pytest.mark.heavy
 @pytest.mark.parametrize("clients", [100, pytest.param(200, marks=pytest.mark.slow)])
 def test_many_concurrent_clients_each_get_their_text(peer, clients):
-    async def one(http: httpx.AsyncClient, number: int) -> None:
+    async def one(http: httpx2.AsyncClient, number: int) -> None:
         text = f"client {number}"
         body = {"input": {"text": text, "pause": 0.001}}
         async with http.stream("POST", "/v1/endpoints/spell/jobs", json=body, headers=STREAM) as answer:
@@ -397,8 +397,8 @@ def test_many_concurrent_clients_each_get_their_text(peer, clients):
         assert Fold().take(events).items == [{"status": "succeeded", "value": text}]
 
     async def all_of_them() -> None:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=peer.url, timeout=30, limits=limits) as http:
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(base_url=peer.url, timeout=30, limits=limits) as http:
             await asyncio.gather(*(one(http, number) for number in range(clients)))
 
     asyncio.run(all_of_them())

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import trustme
 
@@ -65,7 +65,7 @@ async def test_streams_arrive_on_their_first_connection(
             assert await slow.result() == sentence(40)
             assert cuts == []
         # The connection of a stream also serves the requests that follow on it.
-        with httpx.Client(base_url=url, verify=trust, timeout=20) as http_client:
+        with httpx2.Client(base_url=url, verify=trust, timeout=20) as http_client:
             for _ in range(3):
                 started = http_client.post("/v1/endpoints/talk/jobs", json={"input": {"words": 500}})
                 assert started.status_code == 201

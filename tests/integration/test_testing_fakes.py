@@ -4,7 +4,7 @@ import math
 import threading
 from datetime import date
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from pydantic import BaseModel
@@ -254,7 +254,7 @@ def test_stream_token_authorizes_only_requests_for_the_stream_of_its_job():
         server.endpoint("talk").streams(["Hel", "lo"])
         job, other = client.submit("talk"), client.submit("talk")
         assert job.stream_url().startswith(f"{server.url}/v1/jobs/{job.id}/events?")
-        stream = httpx.URL(job.stream_url()).raw_path.decode()
+        stream = httpx2.URL(job.stream_url()).raw_path.decode()
 
         def status(method, target=stream):
             return server._answer(FakeRequest(method, target, {}, b"")).status
@@ -302,7 +302,7 @@ def test_large_batches_and_forgotten_jobs_are_refused_like_by_a_server(server, c
     server.forget(job.id)
     with pytest.raises(JobExpiredError):
         client.job(job.id).result()
-    assert httpx.URL(server.url).host == "tidewire.test"
+    assert httpx2.URL(server.url).host == "tidewire.test"
 
 
 # ---- recorded requests -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import trustme
 from tokenizers import Tokenizer, decoders, models
@@ -71,17 +71,19 @@ def test_server_answers_503_until_the_engine_answers():
         engine.kill()
         with front(engine.url, wait=False) as client:
             url = client.url
-            eventually(lambda: "cannot be reached" in httpx.get(f"{url}/readyz").text, LIMIT)
-            answer = httpx.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"top_k": 3}})
+            eventually(lambda: "cannot be reached" in httpx2.get(f"{url}/readyz").text, LIMIT)
+            answer = httpx2.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"top_k": 3}})
             assert answer.status_code == 503
             assert answer.headers["retry-after"]
             assert "engine 1 cannot be reached" in answer.json()["detail"]
             assert str(engine.port) not in answer.text  # Callers need not know where the engine is.
-            assert httpx.get(f"{url}/readyz").status_code == 503
-            assert httpx.get(f"{url}/v1/endpoints/generate").status_code == 200
+            assert httpx2.get(f"{url}/readyz").status_code == 503
+            assert httpx2.get(f"{url}/v1/endpoints/generate").status_code == 200
             # The name of the model is not known yet, so no name is wrong.
-            completion = httpx.post(f"{url}/openai/v1/completions", json={"model": "scripted", "prompt": "x"})
-            assert (completion.status_code, httpx.get(f"{url}/openai/v1/models").status_code) == (503, 503)
+            completion = httpx2.post(
+                f"{url}/openai/v1/completions", json={"model": "scripted", "prompt": "x"}
+            )
+            assert (completion.status_code, httpx2.get(f"{url}/openai/v1/models").status_code) == (503, 503)
             assert "engine 1 cannot be reached" in completion.json()["error"]["message"]
             engine.start()
             # A client waits for the server without an error.
@@ -138,7 +140,7 @@ def test_engine_without_exactly_one_model_needs_the_option_model(engine: Scripte
     transformers = {"/openapi.json": {"paths": {"/load_model": {}, "/v1/completions": {}}}}
     engine.script(models=models, pages=transformers)
     with front(engine.url, wait=False) as client:
-        eventually(lambda: "--model" in httpx.get(f"{client.url}/readyz").text)
+        eventually(lambda: "--model" in httpx2.get(f"{client.url}/readyz").text)
     with front(engine.url, model="a") as client:
         client.run("generate", prompt=MARK, max_tokens=2)
     assert engine.journal()[0]["body"]["model"] == "a"
@@ -151,7 +153,7 @@ def test_url_without_a_list_of_models_is_one_clear_error(
     engine.script(pages={"/page/models": "<html>"})
     wrong = engine.url.removesuffix("/v1") + path
     with caplog.at_level(logging.WARNING), front(wrong, wait=False, model="scripted") as client:
-        eventually(lambda: "usually ends with /v1" in httpx.get(f"{client.url}/readyz").text)
+        eventually(lambda: "usually ends with /v1" in httpx2.get(f"{client.url}/readyz").text)
         assert not is_ready(client.url)
     status = 200 if path == "/page" else 404
     assert f"upstream {wrong} answers GET …/models with the status {status}" in caplog.text
@@ -201,8 +203,8 @@ def test_context_is_that_of_the_chosen_model(engine: ScriptedEngine):
 
 def test_wrong_model_is_one_clear_error(engine: ScriptedEngine):
     with front(engine.url, wait=False, model="other") as client:
-        eventually(lambda: "other" in httpx.get(f"{client.url}/readyz").text)
-        assert "scripted" in httpx.get(f"{client.url}/readyz").text
+        eventually(lambda: "other" in httpx2.get(f"{client.url}/readyz").text)
+        assert "scripted" in httpx2.get(f"{client.url}/readyz").text
 
 
 @pytest.mark.heavy
@@ -211,8 +213,8 @@ def test_wrong_key_is_one_clear_error_without_the_key(
 ):
     engine.script(key="right-key")
     with caplog.at_level(logging.DEBUG), front(engine.url, wait=False, key="wrong-key") as client:
-        eventually(lambda: "TIDEWIRE_UPSTREAM_KEY" in httpx.get(f"{client.url}/readyz").text)
-        answer = httpx.post(f"{client.url}/v1/endpoints/generate/jobs", json={"input": {}})
+        eventually(lambda: "TIDEWIRE_UPSTREAM_KEY" in httpx2.get(f"{client.url}/readyz").text)
+        answer = httpx2.post(f"{client.url}/v1/endpoints/generate/jobs", json={"input": {}})
         assert answer.status_code == 503
         shown = answer.text + caplog.text + client.describe("generate").__repr__()
     assert "wrong-key" not in shown
@@ -271,7 +273,7 @@ def test_command_with_an_upstream_imports_no_torch(engine: ScriptedEngine, tmp_p
         process.kill()
         process.wait()
     imported = {line.rpartition("|")[2].strip() for line in (tmp_path / "errors").read_text().splitlines()}
-    assert {"httpx", "tokenizers"} <= imported
+    assert {"httpx2", "tokenizers"} <= imported
     assert imported.isdisjoint({"torch", "transformers", "numpy"})
 
 
@@ -332,7 +334,7 @@ def test_prefix_caches_of_callers_are_separate(engine: ScriptedEngine):
 def test_trace_of_the_caller_reaches_the_engine(engine: ScriptedEngine):
     trace = "0af7651916cd43dd8448eb211c80319c"
     with front(engine.url) as client:
-        httpx.post(
+        httpx2.post(
             f"{client.url}/v1/endpoints/generate/jobs",
             json={"input": {"prompt": MARK, "max_tokens": 2}},
             headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"},
@@ -352,7 +354,7 @@ def test_cancel_reaches_the_engine(engine: ScriptedEngine):
         job.wait()
         assert job.status() == "cancelled"
         eventually(lambda: engine.journal()[0]["closed"])
-        value = httpx.get(f"{client.url}/v1/jobs/{job.id}").json()["state"]["items"][0]["value"]
+        value = httpx2.get(f"{client.url}/v1/jobs/{job.id}").json()["state"]["items"][0]["value"]
         assert value["finish_reason"] == "cancelled"
 
 
@@ -365,7 +367,7 @@ def test_requests_go_to_the_url_with_the_fewest_and_the_others_wait(engine: Scri
         with front(engine.url, other.url, concurrency=2) as client:
             jobs = [client.submit("generate", prompt=MARK, max_tokens=10_000) for _ in range(6)]
             eventually(lambda: (len(engine.journal()), len(other.journal())) == (2, 2))
-            positions = [httpx.get(f"{client.url}/v1/jobs/{job.id}").json()["status"] for job in jobs]
+            positions = [httpx2.get(f"{client.url}/v1/jobs/{job.id}").json()["status"] for job in jobs]
             assert positions.count("queued") == 2  # in the server's queue, with a position
             for job in jobs:
                 job.cancel()
@@ -398,7 +400,7 @@ def test_engine_that_was_restarted_with_another_model_gets_no_further_jobs(engin
         assert is_ready(client.url)
         engine.script(models=["another"], answers=[gone])
         job = client.submit("generate", prompt=MARK, max_tokens=3)
-        eventually(lambda: "does not serve the model" in httpx.get(f"{client.url}/readyz").text)
+        eventually(lambda: "does not serve the model" in httpx2.get(f"{client.url}/readyz").text)
         assert job.status() == "queued"
         job.cancel()
 
@@ -531,7 +533,7 @@ def raw(data: bytes) -> dict[str, str]:
 
 
 def usage_of(client: Client, job: str) -> Any:
-    return httpx.get(f"{client.url}/v1/jobs/{job}").json()["done"]["usage"]
+    return httpx2.get(f"{client.url}/v1/jobs/{job}").json()["done"]["usage"]
 
 
 def one(client: Client, engine: ScriptedEngine, *send: Any, **members: Any) -> Any:
@@ -630,9 +632,9 @@ def test_chat_completions_have_the_reasoning_of_the_engine(engine: ScriptedEngin
     body = {"model": "scripted", "messages": [{"role": "user", "content": "?"}], "stream": stream}
     with front(engine.url) as client:
         engine.script(answers=[{"send": steps}])
-        answer = httpx.post(f"{client.url}/openai/v1/chat/completions", json=body)
+        answer = httpx2.post(f"{client.url}/openai/v1/chat/completions", json=body)
         engine.script(answers=[{"send": steps}])
-        texts = httpx.post(
+        texts = httpx2.post(
             f"{client.url}/openai/v1/responses", json={"model": "scripted", "input": "?"}
         ).json()["output"][0]["content"]
     assert [each["text"] for each in texts] == ["Yes."]
@@ -819,7 +821,7 @@ def test_lost_answer_is_continued_after_the_text_so_far(engine: ScriptedEngine, 
         assert deleted == 0
         assert job.result()["text"] == expected(12)
         assert usage_of(client, job.id) == {"prompt_tokens": 7, "completion_tokens": 12}
-        notes = httpx.get(f"{client.url}/v1/jobs/{job.id}").json()["state"]["notes"]
+        notes = httpx2.get(f"{client.url}/v1/jobs/{job.id}").json()["state"]["notes"]
         assert ["seam" in note["text"] for note in notes] == [True]
     sent = [entry["body"] for entry in engine.journal()]
     assert [body["max_tokens"] for body in sent] == [12, 7, 3]

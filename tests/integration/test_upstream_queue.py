@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from support.reference_server import QUICK, eventually
@@ -43,12 +43,12 @@ def prompts(engine: ScriptedEngine) -> list[str]:
 
 
 def state_of(url: str, job: str) -> Any:
-    return httpx.get(f"{url}/v1/jobs/{job}").json()
+    return httpx2.get(f"{url}/v1/jobs/{job}").json()
 
 
 def first_position(url: str, job: str) -> int:
     """Return the first queue position that a new reader of a job receives."""
-    with httpx.stream("GET", f"{url}/v1/jobs/{job}/events", timeout=20) as answer:
+    with httpx2.stream("GET", f"{url}/v1/jobs/{job}/events", timeout=20) as answer:
         lines = answer.iter_lines()
         for line in lines:
             if line == "event:queue":
@@ -220,4 +220,4 @@ def test_work_that_begins_after_the_end_of_its_item_changes_nothing():
             job.result()
         assert returned.wait(10)
         assert [item["status"] for item in state_of(url, job.id)["state"]["items"]] == ["failed"]
-        assert 'tidewire_items_started_total{endpoint="late"} 0.0' in httpx.get(f"{url}/metrics").text
+        assert 'tidewire_items_started_total{endpoint="late"} 0.0' in httpx2.get(f"{url}/metrics").text

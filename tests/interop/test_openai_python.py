@@ -8,7 +8,7 @@ import re
 import signal
 from importlib.metadata import metadata
 
-import httpx
+import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -28,7 +28,7 @@ EXAMPLES = [
         r"(responses|chat\.completions)(\.with_raw_response)?\.create\(|fine_tuning\.jobs\.create", block
     )
     and not re.search(
-        r"workload|input_image|aiohttp|Aio|img_url|realtime|httpx|[Bb]edrock|Azure|tools=", block
+        r"workload|input_image|aiohttp|Aio|img_url|realtime|httpx2|[Bb]edrock|Azure|tools=", block
     )
 ]
 """Examples of the README about texts and about errors."""
@@ -63,8 +63,8 @@ def text_of(events):
 
 
 def newest_text(surface):
-    job = httpx.get(f"{surface}/v1/jobs").json()["jobs"][0]["id"]
-    return httpx.get(f"{surface}/v1/jobs/{job}").json()["state"]["items"][0]["value"]["text"]
+    job = httpx2.get(f"{surface}/v1/jobs").json()["jobs"][0]["id"]
+    return httpx2.get(f"{surface}/v1/jobs/{job}").json()["state"]["items"][0]["value"]["text"]
 
 
 def test_the_examples_of_the_readme_were_found():
@@ -343,14 +343,14 @@ def test_a_response_that_is_not_stored_is_deleted(client, surface):
     raw = client.responses.with_raw_response.create(
         model=ALIAS, input="def", max_output_tokens=3, store=False
     )
-    assert httpx.get(surface + raw.headers["tidewire-job"]).status_code == 410
+    assert httpx2.get(surface + raw.headers["tidewire-job"]).status_code == 410
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(raw.parse().id)
     events = [
         *client.responses.create(model=ALIAS, input="def", max_output_tokens=3, store=False, stream=True)
     ]
     job = events[0].response.id.removeprefix("resp_")
-    eventually(lambda: httpx.get(f"{surface}/v1/jobs/{job}").status_code == 410)
+    eventually(lambda: httpx2.get(f"{surface}/v1/jobs/{job}").status_code == 410)
 
 
 @pytest.mark.heavy

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -69,11 +69,11 @@ def two_callers(url: str) -> Iterator[tuple[Caller, Caller]]:
         yield ann, bob
 
 
-def refusal(answer: httpx.Response) -> tuple[int, str]:
+def refusal(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json().get("code")
 
 
-def keyed(peer: Peer, key: str, text: str = "") -> httpx.Response:
+def keyed(peer: Peer, key: str, text: str = "") -> httpx2.Response:
     header = {"idempotency-key": key}
     return peer.http.post("/v1/endpoints/echo/jobs", json={"input": {"text": text}}, headers=header)
 
@@ -230,7 +230,7 @@ def test_a_job_may_have_as_many_inputs_as_the_callers_share_of_the_queue(gate):
 
 def test_a_caller_that_fills_its_share_of_the_input_memory_leaves_the_rest_to_others(gate):
     body = {"name": "x" * 60}
-    size = len(httpx.Request("POST", "http://a", json={"input": body}).content)
+    size = len(httpx2.Request("POST", "http://a", json={"input": body}).content)
     with serving(gate, max_input_bytes=4 * size) as url, two_callers(url) as (ann, bob):
         for _ in range(2):
             bob.start("many", body)
@@ -273,7 +273,7 @@ def test_endpoints_of_one_group_skip_a_caller_that_uses_its_share_of_the_threads
 
 def test_one_address_cannot_take_all_connections(gate):
     with serving(gate, max_connections=8) as url, ExitStack() as stack:
-        address = httpx.URL(url).host, httpx.URL(url).port
+        address = httpx2.URL(url).host, httpx2.URL(url).port
         held = [
             stack.enter_context(socket.create_connection(address, 20, source_address=(BOB, 0)))
             for _ in range(30)
@@ -298,7 +298,7 @@ def test_one_address_cannot_take_all_connections(gate):
 def test_a_named_proxy_may_take_all_connections(gate):
     settings = {"max_connections": 8, "forwarded_allow_ips": ("127.0.0.0/8",)}
     with serving(gate, **settings) as url, ExitStack() as stack:
-        address = httpx.URL(url).host, httpx.URL(url).port
+        address = httpx2.URL(url).host, httpx2.URL(url).port
         held = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(9)]
         assert b"its limit of 8 open connections" in held[8].recv(65536)
         held[7].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

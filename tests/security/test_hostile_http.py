@@ -1,6 +1,6 @@
 """A hostile server at the level of HTTP: informational responses without end, cookies, ids that lead to other paths."""
 
-import httpx
+import httpx2
 import pytest
 
 from support.client_timing import with_timing
@@ -151,7 +151,7 @@ async def test_an_id_stays_one_segment_of_the_path(id_):
     assert request.path.startswith("/v1/jobs/")
     segment = request.path.removeprefix("/v1/jobs/")
     assert not set(segment) & set("/\\?#\r\n\x00")
-    assert httpx.URL("http://a").join(request.path).path.removeprefix("/v1/jobs/") == id_
+    assert httpx2.URL("http://a").join(request.path).path.removeprefix("/v1/jobs/") == id_
 
 
 @pytest.mark.parametrize("location", ["http://[", "//", "/v1/jobs/"])

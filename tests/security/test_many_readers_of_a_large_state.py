@@ -7,7 +7,7 @@ import socket
 import threading
 import tracemalloc
 
-import httpx
+import httpx2
 import pytest
 
 from support.reference_server import QUICK, data, eventually, serving
@@ -68,7 +68,7 @@ def encoded(monkeypatch):
 
 def request_and_stall(peer, path: str, stack: contextlib.ExitStack) -> None:
     """Send a request, wait for the start of its response, and leave the rest unread."""
-    url = httpx.URL(peer.url)
+    url = httpx2.URL(peer.url)
     stuck = stack.enter_context(socket.socket())
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stuck.connect((url.host, url.port))

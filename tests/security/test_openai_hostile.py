@@ -4,7 +4,7 @@ import json
 import random
 import tracemalloc
 
-import httpx
+import httpx2
 import pytest
 
 from support.openai_surface import stepwise_server
@@ -38,7 +38,7 @@ BASES = {
 @pytest.fixture(scope="module")
 def http():
     server = stepwise_server(max_body_bytes=100_000, max_body_values=5000, body_timeout=2)
-    with server.running() as url, httpx.Client(base_url=f"{url}/openai/v1", timeout=30) as http:
+    with server.running() as url, httpx2.Client(base_url=f"{url}/openai/v1", timeout=30) as http:
         yield http
 
 

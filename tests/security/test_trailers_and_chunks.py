@@ -6,7 +6,7 @@ import re
 import socket
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from tidewire_server import Server
@@ -143,7 +143,7 @@ def open_stream(connection, address, endpoint: str) -> None:
     """Open an event stream with a GET request that has a chunked body."""
     url = f"http://{address[0]}:{address[1]}/v1/endpoints/{endpoint}/jobs"
     headers = {"Authorization": "Bearer " + "a" * 32}
-    job = httpx.post(url, json={"input": {}}, headers=headers).json()["id"]
+    job = httpx2.post(url, json={"input": {}}, headers=headers).json()["id"]
     connection.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: a\r\n".encode() + TOKEN + CHUNKED)
 
 

@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 from jsonschema import Draft202012Validator
@@ -117,7 +117,7 @@ def test_the_streams_of_the_reference_server_conform():
             yield number
 
     with running(server.app) as url:
-        created = httpx.post(f"{url}/v1/endpoints/count/jobs", json={"input": {"n": 5}})
+        created = httpx2.post(f"{url}/v1/endpoints/count/jobs", json={"input": {"n": 5}})
         found = conformance(f"{url}{created.headers['location']}/events")
     assert found.exit_code == 0, found.output
     assert "sse · " in found.output

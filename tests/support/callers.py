@@ -2,7 +2,7 @@
 
 import socket
 
-import httpx
+import httpx2
 
 from support.reference_server import Peer
 
@@ -24,5 +24,5 @@ class Caller(Peer):
     def __init__(self, url: str, address: str = ANN, **headers: str) -> None:
         self.url = url
         # Without `verify=False`, each client would load the certificates of all authorities.
-        transport = httpx.HTTPTransport(local_address=address, verify=False)
-        self.http = httpx.Client(base_url=url, headers=headers, timeout=20, transport=transport)
+        transport = httpx2.HTTPTransport(local_address=address, verify=False)
+        self.http = httpx2.Client(base_url=url, headers=headers, timeout=20, transport=transport)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import httpx
+import httpx2
 
 from support.killable_server import JobRequests
 from tidewire.protocol.cursor import Cursor
@@ -37,7 +37,7 @@ class Reader(threading.Thread):
         while self.done is None and not self.faults and time.monotonic() < self.give_up:
             try:
                 self._read()
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 time.sleep(0.01)
             except RuntimeError:  # The client was closed, because the test has failed.
                 return

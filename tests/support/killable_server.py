@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from support.server_process import START_LIMIT, ServerProcess
 from tidewire_server import Append, Context, Last, Server, Stream
@@ -28,10 +28,10 @@ class JobRequests:
     """Requests to a server, with a new connection for each, because kept ones would break when the server is killed."""
 
     def __init__(self, url: str) -> None:
-        limits = httpx.Limits(max_keepalive_connections=0)
-        self.http = httpx.Client(base_url=url, timeout=20, limits=limits)
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        self.http = httpx2.Client(base_url=url, timeout=20, limits=limits)
 
-    def submit(self, endpoint: str, key: str | None = None, **body: Any) -> httpx.Response:
+    def submit(self, endpoint: str, key: str | None = None, **body: Any) -> httpx2.Response:
         headers = {} if key is None else {"idempotency-key": key}
         body = {"input": {}} | body if "inputs" not in body else body
         return self.http.post(f"/v1/endpoints/{endpoint}/jobs", json=body, headers=headers)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from support.free_port import free_port
 from support.llama_gguf import begin_gguf, end_gguf
@@ -47,8 +47,8 @@ def _process(command: list[str | Path], port: int, log: Path) -> Iterator[str]:
     try:
         give_up = time.monotonic() + START_LIMIT
         while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
+            with contextlib.suppress(httpx2.HTTPError):
+                if httpx2.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
                     break
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < give_up, log.read_text()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import Cursor
@@ -32,7 +32,7 @@ class Peer:
 
     def __init__(self, url: str, **headers: str) -> None:
         self.url = url
-        self.http = httpx.Client(base_url=url, headers=headers, timeout=20)
+        self.http = httpx2.Client(base_url=url, headers=headers, timeout=20)
 
     def __enter__(self) -> Self:
         return self
@@ -40,7 +40,7 @@ class Peer:
     def __exit__(self, *_: object) -> None:
         self.http.close()
 
-    def submit(self, endpoint: str, input: Any = None, **members: Any) -> httpx.Response:  # noqa: A002
+    def submit(self, endpoint: str, input: Any = None, **members: Any) -> httpx2.Response:  # noqa: A002
         body = {"input": {} if input is None else input} | members
         if "inputs" in members:
             del body["input"]
@@ -93,7 +93,7 @@ class Peer:
 class Reading:
     """One open event stream."""
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, response: httpx2.Response) -> None:
         self.response = response
         self.decoder = Decoder()
         self._events = self._decode()

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from proof.forked_process import Forked
 from support import reference_server
@@ -70,12 +70,12 @@ class Replica(Killed):
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
-    def cancel(self, job: str, *items: int) -> httpx.Response:
+    def cancel(self, job: str, *items: int) -> httpx2.Response:
         """Cancel items of a job, or the whole job."""
         body = {"items": [*items]} if items else None
         return self.http.post(f"/v1/jobs/{job}/cancel", json=body)
 
-    def delete(self, job: str) -> httpx.Response:
+    def delete(self, job: str) -> httpx2.Response:
         return self.http.delete(f"/v1/jobs/{job}")
 
     def status(self, job: str) -> int:
@@ -91,7 +91,7 @@ class Replica(Killed):
             yield _events(answer)
 
 
-def _events(answer: httpx.Response) -> Iterator[Event]:
+def _events(answer: httpx2.Response) -> Iterator[Event]:
     decoder = Decoder()
     for chunk in answer.iter_raw():
         yield from decoder.feed(chunk)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import httpx
+import httpx2
 
 from support.reference_server import eventually
 
@@ -142,12 +142,12 @@ class SchemaAttack:
                 attacked,
             )
 
-    def _client(self, token: str) -> httpx.Client:
-        return httpx.Client(
+    def _client(self, token: str) -> httpx2.Client:
+        return httpx2.Client(
             base_url=self._url, headers={"authorization": f"Bearer {token}"}, timeout=60, verify=False
         )
 
-    def _generate(self, client: httpx.Client, stop: threading.Event, **members: Any) -> str:
+    def _generate(self, client: httpx2.Client, stop: threading.Event, **members: Any) -> str:
         """Generate a text, and return its finish reason, its error code, or the status code of the refusal."""
         body = {"input": {"prompt": "data = ", "max_tokens": TOKENS, **members}}
         response = client.post("endpoints/generate/jobs", json=body)

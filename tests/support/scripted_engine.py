@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from proof.forked_process import Forked
 from support.free_port import free_port
@@ -34,7 +34,7 @@ def expected(tokens: int) -> str:
 
 def is_ready(url: str) -> bool:
     """Return whether a server has reached its engine."""
-    return httpx.get(f"{url}/readyz").status_code == 200
+    return httpx2.get(f"{url}/readyz").status_code == 200
 
 
 def until_ready(url: str) -> None:
@@ -70,7 +70,7 @@ class ScriptedEngine:
         while True:
             try:
                 self.journal()
-            except httpx.HTTPError:
+            except httpx2.HTTPError:
                 assert time.monotonic() < give_up, "the engine did not start"
                 time.sleep(0.01)
             else:
@@ -92,11 +92,11 @@ class ScriptedEngine:
         With `silent`, no byte is sent.
         pause: seconds before each token. tokens: maximum number of tokens in a chunk.
         """
-        httpx.post(f"http://127.0.0.1:{self.port}/script", json=settings, timeout=10).raise_for_status()
+        httpx2.post(f"http://127.0.0.1:{self.port}/script", json=settings, timeout=10).raise_for_status()
 
     def journal(self) -> list[dict[str, Any]]:
         """Return the requests for texts, each with its path, headers and body, and with `closed` if the client left early."""
-        return httpx.get(f"http://127.0.0.1:{self.port}/journal", timeout=10).json()
+        return httpx2.get(f"http://127.0.0.1:{self.port}/journal", timeout=10).json()
 
 
 @contextmanager

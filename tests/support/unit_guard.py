@@ -1,7 +1,7 @@
 """Guard of the unit tests: refuses connections and threads, and names the folder in which such a test belongs.
 
 The guard replaces `socket.socket.connect`, `connect_ex` and `bind`, and `threading.Thread.start`. It therefore covers
-httpx, asyncio with its default executor, anyio, trio and `socketserver`. It deliberately does not cover:
+httpx2, asyncio with its default executor, anyio, trio and `socketserver`. It deliberately does not cover:
 
 - Socket pairs. The event loops of asyncio and trio wake themselves through a socket pair, and on the supported systems
   `socket.socketpair()` neither connects nor binds. So `asyncio.run` and `trio.run` work in a unit test.

@@ -48,7 +48,7 @@ def third_party(path):
 
 @pytest.mark.heavy
 def test_base_install_has_exactly_what_importing_tidewire_needs():
-    base = {"anyio", "h11", "httpcore", "httpx", "msgspec", "pydantic", "rfc8785"}
+    base = {"anyio", "h11", "httpcore2", "httpx2", "msgspec", "pydantic", "rfc8785"}
     assert names(PROJECT["dependencies"]) == base
     imported = {
         module for path in Path(tidewire.__file__).parent.rglob("*.py") for module in third_party(path)
@@ -106,7 +106,7 @@ def test_uvicorn_has_an_upper_bound_above_the_pinned_version():
     )
 
 
-@pytest.mark.parametrize("name", ["h11", "httpcore", "httpx"])
+@pytest.mark.parametrize("name", ["h11", "httpcore2", "httpx2"])
 def test_libraries_whose_private_members_are_used_have_an_upper_bound(name):
     [(_, _, bounds)] = [each for each in parsed(PROJECT["dependencies"]) if each[0] == name]
     assert re.fullmatch(r">=[\d.]+,<[\d.]+", bounds)

@@ -83,17 +83,17 @@ def test_client_imports_neither_server_nor_suite():
 
 
 def test_only_the_transport_imports_the_http_library():
-    # The fake transport for users' tests replaces the network, so it is one of httpx's transports.
+    # The fake transport for users' tests replaces the network, so it is one of httpx2's transports.
     is_allowed = {
         "tidewire.http.transport",
         "tidewire.http.fast_body_reader",
-        "tidewire.http.httpx_fixes",
+        "tidewire.http.httpx2_fixes",
         "tidewire.http.connection_arguments",
         "tidewire.http.request_errors",
         "tidewire.http.links_and_origins",
         "tidewire.testing.fake_transport",
     }
-    http = ["httpx", "httpx_sse", "httpcore", "h11"]
+    http = ["httpx2", "httpx_sse", "httpcore2", "h11"]
     assert offenders("tidewire", http, unless=lambda name: name in is_allowed) == []
 
 
@@ -146,7 +146,7 @@ def test_only_the_torch_engine_and_the_model_recipe_import_torch():
 
 
 def test_only_the_requests_to_engines_import_httpx_on_the_server():
-    http = ["httpx", "httpcore", "h11"]
+    http = ["httpx2", "httpcore2", "h11"]
     allowed = "tidewire_server.generation.upstream.engine_requests"
     assert offenders("tidewire_server", http, unless=lambda name: name == allowed) == []
 
@@ -173,12 +173,12 @@ def loaded_after(code):
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        ("import tidewire", ["httpx", "anyio", "pydantic", "asyncio", "typer", "rich"]),
+        ("import tidewire", ["httpx2", "anyio", "pydantic", "asyncio", "typer", "rich"]),
         (
             "import tidewire.following.follower",
-            ["httpx", "httpx_sse", "anyio", "asyncio", "rfc8785", "typer", "rich"],
+            ["httpx2", "httpx_sse", "anyio", "asyncio", "rfc8785", "typer", "rich"],
         ),
-        ("import tidewire; dir(tidewire); tidewire.__all__", ["httpx"]),
+        ("import tidewire; dir(tidewire); tidewire.__all__", ["httpx2"]),
         (
             "from tidewire import AsyncClient",
             ["tidewire.sync", "trio", "typer", "jsonschema", "numpy", "tidewire.testing", "tidewire_server"],
@@ -188,7 +188,7 @@ def loaded_after(code):
             ["trio", "typer", "jsonschema", "tidewire_server", "tidewire.commands.cli"],
         ),
         ("import tidewire.testing", ["pytest", "tidewire_server", "typer"]),
-        ("from tidewire import Checkpoint, RetryPolicy, Update, TextDelta", ["httpx", "anyio"]),
+        ("from tidewire import Checkpoint, RetryPolicy, Update, TextDelta", ["httpx2", "anyio"]),
         (
             (
                 "from tidewire_server import Server; from tidewire_server.generation.upstream import add_upstream; "

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-import httpx
+import httpx2
 import pytest
 
 from support.tables import for_each_case
@@ -42,7 +42,7 @@ LINKS = (
 
 @for_each_case(product(BASES, LINKS))
 def test_link_is_resolved_like_httpx_does(base, link):
-    assert resolve(base, link) == str(httpx.URL(base).join(link))
+    assert resolve(base, link) == str(httpx2.URL(base).join(link))
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -2,7 +2,7 @@
 
 import json
 
-import httpx
+import httpx2
 import pytest
 
 from support.spec_vectors import for_each_vector, load_vectors
@@ -119,7 +119,7 @@ def ended_job():
             stream.append(letter)
 
     with server.running() as url:
-        response = httpx.post(
+        response = httpx2.post(
             f"{url}/v1/endpoints/letters/jobs", json={"input": {}}, headers={"Accept": "text/event-stream"}
         )
         logged = logged_of(response)
@@ -135,7 +135,7 @@ def logged_of(response):
 def test_server_responds_to_a_cursor_as_the_vector_requires(vector, ended_job):
     headers = {"Last-Event-ID": vector["last_event_id"]} if "last_event_id" in vector else {}
     parameters = {"after": vector["after"]} if "after" in vector else {}
-    response, expected = httpx.get(ended_job, headers=headers, params=parameters), vector["answer"]
+    response, expected = httpx2.get(ended_job, headers=headers, params=parameters), vector["answer"]
     assert response.status_code == expected.get("status", 200)
     if "code" in expected:
         assert response.json()["code"] == expected["code"]

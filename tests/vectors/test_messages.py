@@ -3,7 +3,7 @@
 import json
 from types import SimpleNamespace
 
-import httpx
+import httpx2
 import pytest
 
 from support.random_json import canonical_text
@@ -174,7 +174,7 @@ REQUEST_KINDS = {"stream": RequestKind.STREAM, "submit": RequestKind.SUBMIT, "ot
 def test_client_handles_a_status_as_the_vector_requires(vector):
     expected = vector["then"].replace("read", "read_job")
     if "headers" in vector:
-        found = _is_stream(SimpleNamespace(headers=httpx.Headers(vector["headers"])))
+        found = _is_stream(SimpleNamespace(headers=httpx2.Headers(vector["headers"])))
         assert ("use" if found else "cut") == expected
     kind = REQUEST_KINDS[vector["asked"]]
     found = action_for(vector["status"], kind, has_cursor=vector.get("cursor", False)).value

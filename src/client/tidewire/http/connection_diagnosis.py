@@ -74,7 +74,7 @@ def unusable_environment(error: Exception) -> TidewireError:
         what = f"cannot read the certificates in SSL_CERT_FILE or SSL_CERT_DIR: {error}"
         return TidewireError(what, advice="Correct or unset the variable, or pass verify=….")
     advice = "Correct or unset HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or pass proxy=…."
-    # httpx's InvalidURL, which is none of these, may contain a part of the password.
+    # httpx2's InvalidURL, which is none of these, may contain a part of the password.
     why = str(error) if isinstance(error, ValueError | ImportError) else "its URL is not valid"
     return TidewireError(f"cannot use the proxy in the environment variables: {why}", advice=advice)
 

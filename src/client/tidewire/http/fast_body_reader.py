@@ -1,14 +1,14 @@
-"""Fast path for streamed response bodies, which reads from the network stream of httpcore and returns all chunks that
+"""Fast path for streamed response bodies, which reads from the network stream of httpcore2 and returns all chunks that
 arrived together.
 
-A server sends each event as one HTTP chunk. httpcore yields each chunk separately, through several generators and
+A server sends each event as one HTTP chunk. httpcore2 yields each chunk separately, through several generators and
 timeouts, which takes more time than processing the event. `FastBody` reads from the network stream directly, and returns
 the content of all chunks that one read has returned. It parses simple chunks with `ChunkedDecoder` and all other bytes
 with h11.
 
-The internal objects of httpx and httpcore are not public. If they are not of the expected kind, for example because of HTTP/2,
-another transport or a later version of httpcore, `fast_body_of` returns None and the client reads the body through
-httpx.
+The internal objects of httpx2 and httpcore2 are not public. If they are not of the expected kind, for example because of HTTP/2,
+another transport or a later version of httpcore2, `fast_body_of` returns None and the client reads the body through
+httpx2.
 """
 
 import math
@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any, Final
 
 import h11
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 
 from tidewire.errors import Where
 from tidewire.http.chunked_coding import ChunkedDecoder
@@ -36,7 +36,7 @@ _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11
 
 
 class FastBody(Body):
-    """A streamed response body that is read directly from httpcore's network stream. After a cancelled `read`, `read`
+    """A streamed response body that is read directly from httpcore2's network stream. After a cancelled `read`, `read`
     may be called again.
 
     One timer watches all reads, so that a read neither starts nor cancels a timer. When the limit has passed, the timer
@@ -50,7 +50,7 @@ class FastBody(Body):
         self,
         where: Where,
         http: h11.Connection,
-        network: httpcore.AsyncNetworkStream,
+        network: httpcore2.AsyncNetworkStream,
         loop: OwningLoop,
         *,
         chunked: bool,
@@ -100,7 +100,7 @@ class FastBody(Body):
                     self._buffer = data
                 else:
                     raise ConnectionError("the connection was closed within a chunked body")
-        except (httpcore.NetworkError, h11.RemoteProtocolError, ConnectionError) as error:
+        except (httpcore2.NetworkError, h11.RemoteProtocolError, ConnectionError) as error:
             raise (self._timed_out() if self._expired else self._broken(error)) from None
         finally:
             self.being_read = False
@@ -141,7 +141,7 @@ class FastBody(Body):
             self._http.receive_data(rest)
 
     def _end_h11_of_httpcore(self) -> None:
-        """Make the h11 connection inside httpcore parse the end of the body, so that httpcore can reuse the
+        """Make the h11 connection inside httpcore2 parse the end of the body, so that httpcore2 can reuse the
         connection.
         """
         chunks = ChunkedDecoder()
@@ -175,7 +175,7 @@ def _check(body: "weakref.ref[FastBody]") -> None:
 def _h11_in_chunked_body() -> h11.Connection:
     """Create an h11 connection that has just parsed the headers of a response with a chunked body.
 
-    The h11 connection inside httpcore cannot be used, because it still contains bytes that this module has already
+    The h11 connection inside httpcore2 cannot be used, because it still contains bytes that this module has already
     returned to the caller.
     """
     http = h11.Connection(h11.CLIENT)
@@ -186,9 +186,9 @@ def _h11_in_chunked_body() -> h11.Connection:
     return http
 
 
-def fast_body_of(response: httpx.Response, where: Where, loop: OwningLoop) -> FastBody | None:
-    """Create a `FastBody` for a response whose body has not been read. Returns None if the internal objects of httpx and
-    httpcore are not as expected.
+def fast_body_of(response: httpx2.Response, where: Where, loop: OwningLoop) -> FastBody | None:
+    """Create a `FastBody` for a response whose body has not been read. Returns None if the internal objects of httpx2 and
+    httpcore2 are not as expected.
 
     Args:
         response: The response.
@@ -199,7 +199,7 @@ def fast_body_of(response: httpx.Response, where: Where, loop: OwningLoop) -> Fa
     for name in _LAYERS:
         layer = getattr(layer, name, None)
     network = response.extensions.get("network_stream")
-    if not isinstance(layer, h11.Connection) or not isinstance(network, httpcore.AsyncNetworkStream):
+    if not isinstance(layer, h11.Connection) or not isinstance(network, httpcore2.AsyncNetworkStream):
         return None
     if network.get_extra_info("socket") is None:
         return None

@@ -1,8 +1,8 @@
 """Links and redirects in the responses of a server, which of them a client follows, and functions for URLs, which compare
 origins and separate the credentials from a server's URL.
 
-Origins are compared with httpx's URL parser. With another parser, a crafted link could pass the comparison and still
-make httpx send credentials to another host.
+Origins are compared with httpx2's URL parser. With another parser, a crafted link could pass the comparison and still
+make httpx2 send credentials to another host.
 """
 
 import logging
@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-import httpx
+import httpx2
 
 from tidewire.errors import ProtocolError, RequestError, TidewireError, Where
 from tidewire.following.request_policy import MAX_REDIRECTS
@@ -25,13 +25,13 @@ _PREFIX: Final = "A proxy seems to remove a path prefix: set root_path on the se
 
 
 @lru_cache(maxsize=64)
-def parse(url: str) -> httpx.URL:
+def parse(url: str) -> httpx2.URL:
     """Parse a URL. Most requests of a client, and the links in their responses, have the same few URLs.
 
     Raises:
-        httpx.InvalidURL: The URL is not valid.
+        httpx2.InvalidURL: The URL is not valid.
     """
-    return httpx.URL(url)
+    return httpx2.URL(url)
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
@@ -42,7 +42,7 @@ def origin(url: str) -> tuple[str, str, int | None]:
     """
     try:
         parsed = parse(url)
-    except httpx.InvalidURL as error:
+    except httpx2.InvalidURL as error:
         raise ValueError(f"{url!r} is not a valid URL: {error}") from None
     if "%20" in parsed.host:
         raise ValueError(f"{url!r} is not a valid URL: its host contains a space")
@@ -73,7 +73,7 @@ def resolve(base: str, reference: str) -> str:
     """
     try:
         return str(parse(base).join(reference))
-    except httpx.InvalidURL as error:
+    except httpx2.InvalidURL as error:
         raise ProtocolError(
             f"the response contains the invalid link {reference[:200]!r}: {error}", where=Where(url=base)
         ) from None

@@ -1,11 +1,11 @@
-"""Converts the exceptions that httpx raises during a request to the client's errors."""
+"""Converts the exceptions that httpx2 raises during a request to the client's errors."""
 
 import socket
 import ssl
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from tidewire.errors import ConnectTimeoutError, ProtocolError, SilenceTimeoutError, TransportError, Where
 from tidewire.http.connection_diagnosis import causes, environment_proxy, not_http, text_of
@@ -49,11 +49,11 @@ class Route(NamedTuple):
 def request_error(
     error: Exception, where: Where, url: str, route: Route, connect_timeout: float
 ) -> Exception:
-    """Return the client's error for an exception of a request. Exceptions that are not those of httpx are returned
+    """Return the client's error for an exception of a request. Exceptions that are not those of httpx2 are returned
     unchanged.
 
     The caller raises the error without a cause, because its message contains the text of the exception. The chained
-    exceptions of httpx and httpcore would only make a traceback longer.
+    exceptions of httpx2 and httpcore2 would only make a traceback longer.
 
     Args:
         error: The exception.
@@ -63,28 +63,28 @@ def request_error(
         connect_timeout: Time limit for opening the connection, in seconds.
     """
     match error:
-        case httpx.ConnectTimeout():
+        case httpx2.ConnectTimeout():
             proxy = route.proxy_for(url)
             to = route.address(url) if proxy is None else f"the proxy {proxy}"
             what = f"no connection to {to} within {connect_timeout:g} s"
             return ConnectTimeoutError(
                 what, where=where, advice=_UNREACHABLE if proxy is None else _PROXY_ADVICE
             )
-        case httpx.ConnectError() | httpx.ProxyError():
+        case httpx2.ConnectError() | httpx2.ProxyError():
             return _unreachable(error, where, url, route)
-        case httpx.ReadTimeout():
+        case httpx2.ReadTimeout():
             proxy = route.proxy_for(url)
             through = "" if proxy is None else f" through the proxy {proxy}"
             return SilenceTimeoutError(f"no response in time{through}", where=where)
-        case httpx.RemoteProtocolError() if str(error).startswith(_INVALID_LOCATION):
+        case httpx2.RemoteProtocolError() if str(error).startswith(_INVALID_LOCATION):
             return _invalid_link(error, where)
-        case httpx.RemoteProtocolError() if not str(error).startswith(_CUT):
+        case httpx2.RemoteProtocolError() if not str(error).startswith(_CUT):
             return not_http(route.address(url), str(error), where)
-        case httpx.HTTPError() | httpx.StreamError():
+        case httpx2.HTTPError() | httpx2.StreamError():
             return TransportError(broken_connection(error), where=where)
-        case httpx.InvalidURL():
+        case httpx2.InvalidURL():
             # The client's own URL was parsed before. The invalid URL is a link of the server that is too long for
-            # httpx, or the Location header of a response.
+            # httpx2, or the Location header of a response.
             return _invalid_link(error, where)
     return error
 
@@ -99,7 +99,7 @@ def _unreachable(error: Exception, where: Where, url: str, route: Route) -> Tran
 
     advice = _PROXY_ADVICE if proxy is not None else _UNREACHABLE if route.uds is None else _NO_SOCKET
     refused = has_cause(ConnectionRefusedError) or "attempts" in text
-    if isinstance(error, httpx.ProxyError):
+    if isinstance(error, httpx2.ProxyError):
         what = f"the proxy {proxy} did not connect to {address}: {text}"
     elif has_cause(ssl.SSLError):
         what = f"TLS with {address} failed: {text}"
@@ -134,10 +134,10 @@ def _unreachable(error: Exception, where: Where, url: str, route: Route) -> Tran
 
 
 _CUT = ("Server disconnected", "peer closed connection")
-"""Start of httpcore's messages for a connection that was closed before the status line or within the body. All other
+"""Start of httpcore2's messages for a connection that was closed before the status line or within the body. All other
 messages come from h11 and concern bytes that are not valid HTTP."""
 _INVALID_LOCATION = "Invalid URL in location header"
-"""Start of httpx's message for a Location header that is not a URL. httpx parses it even if it follows no redirects."""
+"""Start of httpx2's message for a Location header that is not a URL. httpx2 parses it even if it follows no redirects."""
 
 
 def _invalid_link(error: Exception, where: Where) -> ProtocolError:

@@ -122,7 +122,7 @@ class Connection:
         Args:
             response: Method, URL, status and headers.
             body: The body to read.
-            network: httpcore's stream of the connection, or None if it is unknown.
+            network: httpcore2's stream of the connection, or None if it is unknown.
             loop: The event loop of the connection.
             siblings: The open connections of the client.
             close: Coroutine function that closes the response and suppresses network errors.

@@ -1,21 +1,21 @@
-"""`Transport`, which makes single HTTP requests and opens event streams, with a pool of httpx connections.
+"""`Transport`, which makes single HTTP requests and opens event streams, with a pool of httpx2 connections.
 
-Requests use httpx's public interface. httpx takes proxies and certificates from the environment variables
+Requests use httpx2's public interface. httpx2 takes proxies and certificates from the environment variables
 `HTTPS_PROXY`, `NO_PROXY` and `SSL_CERT_FILE`. Only `FastBody`, which reads the bodies of streams, uses private members of
-httpx and httpcore.
+httpx2 and httpcore2.
 """
 
 import ssl
 import sys
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
-import httpx
+import httpx2
 from anyio import to_thread
 
 from tidewire.errors import ClientClosedError, ProtocolError, SilenceTimeoutError, TransportError, Where
@@ -28,7 +28,7 @@ from tidewire.http.connection_diagnosis import (
     speaks_tls,
     unusable_environment,
 )
-from tidewire.http.httpx_fixes import OnePiece, Pool, TlsCleanup
+from tidewire.http.httpx2_fixes import Pool, TlsCleanup
 from tidewire.http.links_and_origins import origin, parse, same_origin
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.request_errors import Route, request_error
@@ -39,10 +39,12 @@ UNCLOSED: Final = "a tidewire client was not closed: use it in a `with` or `asyn
 LEAST_BODY_BYTES: Final = 16 * 2**20
 """Smallest value of the limit for the size of a response body, in bytes. The limit is `max_state_bytes` if that is
 larger. [TW-FRM-078]"""
-KEPT_ALIVE: Final = 100
-"""Maximum number of idle connections in the pool. The number of active connections is not limited by the client,
-because servers limit the number of streams. httpcore looks at all connections of a pool when a request begins or ends,
-so a request costs more, the more streams are open."""
+REQUESTS_AT_ONCE: Final = 64
+"""Maximum number of requests that wait for the headers of their response, and of idle connections in the pool. Further
+requests wait in the client, because httpcore2 looks at all connections of a pool when a request begins or ends: with
+thousands of requests at once, that takes most of the CPU time. The number of open streams is not limited by the client,
+because servers limit it.
+"""
 
 _USER_AGENT = "tidewire-python"
 
@@ -55,9 +57,9 @@ class FakeServers:
     """
 
     def __init__(self) -> None:
-        self._transports: dict[str, httpx.AsyncBaseTransport] = {}
+        self._transports: dict[str, httpx2.AsyncBaseTransport] = {}
 
-    def mount(self, url: str, transport: httpx.AsyncBaseTransport) -> None:
+    def mount(self, url: str, transport: httpx2.AsyncBaseTransport) -> None:
         """Let clients with the origin of a URL use this transport from their first request on.
 
         Raises:
@@ -73,7 +75,7 @@ class FakeServers:
         """Let later clients connect to the real server. Clients that have made a request keep the transport."""
         del self._transports[url]
 
-    def find(self, url: str) -> httpx.AsyncBaseTransport | None:
+    def find(self, url: str) -> httpx2.AsyncBaseTransport | None:
         """Return the transport of the fake server that has the origin of a URL."""
         # A test may mount another server in another thread meanwhile.
         for base, transport in tuple(self._transports.items()):
@@ -108,7 +110,7 @@ def _close_collected(loop: OwningLoop, closing: AsyncGenerator[None]) -> None:
 
 
 class Transport:
-    """Makes requests with a connection pool, and converts httpx's exceptions to the client's errors.
+    """Makes requests with a connection pool, and converts httpx2's exceptions to the client's errors.
 
     Args:
         route: The proxy or the Unix domain socket to connect to.
@@ -141,6 +143,9 @@ class Transport:
         self._pool_lock: anyio.Lock | None = None
         """Lock that a task holds while it creates the pool. The lock is created on first use, because it belongs to an
         event loop."""
+        self._turns: anyio.Semaphore | None = None
+        """Semaphore that each request holds until the headers of its response have arrived. It is created on first use,
+        because it belongs to an event loop."""
         self._closed = False
 
     async def request(
@@ -154,7 +159,8 @@ class Transport:
         stream: bool,
         whole_timeout: float,
     ) -> Response | Connection:
-        """Make one request. Read the whole response, unless it is a requested event stream.
+        """Make one request, when fewer than `REQUESTS_AT_ONCE` are in progress. Read the whole response, unless it is a
+        requested event stream.
 
         Args:
             method: HTTP method.
@@ -164,7 +170,8 @@ class Transport:
             headers: Request headers in addition to User-Agent and Accept-Encoding, which this method sets.
             body: Request body.
             stream: Whether to ask for an event stream as the response.
-            whole_timeout: Time limit for the whole request, including opening the connection, in seconds.
+            whole_timeout: Time limit for the whole request, including opening the connection, in seconds. It begins when the
+                request does.
 
         Raises:
             TransportError: The connection failed or broke. `sent` says whether the request may have arrived.
@@ -172,22 +179,23 @@ class Transport:
             ProtocolError: The response body is larger than allowed.
         """
         try:
-            with anyio.move_on_after(whole_timeout):
-                response = await self._send(
-                    method,
-                    url,
-                    _stream_headers(headers) if stream else _headers(headers),
-                    body,
-                    options.connect_timeout,
-                    options.answer_timeout,
-                )
-                is_ok = response.status_code == HTTPStatus.OK
-                if stream and is_ok and is_event_stream(response.headers.get("content-type")):
-                    return self._connection(response)
-                try:
-                    return await _read_response(method, response, options.max_state_bytes)
-                finally:
-                    await response.aclose()
+            async with self._turn():
+                with anyio.move_on_after(whole_timeout):
+                    response = await self._send(
+                        method,
+                        url,
+                        _stream_headers(headers) if stream else _headers(headers),
+                        body,
+                        options.connect_timeout,
+                        options.answer_timeout,
+                    )
+                    is_ok = response.status_code == HTTPStatus.OK
+                    if stream and is_ok and is_event_stream(response.headers.get("content-type")):
+                        return self._connection(response)
+                    try:
+                        return await _read_response(method, response, options.max_state_bytes)
+                    finally:
+                        await response.aclose()
         except Exception as error:  # noqa: BLE001 - converted and raised again
             raise self._error(error, method, url, options.connect_timeout) from None
         what = f"no complete response within {whole_timeout:g} s"
@@ -201,7 +209,8 @@ class Transport:
         connect_timeout: float,
         answer_timeout: float,
     ) -> Connection:
-        """Request an event stream with GET, and return when the headers of the response have arrived.
+        """Request an event stream with GET, when fewer than `REQUESTS_AT_ONCE` requests are in progress, and return when the
+        headers of the response have arrived.
 
         Args:
             url: Absolute URL of the stream.
@@ -216,14 +225,22 @@ class Transport:
         """
         limit = max(connect_timeout, answer_timeout)
         try:
-            with anyio.move_on_after(limit):
-                response = await self._send(
-                    "GET", url, _stream_headers(headers) | _CLOSE_AFTERWARDS, None, connect_timeout, limit
-                )
-                return self._connection(response)
+            async with self._turn():
+                with anyio.move_on_after(limit):
+                    response = await self._send(
+                        "GET", url, _stream_headers(headers) | _CLOSE_AFTERWARDS, None, connect_timeout, limit
+                    )
+                    return self._connection(response)
         except Exception as error:  # noqa: BLE001 - converted and raised again
             raise self._error(error, "GET", url, connect_timeout) from None
         raise SilenceTimeoutError(f"no response within {limit:g} s", where=Where("GET", url))
+
+    def _turn(self) -> anyio.Semaphore:
+        """Return the semaphore for a request."""
+        self.loop.check()
+        if self._turns is None:
+            self._turns = anyio.Semaphore(REQUESTS_AT_ONCE, fast_acquire=True)
+        return self._turns
 
     async def _send(
         self,
@@ -233,11 +250,11 @@ class Transport:
         body: bytes | None,
         connect_timeout: float,
         answer_timeout: float,
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Send a request and wait for the headers of the response. The caller must close the response.
 
         Raises:
-            httpx.ReadTimeout: The headers did not arrive within `answer_timeout` after the request was sent.
+            httpx2.ReadTimeout: The headers did not arrive within `answer_timeout` after the request was sent.
         """
         pool = await self._ready(url)
         timeouts = {"connect": connect_timeout, "read": answer_timeout, "write": answer_timeout, "pool": None}
@@ -246,15 +263,15 @@ class Transport:
         )
         if self._cleans_up_tls:
             request.extensions["trace"] = TlsCleanup()
-        # httpx's limit is one for each read, and a server may send informational responses (1xx) without end.
+        # httpx2's limit is one for each read, and a server may send informational responses (1xx) without end.
         with anyio.CancelScope() as scope:
 
             def begin_waiting() -> None:
                 scope.deadline = anyio.current_time() + answer_timeout
 
-            request.stream = OnePiece(body or b"", begin_waiting)
+            request.stream = _RequestBody(body, begin_waiting)
             return await pool.send(request, stream=True)
-        raise httpx.ReadTimeout("the headers did not arrive in time", request=request)
+        raise httpx2.ReadTimeout("the headers did not arrive in time", request=request)
 
     @property
     def unread(self) -> int:
@@ -263,9 +280,9 @@ class Transport:
         """
         return sum(each.is_unread_submit for each in self.open)
 
-    def _connection(self, response: httpx.Response) -> Connection:
+    def _connection(self, response: httpx2.Response) -> Connection:
         async def close() -> None:
-            with suppress(httpx.HTTPError):
+            with suppress(httpx2.HTTPError):
                 await response.aclose()
 
         request = response.request
@@ -371,23 +388,23 @@ class Transport:
         self.in_process = fake is not None
 
         def create() -> Pool:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_ALIVE)
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=REQUESTS_AT_ONCE)
             if uds is None and fake is None:
                 return Pool(verify=verify, limits=limits, proxy=proxy)
-            # If a transport is passed, httpx does not use the proxies in the environment variables.
-            return Pool(transport=fake or httpx.AsyncHTTPTransport(verify=verify, limits=limits, uds=uds))
+            # If a transport is passed, httpx2 does not use the proxies in the environment variables.
+            return Pool(transport=fake or httpx2.AsyncHTTPTransport(verify=verify, limits=limits, uds=uds))
 
         try:
             if used is not None and fake is None:
-                # httpx's error would contain a part of the password, or occur outside of this function.
+                # httpx2's error would contain a part of the password, or occur outside of this function.
                 check_proxy(used if "://" in used else f"http://{used}")
-            if not secure and "httpcore" in sys.modules:
+            if not secure and "httpcore2" in sys.modules:
                 return create()
-            # Create the pool on a thread, because this imports httpcore and loads certificates, which would block the
-            # event loop for a tenth of a second. httpcore imports every installed event loop library. Do not use
+            # Create the pool on a thread, because this imports httpcore2 and loads certificates, which would block the
+            # event loop for a tenth of a second. httpcore2 imports every installed event loop library. Do not use
             # anyio's default limiter, because all threads of that limiter may be waiting for this request.
             pool = await to_thread.run_sync(create, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
-        except (OSError, ValueError, ImportError, httpx.InvalidURL) as error:
+        except (OSError, ValueError, ImportError, httpx2.InvalidURL) as error:
             # The constructor has checked the caller's arguments, so the error is in the environment variables.
             raise unusable_environment(error) from None
         self._check_open()
@@ -395,7 +412,7 @@ class Transport:
 
     def _error(self, error: Exception, method: str, url: str, connect_timeout: float) -> Exception:
         where = Where(method, url)
-        # httpx raises a plain RuntimeError if another task closes the pool before or during the request.
+        # httpx2 raises a plain RuntimeError if another task closes the pool before or during the request.
         if type(error) is RuntimeError and self._closed:
             return ClientClosedError("the client was closed during the request", where=where)
         return request_error(error, where, url, self._route, connect_timeout)
@@ -404,13 +421,26 @@ class Transport:
 # ---- bodies --------------------------------------------------------------------------------------------------------
 
 
+class _RequestBody(httpx2.AsyncByteStream):
+    """Request body that calls a function when the whole request was sent."""
+
+    def __init__(self, body: bytes | None, on_sent: Callable[[], None]) -> None:
+        self._body = body
+        self._on_sent = on_sent
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._body:
+            yield self._body
+        self._on_sent()
+
+
 class _Chunks(Body):
     """A streamed response body that is read one chunk at a time, because `fast_body_of` does not know its layers."""
 
-    # A cancelled read closes the generators of httpx and httpcore, so the body cannot be read again.
+    # A cancelled read closes the generators of httpx2 and httpcore2, so the body cannot be read again.
     resumable = False
 
-    def __init__(self, where: Where, response: httpx.Response) -> None:
+    def __init__(self, where: Where, response: httpx2.Response) -> None:
         super().__init__(where)
         # Each call of `read` has its own time limit.
         response.request.extensions["timeout"]["read"] = None
@@ -423,7 +453,7 @@ class _Chunks(Body):
         try:
             with anyio.fail_after(max(0.0, self.limit - self._waited)):
                 segment = await anext(self._chunks, None)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._broken(error) from None
         except TimeoutError:
             raise self._timed_out() from None
@@ -435,23 +465,23 @@ class _Chunks(Body):
         return segment
 
     async def unwind(self) -> None:
-        # httpx and httpcore use nested generators, and closing the outer generator does not close the inner generators.
+        # httpx2 and httpcore2 use nested generators, and closing the outer generator does not close the inner generators.
         # Reading from the closed connection ends all of them. Otherwise they would stay open until they are
         # garbage-collected, and trio would emit a warning.
-        with suppress(httpx.HTTPError, httpx.StreamError):
+        with suppress(httpx2.HTTPError, httpx2.StreamError):
             while await anext(self._chunks, None) is not None:
                 pass
 
 
-def _body_of(response: httpx.Response, loop: OwningLoop) -> Body:
-    # Import httpcore only when a stream needs it, because it imports every installed event loop library.
+def _body_of(response: httpx2.Response, loop: OwningLoop) -> Body:
+    # Import httpcore2 only when a stream needs it, because it imports every installed event loop library.
     from tidewire.http.fast_body_reader import fast_body_of  # noqa: PLC0415
 
     where = Where(response.request.method, str(response.request.url))
     return fast_body_of(response, where, loop) or _Chunks(where, response)
 
 
-async def _read_response(method: str, response: httpx.Response, max_state_bytes: int) -> Response:
+async def _read_response(method: str, response: httpx2.Response, max_state_bytes: int) -> Response:
     url, headers = str(response.request.url), dict(response.headers)
     where = Where(method, url, status_code=response.status_code)
     limit = max(LEAST_BODY_BYTES, max_state_bytes)

@@ -1,10 +1,10 @@
-"""An httpx transport that passes requests to a fake server in the same process, without a socket."""
+"""An httpx2 transport that passes requests to a fake server in the same process, without a socket."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import anyio
-import httpx
+import httpx2
 
 from tidewire.testing.fake_server_job import Signal
 
@@ -33,23 +33,23 @@ class FakeResponse:
     body: bytes | Iterator[bytes | Signal]
 
 
-class FakeTransport(httpx.AsyncBaseTransport):
-    """Transport that calls a function for each request, and converts the result of the function to an httpx response."""
+class FakeTransport(httpx2.AsyncBaseTransport):
+    """Transport that calls a function for each request, and converts the result of the function to an httpx2 response."""
 
     def __init__(self, answer: Callable[[FakeRequest], FakeResponse], on_cut: Callable[[], None]) -> None:
         self._answer = answer
         self._on_cut = on_cut
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         body = await request.aread()
         target = request.url.raw_path.decode("ascii")
         headers = {name.lower(): value for name, value in request.headers.items()}
         reply = self._answer(FakeRequest(request.method, target, headers, body))
         frames = iter((reply.body,)) if isinstance(reply.body, bytes) else reply.body
-        return httpx.Response(reply.status, headers=reply.headers, stream=_Stream(frames, self._on_cut))
+        return httpx2.Response(reply.status, headers=reply.headers, stream=_Stream(frames, self._on_cut))
 
 
-class _Stream(httpx.AsyncByteStream):
+class _Stream(httpx2.AsyncByteStream):
     """Body of a response. It is a class, because trio would warn about an async generator that is not closed."""
 
     def __init__(self, frames: Iterator[bytes | Signal], on_cut: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class _Stream(httpx.AsyncByteStream):
         self._on_cut()
         if signal is Signal.STALL:
             await anyio.sleep_forever()
-        raise httpx.ReadError("the fake server broke the connection")
+        raise httpx2.ReadError("the fake server broke the connection")
 
     async def aclose(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""HTTP requests to an engine (`EngineRequests`): its description, and the streams of its answers. Only this module uses httpx.
+"""HTTP requests to an engine (`EngineRequests`): its description, and the streams of its answers. Only this module uses httpx2.
 
 Redirects are not followed, because the key would be sent to another place.
 """
@@ -12,7 +12,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final, NamedTuple
 
-import httpx
+import httpx2
 
 from tidewire_server.generation.engine_interface import EngineError, InputError
 from tidewire_server.generation.upstream.answer_reader import reason_of, rejection
@@ -49,13 +49,13 @@ class EngineRequests:
     def __init__(self, key: str | None, timeout: float) -> None:
         self._key, self._timeout = key, timeout
         bearer = {} if key is None else {"authorization": f"Bearer {key}"}
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             headers={"accept-encoding": "identity", **bearer},
             # The environment could have credentials for other hosts, or a proxy that sees the key.
             trust_env=False,
             verify=ssl.create_default_context(),
             # An engine that closes an idle connection while a request is sent on it would count as lost.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
     async def close(self) -> None:
@@ -104,7 +104,7 @@ class EngineRequests:
         context = next((each for each in contexts if type(each) is int and 0 < each < 2**31), None)
         return EngineDescription(kind, names, context, chat)
 
-    async def _get(self, url: str) -> tuple[httpx.Response, dict[str, Any]]:
+    async def _get(self, url: str) -> tuple[httpx2.Response, dict[str, Any]]:
         """Return an answer and its JSON object, which is empty if it has none."""
         async with self._answer("GET", url, ANSWER_TIMEOUT, timeout=ANSWER_TIMEOUT) as response:
             content = await _json_of(response)
@@ -120,7 +120,7 @@ class EngineRequests:
             NotFoundError: The engine does not have the path or the model.
             EngineError: The engine does not serve this request.
         """
-        timeout = httpx.Timeout(self._timeout, connect=ANSWER_TIMEOUT)
+        timeout = httpx2.Timeout(self._timeout, connect=ANSWER_TIMEOUT)
         options = {"json": body, "headers": trace_headers(), "timeout": timeout}
         within = ANSWER_TIMEOUT + self._timeout
         async with self._answer("POST", f"{url}/{path}", within, **options) as response:
@@ -138,10 +138,10 @@ class EngineRequests:
     @contextlib.asynccontextmanager
     async def _answer(
         self, method: str, url: str, within: float, **options: Any
-    ) -> AsyncIterator[httpx.Response]:
-        """Send a request whose answer must begin within some seconds, and convert the exceptions of httpx."""
+    ) -> AsyncIterator[httpx2.Response]:
+        """Send a request whose answer must begin within some seconds, and convert the exceptions of httpx2."""
         try:
-            # The time-outs of httpx are for each read, and an engine may send informational responses (1xx) without end.
+            # The time-outs of httpx2 are for each read, and an engine may send informational responses (1xx) without end.
             async with (
                 asyncio.timeout(within) as limit,
                 self._http.stream(method, url, **options) as response,
@@ -151,13 +151,13 @@ class EngineRequests:
                     # A small compressed answer could fill the memory.
                     raise EngineError("the engine compressed its answer, which this server does not accept")
                 yield response
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             # Callers read the message, and the reason of a certificate ends with the host.
             reason = str(error).partition(", certificate is not valid for")[0] or type(error).__name__
             raise UrlError(f"cannot be reached ({reason})") from None
-        except (TimeoutError, httpx.TimeoutException):
+        except (TimeoutError, httpx2.TimeoutException):
             raise UrlError("was silent for too long", began=True) from None
-        except (httpx.HTTPError, httpx.StreamError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise UrlError(f"closed the connection ({type(error).__name__})", began=True) from None
 
     def hide(self, text: str) -> str:
@@ -178,7 +178,7 @@ class EngineRequests:
         return NotFoundError(f"the engine {message}") if status == 404 else rejection(status, message)
 
 
-def _check_status(response: httpx.Response) -> None:
+def _check_status(response: httpx2.Response) -> None:
     """Raise an error if the answer says something about the engine and not about the request."""
     status = response.status_code
     if status in {401, 403}:
@@ -192,7 +192,7 @@ def _check_status(response: httpx.Response) -> None:
         raise UrlError(f"answers with a redirect ({status}), which is not followed", began=True)
 
 
-async def _json_of(response: httpx.Response) -> Any:
+async def _json_of(response: httpx2.Response) -> Any:
     """Read a limited number of bytes in a limited time, and return their JSON, or their text, or None if there are more."""
     data = bytearray()
     try:
