@@ -40,6 +40,7 @@ AREAS = ("sse_framing", "sse_responses", "sse_reconnecting")
 
 PYTHON_CLIENTS = {
     "httpx-sse": "httpx_sse",
+    "httpx2": "httpx2_sse",
     "launchdarkly-eventsource": "launchdarkly_eventsource",
     "openai": "openai_decoder",
     "anthropic": "anthropic_decoder",
@@ -64,7 +65,7 @@ until a later byte or the end of the stream; the byte that completes an event ca
 cases that need something that the reader does not show or do: types, ids, the reconnection time, or to reconnect by
 itself. Each case is played as one chunk and byte by byte.
 
-A decoder without an HTTP client (anthropic, eventsource-parser, openai, sseclient-py) reads the responses of httpx or of
+A decoder without an HTTP client (anthropic, eventsource-parser, openai, sseclient-py) reads the responses of httpx2 or of
 fetch, and its adapter verifies the status and the media type. anthropic and openai are clients of one API each: their
 decoders are internal, and their servers need not send all that the standard allows. Several cases of one requirement
 fail for one reason, so the number of requirements says more about a reader than the number of cases. Some deviations are

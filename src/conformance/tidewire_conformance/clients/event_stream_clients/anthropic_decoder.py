@@ -1,4 +1,4 @@
-"""anthropic: the decoder `SSEDecoder` of its client, with the bytes of a response of httpx."""
+"""anthropic: the decoder `SSEDecoder` of its client, with the bytes of a response of httpx2."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One response of httpx as bytes, for libraries that have a decoder for event streams and no HTTP client."""
+"""One response of httpx2 as bytes, for libraries that have a decoder for event streams and no HTTP client."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ def chunks(url: str) -> Iterator[bytes]:
     Raises:
         ValueError: The response is not an event stream. The decoder is then not used.
     """
-    httpx = library("httpx")
+    httpx2 = library("httpx2")
     headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
     with (
-        httpx.Client(follow_redirects=True, timeout=20, headers=headers) as client,
+        httpx2.Client(follow_redirects=True, timeout=20, headers=headers) as client,
         client.stream("GET", url) as response,
     ):
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()

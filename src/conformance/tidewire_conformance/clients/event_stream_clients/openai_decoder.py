@@ -1,4 +1,4 @@
-"""openai: the decoder `SSEDecoder` of its client, with the bytes of a response of httpx."""
+"""openai: the decoder `SSEDecoder` of its client, with the bytes of a response of httpx2."""
 
 from typing import Any
 
